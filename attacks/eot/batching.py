@@ -54,7 +54,7 @@ def group_size(n: int) -> int:
 
 
 def blocks(count: int, limit: int) -> list[range]:
-    """`count` pictures in as few blocks of at most `most` as there can be, evenly."""
+    """`count` pictures in as few blocks of at most `limit` as there can be, evenly."""
     return _split_evenly(range(count), limit)
 
 
@@ -173,7 +173,7 @@ Several = TypeVar("Several", bound=Sequence[object])
 
 
 def _split_evenly(items: Several, limit: int) -> list[Several]:
-    """Consecutive parts of at most `most`, as few as there can be and as equal as there can be."""
+    """Consecutive parts of at most `limit`, as few as there can be and as equal as there can be."""
     if len(items) <= limit:
         return [items]
     count = -(-len(items) // limit)

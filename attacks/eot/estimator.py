@@ -35,7 +35,7 @@ def check_pipeline(transforms: object) -> None:
 
 
 def check_count(name: str, value: Any, unit: str = "views") -> None:
-    """Refuse what is no number of views, or of `what`. Raises ValueError."""
+    """Refuse what is no number of views, or of `unit`. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"`{name}` must be a whole number of {unit}, at least 1; got {value!r}")
 
@@ -47,8 +47,8 @@ class Question(Protocol):
         """The number of images."""
 
     def losses(self, transforms: Compose, delta: Tensor, numbers: Tensor, u: Tensor) -> Tensor:
-        """The losses (B*V,) of images `which` (B,), with a delta of each (B,...), or one (1,...) that all share, from
-        the views `u` (B*V,dims)."""
+        """The losses (B*V,) of images `numbers` (B,), with a delta of each (B,...), or one (1,...) that all share,
+        from the views `u` (B*V,dims)."""
 
 
 @dataclass(frozen=True)

@@ -87,14 +87,14 @@ class Problem:
         return replace(self, images=self.images[rows], anchor=take(self.anchor, rows), perturbation=part, first=first)
 
     def scene(self, delta: Tensor, numbers: Tensor) -> Scene:
-        """The attacked images `which` (B,), their numbers on the host, with a delta of each (B,...), or one (1,...)
+        """The attacked images `numbers` (B,), their numbers on the host, with a delta of each (B,...), or one (1,...)
         that all share."""
         if numbers.device == HOST and torch.equal(numbers, torch.arange(len(self.images))):  # saves a copy
             return self.perturbation.scene(self.images, delta)
         return self.perturbation.take(numbers).scene(self.images[uploaded(numbers, self.images.device)], delta)
 
     def losses(self, transforms: Compose, delta: Tensor, numbers: Tensor, u: Tensor) -> Tensor:
-        """The losses (B*V,) of the attacked images `which` (B,), with a delta of each (B,...), or one (1,...) that
+        """The losses (B*V,) of the attacked images `numbers` (B,), with a delta of each (B,...), or one (1,...) that
         all share, each seen from V of the views `u` (B*V,dims) in turn. A paired objective sees the untouched images
         from the same views; their features have a gradient only where `u` asks for one."""
         draws = encoder_draws(transforms, u)

@@ -16,9 +16,9 @@ from transforms.devices import uploaded
 
 @stored("apgd")
 class APGDState(NamedTuple):
-    """Like delta: the point `before` the last step, the `best` point so far and the gradient there. For each delta
+    """Like delta: the `previous` point, the `best` point so far and the gradient there. For each delta
     (N,): the loss of the best point and of the latest one, the `length` of the next step, and since the last
-    checkpoint how many steps have `gained`, the best loss `then`, and whether the length was halved there. Then the
+    checkpoint how many `gains`, the `reference_loss` (the best there), and whether the length `is_halved`. Then the
     number of steps done and planned, the next checkpoint (the index of a step), and the `gap` since the last one."""
 
     previous: Tensor
@@ -163,5 +163,5 @@ def _part(share: float, steps: int) -> int:
 
 
 def _choose(mask: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """These rows where `which` (N,) is true, else the others."""
+    """The rows of the first where `mask` (N,) is true, else those of the second."""
     return torch.where(mask[:, None, None, None], first, second)

@@ -233,7 +233,7 @@ def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def decay(schedule: str, progress: Tensor, like: Tensor) -> Tensor:
-    """The length of a step as a share of that of the first one, for shares (D,) of the run that are `done`; of the
+    """The length of a step as a share of that of the first one, for shares (D,) of the run that are done; of the
     type and on the device of `like`."""
     if schedule == "constant":
         return torch.ones_like(progress, dtype=like.dtype, device=like.device)

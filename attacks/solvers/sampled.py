@@ -49,21 +49,16 @@ def sampled_descent(problem: Problem, options: Options, state: LoopState | None 
         delta = start(problem, options.seed)
         memory = nes.init(delta, reach=problem.perturbation.reach, steps=options.steps)
         state = first_state(delta, total, memory)
-    origin = None if state.index else state.delta
-    propose = partial(nes_step, problem, options, generator_of(options, state), origin)
+    base = None if state.index else state.delta
+    propose = partial(nes_step, problem, options, generator_of(options, state), base)
     yield from drive(propose, problem, options, state, total)
 
 
 def nes_step(
-    problem: Problem,
-    options: Options,
-    generator: torch.Generator,
-    origin: Tensor | None,
-    state: LoopState,
-    turn: Turn,
+    problem: Problem, options: Options, generator: torch.Generator, base: Tensor | None, state: LoopState, turn: Turn
 ) -> TurnPlan:
     """The estimated gradient of each image, and the step along it. Where the delta that the run starts from,
-    `origin`, is given, one that does not leave it is a warning."""
+    `base`, is given, one that does not leave it is a warning."""
     eot, nes, images, index = options.eot, cast(NES, options.optimiser), problem.images, turn.number
     rows = uploaded(turn.rows, images.device)
     u = eot.points(stream(options.seed, "attack"), index, images)[: eot.views // 2]
@@ -81,8 +76,8 @@ def nes_step(
     def move(progress: Done) -> tuple[Tensor, object]:
         delta, memory = nes.step(state.delta, with_price, state.optimiser, problem.constraint, progress)
         delta = move_active(state.delta, delta, turn.active)
-        if origin is not None and index + 1 == min(DEAD, options.steps):
-            warn_unmoved((delta == origin) & (memory.momentum == 0), index + 1, nes.probe)
+        if base is not None and index + 1 == min(DEAD, options.steps):
+            warn_unmoved((delta == base) & (memory.momentum == 0), index + 1, nes.probe)
         return delta, memory
 
     next_state = state._replace(estimate=estimate, generator=generator.get_state())

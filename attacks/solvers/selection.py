@@ -80,7 +80,7 @@ class Selection:
     one is kept, whatever its step. The two finalists, the best and the last or with `early` the two best, are
     compared on more views at the end, without `early` only for pictures that have not left before.
 
-    `measured` is entered for whatever is computed here.
+    `timer` is entered for whatever is computed here.
     """
 
     bank: Bank
@@ -155,7 +155,7 @@ class Chooser:
         )
 
     def look(self, step: Step, mask: Tensor, record: Looks | None) -> Looks:
-        """After a step: some pictures that have `moved` (N,), on the CPU, are looked at, the others are as they
+        """After a step: the pictures of a `mask` (N,), on the CPU, are looked at, the others are as they
         were."""
         share, mask, device = step.done, mask | self.problem.shared, step.delta.device
         rows, is_part = uploaded(mask.nonzero()[:, 0], device), not bool(mask.all())
@@ -172,9 +172,9 @@ class Chooser:
             table = torch.where(rows_mask[:, None], table, record.history[-1][1])
             value = torch.where(rows_mask, value, record.latest)
             share = torch.where(mask, share, record.history[-1][0])
-        better = self._lower(latest, record.best)
+        better = self._below(latest.screen_risk, record.best.screen_risk)
         if self.select.early:
-            second = self._lower(latest, record.other)
+            second = self._below(latest.screen_risk, record.other.screen_risk)
             other = _pick(better, record.best, _pick(second, latest, record.other))
         else:
             other = _pick(rows_mask, latest, record.other)
@@ -229,7 +229,7 @@ class Chooser:
 
     def stop_at(self, record: Looks, stop: float, solved_rows: Tensor) -> tuple[Looks, Tensor]:
         """The pictures (N,), on the CPU, whose loss is `stop` or less on the whole bank, where it is on the views of
-        the looks; those `before` are."""
+        the looks; those of `solved_rows` are."""
 
         def below_stop(record: Looks) -> Tensor:
             mask = (record.best.loss <= stop).cpu()
@@ -264,10 +264,6 @@ class Chooser:
         losses = torch.cat([screen_losses, more_losses], 1)
         penalty = candidate.screen_risk[rows] - self.select.risk.value(screen_losses).to(screen_losses)
         return losses, self.select.risk.value(losses).to(losses) + penalty
-
-    def _lower(self, first: Iterate, other: Iterate) -> Tensor:
-        """Whether the risk of one is lower at the looks (N,); of a shared perturbation, the mean."""
-        return self._below(first.screen_risk, other.screen_risk)
 
     def _below(self, first: Tensor, other: Tensor) -> Tensor:
         """Whether one risk is lower (n,); of a shared perturbation, the mean."""

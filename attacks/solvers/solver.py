@@ -182,13 +182,8 @@ def run_steps(
         indices, previous, reference, looks = (~solved).nonzero()[:, 0], step, best, None
         movers, inner = torch.zeros_like(solved), None
         if state is not None:
-            indices, previous, reference, looks = (
-                state.rows.cpu(),
-                state.previous,
-                state.reference,
-                state.looks,
-            )
-            movers, inner, state = state.movers, state.inner, None
+            indices, previous, looks = state.rows.cpu(), state.previous, state.looks
+            reference, movers, inner, state = state.reference, state.movers, state.inner, None
         if restart and not len(indices):  # without any image at all the run itself says so
             return
         rows = uploaded(indices, device)

@@ -90,7 +90,7 @@ def suite(
         problem: by its objective and anchor the members are compared.
         options: as for `run_steps`; objective, anchor and optimiser of each run are its member's.
         state: that of a step, to resume after it.
-        select: how the members are compared, on its whole bank; and with its `measured`, how each one's iterates are.
+        select: how the members are compared, on its whole bank; and with its `timer`, how each one's iterates are.
     """
     common = select or selection(problem, replace(options, optimiser=attacks[0].optimiser))
     first, inner, best, evals = (0, None, None, 0) if state is None else state

@@ -14,8 +14,7 @@ from attacks.optimisers.nes import dct_rows
 from attacks.perturbations import Masked
 from attacks.solvers.checks import Silent
 from attacks.solvers.label_only import label_walk
-from attacks.solvers.loops import loop_of
-from attacks.solvers.solver import run_steps
+from attacks.solvers.loops import loop_of, run_steps
 from transforms import Brightness, Compose
 
 IMAGES = 0.4 + 0.2 * torch.rand(3, 3, 24, 24, generator=torch.Generator().manual_seed(1))
@@ -103,9 +102,7 @@ def test_a_surrogate_makes_the_start_and_views_may_differ():
 
     case = problem(0.9)
     choices = options(
-        optimiser=LabelOnly(
-            keep=4, surrogate=lambda x: torch.stack([(x * SMOOTH).sum((1, 2, 3)), 1 + 0 * x.sum((1, 2, 3))], 1)
-        ),
+        optimiser=LabelOnly(keep=4, surrogate=surrogate),
         eot=EOT(Compose([Brightness(0.01)]), views=8),
         steps=3,
     )
