@@ -1,17 +1,16 @@
 """The stage that shrinks by medians: a few pixels that an attacker has changed do not show."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from transforms.doors import Doored
+from transforms.draws.ranges import NoCoordinates
 from transforms.resizing.resize import target_size
 
 
 @dataclass(frozen=True)
-class MedianPool(Doored):
+class MedianPool(NoCoordinates):
     """Shrink the shorter side to `size`: each pixel is the median, channel by channel, of the block of pixels that it
     stands for (Quiring et al. 2020 put such medians in place of the pixels that a resizer reads).
 
@@ -37,15 +36,9 @@ class MedianPool(Doored):
 
     size: int
 
-    dims: ClassVar[int] = 0
-    names: ClassVar[tuple[str, ...]] = ()
-
     def __post_init__(self) -> None:
         if type(self.size) is not int or not 1 <= self.size <= 8192:
             raise ValueError(f"`size` must be a whole number of pixels from 1 to 8192; got {self.size!r}")
-
-    def values(self, u: Tensor) -> Tensor:
-        return u
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
         size = (images.shape[2], images.shape[3])

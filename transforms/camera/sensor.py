@@ -10,8 +10,8 @@ from torch import Tensor
 
 from transforms.colour.spaces import at_least_float32
 from transforms.devices import HOST, uploaded
-from transforms.doors import OVERSHOOT, Doored, door, unchecked
-from transforms.draws.ranges import Range, Ranged, pair
+from transforms.doors import OVERSHOOT, door, unchecked
+from transforms.draws.ranges import NoCoordinates, Range, Ranged, pair
 from transforms.draws.samplers import stream
 from transforms.sampling.straight_through import saturate, straight_through
 
@@ -139,7 +139,7 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Quantise(Doored, slack=OVERSHOOT):
+class Quantise(NoCoordinates, slack=OVERSHOOT):
     """Round to `bits` bits; the gradient passes straight through (see `quantise`).
 
     Use: a view that is stored in 8 bits, or fewer bits as a defence.
@@ -160,14 +160,8 @@ class Quantise(Doored, slack=OVERSHOOT):
 
     bits: int = 8
 
-    dims: ClassVar[int] = 0
-    names: ClassVar[tuple[str, ...]] = ()
-
     def __post_init__(self) -> None:
         _check_bits(self.bits)
-
-    def values(self, u: Tensor) -> Tensor:
-        return u
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
         return unchecked(quantise)(images, self.bits)

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.colour.spaces import at_least_float32
-from transforms.doors import Doored
+from transforms.draws.ranges import NoCoordinates
 from transforms.sampling.straight_through import saturate
 
 #: Nodes along each axis of a sampled table: every fifth of the 8-bit values, so that a profile, which is read in 8
@@ -47,22 +46,16 @@ def apply_lut(images: Tensor, lut: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class ColourMap(Doored):
+class ColourMap(NoCoordinates):
     """Print: map every colour by a table (see `apply_lut`), the same for every view."""
 
     lut: Tensor = field(repr=False)
     name: str = "colours"
 
-    dims: ClassVar[int] = 0
-    names: ClassVar[tuple[str, ...]] = ()
-
     def __post_init__(self) -> None:
         check_lut(self.lut)
         if not bool(self.lut.isfinite().all()):
             raise ValueError("`lut` must be finite; it holds NaN or infinity")
-
-    def values(self, u: Tensor) -> Tensor:
-        return u
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
         return apply_lut(images, self.lut)

@@ -67,6 +67,16 @@ def whole_pair(value: int | tuple[int, int], name: str, high: int, unit: str = "
     return ends[0] if ends[0] == ends[1] else ends
 
 
+class NoCoordinates(Doored):
+    """A stage that does the same in every view."""
+
+    dims: ClassVar[int] = 0
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def values(self, u: Tensor) -> Tensor:
+        return u
+
+
 class WholeRanged(Doored):
     """A stage of one whole number (no coordinate), or of a range of them (one coordinate, which chooses)."""
 
