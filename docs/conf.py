@@ -45,8 +45,8 @@ lexers["mermaid"] = TextLexer()  # a page fetches no script that would draw it
 
 _docs, _start = Path(__file__).parent, time.process_time()
 _written = {f"api/{_name}.md": _text.encode() for _name, _text in pages().items()}
-_written |= {f"parts/{_name}.md": _text.encode() for _name, _text in cards.pages().items()}
-_written |= {f"parts/pictures/{_name}": _picture for _name, _picture in pictures.pictures()}
+_written |= {f"parts/{_name}.md": _text.encode() for _name, _text in cards.card_pages().items()}
+_written |= {f"parts/pictures/{_name}": _picture for _name, _picture in pictures.part_pictures()}
 for _name, _content in _written.items():
     _path = _docs / _name
     _path.parent.mkdir(parents=True, exist_ok=True)

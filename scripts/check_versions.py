@@ -57,7 +57,7 @@ def main_pins(text: str) -> str:
     return " ".join(pin for pin in pins if pin.split("==")[0] in PACKAGES)
 
 
-def check(kind: str, arguments: list[str]) -> int:
+def check_pins(kind: str, arguments: list[str]) -> int:
     """Make the environment, run the tests in it; the exit code of pytest."""
     with tempfile.TemporaryDirectory(prefix="versions-") as temporary:
         folder = Path(temporary)
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of pytest")
     options = parser.parse_args()
-    sys.exit(check(options.kind, options.arguments))
+    sys.exit(check_pins(options.kind, options.arguments))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ PLUGINS = ("-p", "no:cacheprovider", "-p", "no:benchmark")
 
 
 @dataclass(frozen=True)
-class Step:
+class GpuStep:
     """A command with its seconds at most, and how many of its last lines the summary has."""
 
     name: str
@@ -32,21 +32,21 @@ class Step:
     lines: int = 12
 
 
-def steps(device: str, out: Path) -> list[Step]:
+def gpu_steps(device: str, out: Path) -> list[GpuStep]:
     """The steps on a GPU, or small ones that rehearse them on a CPU."""
     tests = [str(file) for file in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.gpu" in file.read_text()]
     first = [
-        Step("versions", 60, ("-c", VERSIONS), 1),
-        Step("tests", 120, ("-m", "pytest", "-q", "-m", "gpu", "-n", "4", *PLUGINS, *tests), 2),
+        GpuStep("versions", 60, ("-c", VERSIONS), 1),
+        GpuStep("tests", 120, ("-m", "pytest", "-q", "-m", "gpu", "-n", "4", *PLUGINS, *tests), 2),
     ]
 
-    def benchmark(name: str, seconds: int, lines: int, options: str) -> Step:
+    def benchmark(name: str, seconds: int, lines: int, options: str) -> GpuStep:
         options = f"scripts/benchmark.py {name} {options} --device {device}"
-        return Step(name, seconds, tuple(options.split()), lines)
+        return GpuStep(name, seconds, tuple(options.split()), lines)
 
-    def attack(name: str, seconds: int, overrides: str) -> Step:
+    def attack(name: str, seconds: int, overrides: str) -> GpuStep:
         words = f"-m attacks.run {overrides} engine.device={device}".split()
-        return Step(name, seconds, (*words, f"hydra.run.dir={out / name}"))
+        return GpuStep(name, seconds, (*words, f"hydra.run.dir={out / name}"))
 
     if device == "cpu":
         small = benchmark("engine", 120, 12, "--arch pocket --views 2 --rounds 1")
@@ -62,7 +62,7 @@ def steps(device: str, out: Path) -> list[Step]:
     ]
 
 
-def ran(step: Step, out: Path) -> tuple[bool, str]:
+def ran(step: GpuStep, out: Path) -> tuple[bool, str]:
     """Run a step; whether it succeeded, and its part of the summary."""
     log, began = out / f"{step.name}.log", time.monotonic()
     with log.open("wb") as file:
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     except FileExistsError:
         parser.error(f"--out: {out} exists: name a new folder")
     finished_steps, parts = True, list[str]()
-    for step in steps(given.device, out):
+    for step in gpu_steps(given.device, out):
         good, part = ran(step, out)
         finished_steps, parts = finished_steps and good, [*parts, part]
         print(part, flush=True)

@@ -72,7 +72,7 @@ SHARED = defaultdict[str, threading.Lock](threading.Lock)
 FORKS = multiprocessing.get_context("forkserver")
 
 
-def blocks(page: Path, language: str) -> list[str]:
+def fenced_blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
@@ -86,7 +86,7 @@ class Command(NamedTuple):
 
 def commands(page: Path) -> list[Command]:
     """The shell commands of a page, a line each; a backslash at the end of a line continues it."""
-    lines = "\n".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
+    lines = "\n".join(fenced_blocks(page, "bash")).replace("\\\n", " ").splitlines()
     return [_command(line) for line in lines if line.strip() and not line.startswith("#")]
 
 
@@ -97,12 +97,12 @@ def _command(line: str) -> Command:
     return Command(text.strip(), tuple(int(code) for code in expected.groups() if code) if expected else (0,))
 
 
-def prepare(folder: Path, page: Path) -> None:
+def prepare_folder(folder: Path, page: Path) -> None:
     """What the documentation's commands expect to find."""
     (folder / "my" / "pictures").mkdir(parents=True)
     for name in ("astronaut.png", "coffee.png"):
         shutil.copy(ROOT / "attacks" / "data" / "photos" / name, folder / "my" / "pictures" / name)
-    for block in blocks(page, "yaml"):
+    for block in fenced_blocks(page, "yaml"):
         if file_name := re.match(r"# (\w+\.yaml)\n", block):
             (folder / file_name[1]).write_text(block)
     for name in ("scripts", "docs"):
@@ -113,8 +113,8 @@ def run(page: Path, runs: Path | None) -> None:
     """Every command of a page, in order: one may need what another wrote. Shortened, unless `runs` is None."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        prepare(folder, page)
-        for block in blocks(page, "python"):
+        prepare_folder(folder, page)
+        for block in fenced_blocks(page, "python"):
             with stopwatch(page, block.splitlines()[0]):
                 run_in_fork(Command(block), folder, ["-c", block])
         for command in commands(page):

@@ -54,7 +54,7 @@ def errors(run: Path, photos: Path) -> tuple[dict[str, NDArray[np.float64]], int
     return {name: np.array(panel) for name, panel in offsets.items()}, len(truth)
 
 
-def scaled(path: Path, height: int) -> Image.Image:
+def picture_of_height(path: Path, height: int) -> Image.Image:
     """A picture in that height."""
     with Image.open(path) as file:
         picture = file.convert("RGB")
@@ -70,7 +70,7 @@ def side_by_side(pictures: list[Image.Image]) -> Image.Image:
     return row
 
 
-def make(run: Path, photos: Path) -> dict[str, Image.Image]:
+def comparison_pictures(run: Path, photos: Path) -> dict[str, Image.Image]:
     """The pictures by name."""
     entries = json.loads((run / "photos" / "photos.json").read_text())["photos"]
     entries.sort(key=lambda photo: -len(photo["fiducials"]))  # whole cards first
@@ -81,14 +81,16 @@ def make(run: Path, photos: Path) -> dict[str, Image.Image]:
     columns, rows = min(COLUMNS, whole.width // CELL[0]), min(ROWS, whole.height // CELL[1])
     overview = whole.crop((0, 0, columns * CELL[0], rows * CELL[1]))
     part = whole.crop((0, 0, min(2, columns) * CELL[0], rows * CELL[1]))
-    first = [scaled(photos / name, 360) for name in score_rows[:2]]
+    first = [picture_of_height(photos / name, 360) for name in score_rows[:2]]
     height = part.height
     return {
-        "views": scaled(run / "views.png", 700),
-        "sheet": scaled(sheet, 760),
+        "views": picture_of_height(run / "views.png", 700),
+        "sheet": picture_of_height(sheet, 760),
         "photographs": side_by_side(first),
         "overview": overview,
-        "README": side_by_side([scaled(photos / score_rows[0], height), scaled(sheet, height), part]),
+        "README": side_by_side(
+            [picture_of_height(photos / score_rows[0], height), picture_of_height(sheet, height), part]
+        ),
     }
 
 
@@ -98,13 +100,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed and scored")
     parser.add_argument("photos", type=Path, metavar="PHOTOS", help="the photographs that were scored")
     parser.add_argument("out", type=Path, metavar="OUT", help="where to write")
-    return exit_code(lambda: write(**vars(parser.parse_args(arguments))))
+    return exit_code(lambda: write_pictures(**vars(parser.parse_args(arguments))))
 
 
-def write(run: Path, photos: Path, out: Path) -> None:
+def write_pictures(run: Path, photos: Path, out: Path) -> None:
     """Write the pictures; print the errors where the true position is known."""
     try:
-        pictures = make(run, photos)
+        pictures = comparison_pictures(run, photos)
         offsets, count = errors(run, photos) if (photos / "truth.json").is_file() else ({}, 0)
     except (OSError, StopIteration, KeyError) as error:
         missing = str(error) or "print/sheet.png is missing"

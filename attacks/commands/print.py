@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attacks.physical.chart import write_chart
 from attacks.physical.paper import PAPERS
-from attacks.physical.sheet import ARMS, WIDTH, write
+from attacks.physical.sheet import ARMS, WIDTH, write_sheet
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.folders import refuse_file
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.run is None:
         raise ValueError("`RUN` is missing: the folder of a run, or --chart for the colour chart alone")
-    result = write(**arguments)
+    result = write_sheet(**arguments)
     print_notes(result.notes)
     sheets, card = result.plan, result.plan.card
     count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets, then which of them goes where"

@@ -26,7 +26,7 @@ from pathlib import Path
 from attacks.commands import add_encoder
 from attacks.physical.chart import measured_printer
 from attacks.physical.photo_measure import VIEWS
-from attacks.physical.photo_report import table
+from attacks.physical.photo_report import photo_table
 from attacks.physical.scoring import Photographs, score_photos
 from attacks.physical.sheet import ARMS
 from attacks.runtime.command_line import print_notes
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     photos = Photographs(*(arguments.pop(key) for key in ("photos", "picture", "quad")))
     content = score_photos(photos=photos, **arguments)
     print_notes(content.notes)
-    print(table(content.content))
+    print(photo_table(content.content))
     print(f"written: {content.folder}; a second patch: viewproof run config={content.folder / 'preset.yaml'}")
 
 

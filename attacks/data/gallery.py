@@ -65,7 +65,7 @@ class Pictures:
 
     def spread(self, count: int | None) -> "Pictures":
         """`count` pictures spread evenly over the clusters; None: all. Raises ValueError if there are fewer."""
-        return self.only(spread(self.clusters, count))
+        return self.only(evenly(self.clusters, count))
 
     def only(self, rows: Sequence[int]) -> "Pictures":
         """The pictures `rows`, without placements."""
@@ -80,7 +80,7 @@ class Pictures:
         return replace(shelf, clusters=self.clusters)
 
 
-def spread(clusters: Sequence[str], count: int | None) -> list[int]:
+def evenly(clusters: Sequence[str], count: int | None) -> list[int]:
     """`count` rows, as evenly over the clusters as their sizes allow, and evenly within each; None: all.
 
     With fewer rows than clusters, every so many clusters give one. Raises ValueError if there are fewer rows.

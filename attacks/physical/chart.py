@@ -18,7 +18,7 @@ from attacks.physical import colour_fit, rectify
 from attacks.physical.colour_fit import ColourFit, Swatches
 from attacks.physical.detect import detect
 from attacks.physical.paper import Plan, plan
-from attacks.physical.photos import read
+from attacks.physical.photos import read_photo
 from attacks.physical.sheet import write_sheets
 from attacks.runtime.files import write_json
 
@@ -60,11 +60,11 @@ def measured_printer(photos: Sequence[Path], out: Path) -> ColourFit:
     whole, swatches = chart_card(), []
     for path in photos:
         try:
-            swatches.append(_reflectance(read(path), whole))
+            swatches.append(_reflectance(read_photo(path), whole))
         except ValueError as error:
             raise ValueError(f"`--chart {path}`: {error}") from None
     light, _ = colour_fit.pool(swatches, [np.ones(3)] * len(swatches))
-    colour_map = colour_fit.fit(colour_fit.nominal(whole), light)
+    colour_map = colour_fit.fit_colours(colour_fit.nominal(whole), light)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, colour_map.to_dict())
     return colour_map
@@ -75,7 +75,7 @@ def _reflectance(photo: NDArray[np.uint8], whole: Card) -> Swatches:
     tags = detect(photo, whole).corners
     if len(tags) < len(whole.tags):
         raise ValueError(f"{len(tags)} of the chart's 4 fiducials found: the whole chart, sharp, and from the front")
-    swatches = colour_fit.measure_swatches(photo, rectify.fit(whole, tags).homography, whole)
+    swatches = colour_fit.measure_swatches(photo, rectify.fit_homography(whole, tags).homography, whole)
     at = np.array(
         [[1, swatch.box.x + swatch.box.width / 2, swatch.box.y + swatch.box.height / 2] for swatch in whole.chart]
     )

@@ -202,7 +202,7 @@ def _median(values: Floats, axis: int) -> Floats:
     return np.asarray(np.where(empty, np.nan, median).squeeze(axis))
 
 
-def fit(source: Floats, swatches: Swatches) -> ColourFit:
+def fit_colours(source: Floats, swatches: Swatches) -> ColourFit:
     """Fit the map from `source` (S,3), linear, to the measured colours. The degree, 1 to 3, is that with the least
     leave-one-out difference of colour, which is `held_out_error`.
 
@@ -220,13 +220,13 @@ def fit(source: Floats, swatches: Swatches) -> ColourFit:
     whole = swatches.valid.all(1)
     rows = np.flatnonzero(whole) if whole.any() else np.arange(len(source))
     held_out = {degree: _held_out(source, swatches, degree, rows) for degree in degrees}
-    error = {d: float(difference(light, swatches.light[rows]).mean()) for d, light in held_out.items()}
+    error = {d: float(colour_difference(light, swatches.light[rows]).mean()) for d, light in held_out.items()}
     best = min(degrees, key=lambda degree: error[degree])
     return ColourFit(
         degree=best,
         coefficients=least_squares_map(source, swatches, best),
         swatches=len(rows),
-        nominal_error=float(difference(source[rows], swatches.light[rows]).mean()),
+        nominal_error=float(colour_difference(source[rows], swatches.light[rows]).mean()),
         held_out_error=error[best],
     )
 
@@ -237,14 +237,14 @@ def _held_out(source: Floats, swatches: Swatches, degree: int, rows: NDArray[np.
     for row in rows:
         training = swatches.valid & (np.arange(len(source)) != row)[:, None]
         coefficients = least_squares_map(source, Swatches(swatches.light, training), degree)
-        predictions.append(terms(source[row : row + 1], degree) @ coefficients.T)
+        predictions.append(colour_terms(source[row : row + 1], degree) @ coefficients.T)
     return np.concatenate(predictions)
 
 
 def least_squares_map(source: Floats, swatches: Swatches, degree: int) -> Floats:
     """The coefficients (3,K): weighted least squares over the swatches trusted in each channel. Errors in dark
     colours weigh more, as in perception: lightness follows the cube root of light."""
-    rows = terms(source, degree)
+    rows = colour_terms(source, degree)
     identity = np.zeros((3, rows.shape[1]))
     identity[[0, 1, 2], [1, 2, 3]] = 1.0  # the identity
     coefficients = identity.copy()
@@ -258,12 +258,12 @@ def least_squares_map(source: Floats, swatches: Swatches, degree: int) -> Floats
     return coefficients
 
 
-def terms(light: Floats, degree: int) -> Floats:
+def colour_terms(light: Floats, degree: int) -> Floats:
     """(S,3) -> (S,K), in the order of `transforms.colour.lut.powers`."""
     return np.stack([np.prod([light[:, i] for i in p], axis=0) * np.ones(len(light)) for p in powers(degree)], 1)
 
 
-def difference(light: Floats, other: Floats) -> Floats:
+def colour_difference(light: Floats, other: Floats) -> Floats:
     """CIEDE2000 between linear colours (S,3), clipped to [0,1] -> (S,). 1 is about the smallest visible
     difference."""
     colour = extra("skimage.color")

@@ -45,7 +45,7 @@ class Detection:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class DetectionSettings:
     """Settings of one detection: the longer side is resized to `side` pixels, enlarged at most `zoom` times; `linear`
     light or encoded values; `sharpen`: amount of unsharp mask; `mend`: OpenCV's `errorCorrectionRate`."""
 
@@ -59,17 +59,17 @@ class Attempt:
 #: Tried in order until all four tags are detected. Error correction cannot confuse two tags: codes differ in 11 bits,
 #: and at most 5 are corrected.
 ATTEMPTS = (
-    Attempt(1600),
-    Attempt(1600, sharpen=1.5, mend=1.0),
-    Attempt(3200, 2.0, sharpen=1.5, mend=1.0),
-    Attempt(3200, 2.0, linear=False, sharpen=1.5, mend=1.0),
-    Attempt(6400, sharpen=1.5, mend=1.0),
+    DetectionSettings(1600),
+    DetectionSettings(1600, sharpen=1.5, mend=1.0),
+    DetectionSettings(3200, 2.0, sharpen=1.5, mend=1.0),
+    DetectionSettings(3200, 2.0, linear=False, sharpen=1.5, mend=1.0),
+    DetectionSettings(6400, sharpen=1.5, mend=1.0),
 )
 
 
 def detect(photo: Bytes, card: Card) -> Detection:
     """Detect the card's tags in a photograph (H,W,3), 8-bit RGB."""
-    cv2, grey = extra("cv2"), to_grey(photo)
+    cv2, grey = extra("cv2"), grey_picture(photo)
     numbers_of_card = {tag.number for tag in card.tags}
     corners_of_card: dict[int, Floats] = {}
     foreign: set[int] = set()
@@ -95,13 +95,13 @@ def detect(photo: Bytes, card: Card) -> Detection:
     return Detection(corners_by_number, tuple(sorted(foreign)), tuple(sorted(duplicates)))
 
 
-def to_grey(photo: Bytes) -> Bytes:
+def grey_picture(photo: Bytes) -> Bytes:
     """(H,W,3) -> (H,W)."""
     cv2 = extra("cv2")
     return np.asarray(cv2.cvtColor(np.ascontiguousarray(photo), cv2.COLOR_RGB2GRAY))
 
 
-def _markers(cv2: Any, grey: Bytes, attempt: Attempt, scale: float) -> list[tuple[int, Floats]]:
+def _markers(cv2: Any, grey: Bytes, attempt: DetectionSettings, scale: float) -> list[tuple[int, Floats]]:
     size = (max(1, round(grey.shape[1] * scale)), max(1, round(grey.shape[0] * scale)))
     kernel = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     resized = grey if scale == 1 else cv2.resize(grey, size, interpolation=kernel)

@@ -15,8 +15,8 @@ from attacks.data.images import SUFFIXES
 from attacks.perturbations.patch.card import Box, Card, card_words, tag_numbers
 from attacks.physical import rectify
 from attacks.physical.colour_fit import Swatches, gains, measure_swatches
-from attacks.physical.detect import Detection, detect, to_grey
-from attacks.physical.photos import Photo
+from attacks.physical.detect import Detection, detect, grey_picture
+from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import MIN_TAGS, Pose, from_corners, pose, project, visible
 from attacks.physical.resemblance import (
     CORRELATION,
@@ -27,7 +27,7 @@ from attacks.physical.resemblance import (
     purity,
     resemblance,
 )
-from attacks.physical.scene_place import CELLS, MATCHES, Place, place
+from attacks.physical.scene_place import CELLS, MATCHES, ScenePlace, place
 from attacks.physical.surface import flattened, ideal_photo
 from attacks.physical.surface_fit import CardFit, locate
 from attacks.physical.views import PlacementRecord, View, photo_view, scene_view
@@ -69,7 +69,7 @@ class Evidence:
 
     patch: Resemblance
     purity: float | None
-    place: Place | None
+    place: ScenePlace | None
 
     @property
     def refusal(self) -> str | None:
@@ -112,7 +112,7 @@ class Evidence:
         }
 
 
-def _of_place(place: Place) -> list[tuple[bool, str]]:
+def _of_place(place: ScenePlace) -> list[tuple[bool, str]]:
     value, fault = place.correlation, None if place.match is None else place.match.fault
     return [
         (fault is not None, f"in its scene the card is {fault}"),
@@ -153,7 +153,7 @@ class PhotoMeasurement:
     the patch has no place in it; `evidence` says whether the photograph is scored.
     """
 
-    photo: Photo
+    photo: PhotoFile
     fit: CardFit | None
     swatches: Swatches | None
     gain: Floats | None
@@ -165,7 +165,7 @@ class PhotoMeasurement:
 
 
 def measure_photo(
-    photo: Photo,
+    photo: PhotoFile,
     pixels: NDArray[np.uint8],
     picture: NDArray[np.uint8],
     expected: Expected,
@@ -232,7 +232,7 @@ def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
     """The tags of a photograph, and the card if it can be located."""
     detection = detect(pixels, card)
     with suppress(ValueError):
-        return CardDetection(detection, locate(to_grey(pixels), card, detection.corners))
+        return CardDetection(detection, locate(grey_picture(pixels), card, detection.corners))
     return CardDetection(detection)
 
 
@@ -242,7 +242,7 @@ def _locate_card(pixels: NDArray[np.uint8], card: Card, expected: Expected, dete
         return detected_card.fit
     detection = detect(pixels, card) if detected_card.detection is None else detected_card.detection
     if len(detection.corners) >= MIN_TAGS:
-        return locate(to_grey(pixels), card, detection.corners, detected_card.k1)
+        return locate(grey_picture(pixels), card, detection.corners, detected_card.k1)
     numbers = ", ".join(str(tag.number) for tag in card.tags)
     if detection.duplicates:
         raise ValueError(
@@ -308,7 +308,7 @@ def magnification(scene: Pose, view: View) -> float:
     return scene.scale * view.pixels.shape[-1] / 2
 
 
-def file_name(photo: Photo) -> str:
+def file_name(photo: PhotoFile) -> str:
     """The name of the PNG written for a photograph, in its own folder. It is unique: `a.jpg` becomes `a.jpg.png`, so
     a photograph `a.jpg.png` gets another suffix."""
     path = Path(photo.name)

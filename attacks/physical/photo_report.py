@@ -33,7 +33,7 @@ COLUMNS_OF_CSV = (
 )
 
 
-def write(
+def write_photo_report(
     folder: Path,
     content: dict[str, Any],
     measurements: tuple[Sequence[PhotoMeasurement], Sequence[PhotoMeasurement]],
@@ -80,7 +80,7 @@ def csv_row(photo: dict[str, Any]) -> dict[str, Any]:
     return {name: row.get(name) for name in COLUMNS_OF_CSV}
 
 
-def table(content: dict[str, Any]) -> str:
+def photo_table(content: dict[str, Any]) -> str:
     """Each photograph, then all of them beside the run's own figures, for the terminal."""
     photos = content["photos"]
     wide = max(9, *(len(photo["photo"]) for photo in photos)) + 2

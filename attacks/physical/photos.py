@@ -20,7 +20,7 @@ RAW = (".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".avif"
 
 
 @dataclass(frozen=True)
-class Photo:
+class PhotoFile:
     """A photograph: its file, its name (the path from the folder), and the row of the picture that it shows."""
 
     path: Path
@@ -28,7 +28,9 @@ class Photo:
     row: int
 
 
-def list_photos(folder: Path, pictures: Sequence[str], picture: str | None = None) -> tuple[list[Photo], list[str]]:
+def list_photos(
+    folder: Path, pictures: Sequence[str], picture: str | None = None
+) -> tuple[list[PhotoFile], list[str]]:
     """The photographs of a folder, in order of their names, and notes on files that are left out.
 
     A photograph shows `picture`, if given; else the picture whose name its own begins with, as in `street--03.jpg`,
@@ -52,7 +54,7 @@ def list_photos(folder: Path, pictures: Sequence[str], picture: str | None = Non
         if name_of_picture is None:
             notes.append(f"{name}: left out, the picture that it shows is unknown; name it PICTURE{PART}{path.name}")
         else:
-            photos.append(Photo(path, name, list(pictures).index(name_of_picture)))
+            photos.append(PhotoFile(path, name, list(pictures).index(name_of_picture)))
     if not photos:
         reason = f"; {notes[0]}" if notes else ""
         raise ValueError(
@@ -79,12 +81,12 @@ def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
-def read(path: Path) -> NDArray[np.uint8]:
+def read_photo(path: Path) -> NDArray[np.uint8]:
     """The pixels (H,W,3) of a photograph, set upright, in 8-bit RGB. Raises as `attacks.runtime.decoding.decoded`."""
     return np.asarray(over_white(decoded(path)[0]))
 
 
-def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
+def quads(text: str, photos: Sequence[PhotoFile]) -> dict[str, NDArray[np.float64]]:
     """The patch's corners as the user gave them: by the photograph's name, (4,2) in its pixels.
 
     Args:

@@ -61,7 +61,7 @@ class Pose:
         return max(abs(value) for corner in self.corners for value in corner)
 
 
-def fit(card: Card, tags: Mapping[int, Floats]) -> Fit:
+def fit_homography(card: Card, tags: Mapping[int, Floats]) -> Fit:
     """Fit the homography to the corners of the tags: least squares in pixels. One tag that does not fit the others is
     left out.
 
@@ -136,7 +136,7 @@ def pose(homography: Floats, box: Box) -> Pose:
     half = np.array([box.width, box.height]) / min(box.width, box.height)
     square = half * [[-1, -1], [1, -1], [1, 1], [-1, 1]]
     corners = project(homography, np.array(box.corners))
-    turn, _ = similarity(square, corners)
+    turn, _ = similarity_matrix(square, corners)
     shifts = (corners - corners.mean(0)) @ np.linalg.inv(turn).T - square
     unit = min(box.width, box.height) / 2
     return Pose(
@@ -147,7 +147,7 @@ def pose(homography: Floats, box: Box) -> Pose:
     )
 
 
-def similarity(source: Floats, target: Floats) -> tuple[Floats, Floats]:
+def similarity_matrix(source: Floats, target: Floats) -> tuple[Floats, Floats]:
     """The similarity that maps points closest to others, least squares: rotation and scale (2,2), and shift."""
     a, b = source - source.mean(0), target - target.mean(0)
     dot, cross = (a * b).sum(), (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()
@@ -208,7 +208,7 @@ LEAST_EDGES = 8
 FAINTEST, FURTHER = 0.3, 3.0
 
 
-def align(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Iterable[int]) -> Floats:
+def align_photo(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Iterable[int]) -> Floats:
     """Refine an approximate homography (mm to pixels): the edges of the detected tags and the long edges of dark
     swatches are fitted to the edges in the photograph."""
     edges = card_edges(card, tags)

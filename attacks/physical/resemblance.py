@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Box, Card
-from attacks.physical.colour_fit import MIN_SWATCHES, Swatches, least_squares_map, nominal, terms
+from attacks.physical.colour_fit import MIN_SWATCHES, Swatches, colour_terms, least_squares_map, nominal
 from attacks.physical.detect import LIGHT
 from attacks.runtime.extras import extra
 
@@ -63,7 +63,7 @@ def expected_look(texture: NDArray[np.float32], swatches: Swatches | None, card:
     degrees = [degree for degree, minimum in MIN_SWATCHES.items() if count >= minimum]
     if degrees and swatches is not None and card is not None:
         coefficients = least_squares_map(nominal(card), swatches, degrees[-1])
-        light = (terms(light.reshape(-1, 3), degrees[-1]) @ coefficients.T).reshape(light.shape)
+        light = (colour_terms(light.reshape(-1, 3), degrees[-1]) @ coefficients.T).reshape(light.shape)
     return _coarse(light)
 
 

@@ -168,7 +168,7 @@ def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class ScenePlace:
     """The card in its scene: the `cells` that are compared, their `correlation` with the run's picture (None: they
     cannot be), whether too little of the scene is `too_little`, the angle of the scene and its stretch (see
     `stretch`), and how the card lies in the scene that is `match` (None: too few matches, or by chance)."""
@@ -190,7 +190,7 @@ class Place:
 
 def place(
     photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card | None, homography: Floats
-) -> Place:
+) -> ScenePlace:
     """Compare the scene round a card with the run's picture.
 
     From the card alone its plane is known less the farther it is from the card; its own features show where it is.
@@ -202,7 +202,7 @@ def place(
     """
     pose = stretch(scene, (picture.shape[0], picture.shape[1]))
     if card is None:
-        return Place(None, None, False, *pose)
+        return ScenePlace(None, None, False, *pose)
 
     def compare(at: Floats) -> tuple[SceneCells | None, float | None]:
         cells = scene_cells(photo, picture, at, card, homography)
@@ -224,7 +224,7 @@ def place(
         elif other > own_value:
             cells, value = looks, match_value
     too_little = cells is None or (value is None and varying_parts(cells.picture, cells.outside) >= PARTS)
-    return Place(cells, value, too_little and match is None, *pose, match)
+    return ScenePlace(cells, value, too_little and match is None, *pose, match)
 
 
 def varying_parts(picture: NDArray[np.uint8], use: NDArray[np.bool_]) -> int:

@@ -95,19 +95,19 @@ def join_scores(parts: Sequence[PhotoScores]) -> PhotoScores:
 
 
 def figures(scores: PhotoScores, clusters: Sequence[str]) -> dict[str, Interval]:
-    """The mean of each measure with its interval (see `summary` and `share`).
+    """The mean of each measure with its interval (see `photo_summary` and `share`).
 
     Args:
         clusters: of all pictures of the run.
     """
     photo_clusters = [clusters[row] for row in scores.rows]
     return {
-        name: (share if name in SHARES else summary)(getattr(scores, name), scores.rows, photo_clusters)
+        name: (share if name in SHARES else photo_summary)(getattr(scores, name), scores.rows, photo_clusters)
         for name in MEASURES
     }
 
 
-def summary(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Interval:
+def photo_summary(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Interval:
     """The mean over clusters of the mean over their pictures of that of their photographs, of (P,) values, with its
     95 % interval (see `attacks.evaluation.intervals.interval`), over clusters; of a single cluster over its pictures,
     and of a single picture over its photographs. `rows` and `clusters` name the picture and the cluster of each."""
@@ -129,7 +129,7 @@ def _units(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> tupl
     return by_cluster(means, [*cluster.values()]), totals(counts, [*cluster.values()])
 
 
-def difference(first: Interval, second: Interval) -> Interval:
+def arm_difference(first: Interval, second: Interval) -> Interval:
     """The difference of two independent means, with the interval of Zou & Donner (2008): the distances of both means
     from their bounds are added in squares."""
     mean = first.mean - second.mean
@@ -164,7 +164,7 @@ def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict
     return result
 
 
-def compare(
+def compare_arms(
     photo_scores: PhotoScores, digital_scores: Mapping[str, PhotoScores], clusters: Sequence[str], arm: str
 ) -> dict[str, Any]:
     """All photographs beside the run's own figures, and their difference to those of their arm.
@@ -186,7 +186,7 @@ def compare(
             for name, value_of_arm in digital_figures.items()
         },
         "difference": {
-            name: difference(value, digital_figures[arm][name])._asdict() for name, value in photo_figures.items()
+            name: arm_difference(value, digital_figures[arm][name])._asdict() for name, value in photo_figures.items()
         },
         "intervals": f"95 %, over {'clusters of pictures' if several else units}; their range where they are too few",
     }

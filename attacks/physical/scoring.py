@@ -24,8 +24,8 @@ from attacks.physical.photo_measure import (
     measure_photo,
     record,
 )
-from attacks.physical.photos import Photo, list_photos, quads, read
-from attacks.physical.score import compare, digital, judge_photos, make_judge, predict
+from attacks.physical.photos import PhotoFile, list_photos, quads, read_photo
+from attacks.physical.score import compare_arms, digital, judge_photos, make_judge, predict
 from attacks.physical.sheet import ARMS, arm_folder, read_texture, subject, texture_file
 from attacks.physical.surface_fit import shared_lens
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
@@ -131,7 +131,7 @@ def score_photos(
             quad_px = corners.get(photo.name)
             measurement = measure_photo(
                 photo,
-                read(photo.path),
+                read_photo(photo.path),
                 clean,
                 expectation,
                 quad_px,
@@ -152,17 +152,19 @@ def score_photos(
         for measurement in refused_photos
     ]
     config = origin.manifest["config"]
-    photo_report.write(folder, content, (scored_photos, refused_photos), config, colours.fit, colours.stops)
+    photo_report.write_photo_report(
+        folder, content, (scored_photos, refused_photos), config, colours.fit, colours.stops
+    )
     return ScoringResult(folder, content, (*notes, *content["notes"]))
 
 
-def _detect_cards(photos: Sequence[Photo], card: Card) -> dict[str, CardDetection]:
+def _detect_cards(photos: Sequence[PhotoFile], card: Card) -> dict[str, CardDetection]:
     """The tags of each photograph, and the lens that photographs of one size share, by name."""
     detections: dict[str, CardDetection] = {}
     sizes: dict[tuple[int, ...], list[str]] = {}
     for photo in photos:
         with suppress(ValueError, OSError):  # reported when it is measured
-            pixels = read(photo.path)
+            pixels = read_photo(photo.path)
             detections[photo.name] = detect_card(pixels, card)
             sizes.setdefault(tuple(sorted(pixels.shape[:2])), []).append(photo.name)
     for names in sizes.values():
@@ -189,7 +191,7 @@ def expected(run: Path, arm: str) -> Expected:
     return Expected(source.id, arm, card, textures)
 
 
-def fit_colours(measurements: Sequence[PhotoMeasurement], card: Card | None) -> Colours:
+def colours_of_photos(measurements: Sequence[PhotoMeasurement], card: Card | None) -> Colours:
     """Fit the colours of all photographs together, at the exposure of the run's pictures if at least half of the
     photographs can be compared with them, else at the median photograph's."""
     charts = [
@@ -206,7 +208,7 @@ def fit_colours(measurements: Sequence[PhotoMeasurement], card: Card | None) -> 
     common, gains = colour_fit.pool([swatches for _, swatches, _ in charts], scene_gains)
     by_name = {name: gain for (name, _, _), gain in zip(charts, gains, strict=True)}
     try:
-        return Colours(colour_fit.fit(colour_fit.nominal(card), common), by_name, comparable, "")
+        return Colours(colour_fit.fit_colours(colour_fit.nominal(card), common), by_name, comparable, "")
     except ValueError as error:
         return Colours(None, by_name, comparable, str(error))
 
@@ -216,7 +218,7 @@ def _content(
 ) -> tuple[dict[str, Any], Colours]:
     judge, card = make_judge(origin.study), expectation.card
     photo_scores = judge_photos(judge, measurements)
-    colours = fit_colours(measurements, card)
+    colours = colours_of_photos(measurements, card)
     queries, pictures = origin.study.queries, sorted(set(photo_scores.rows))
     digital_scores = digital(origin.folder, len(queries), pictures, expectation.arm)
     table = [
@@ -255,7 +257,7 @@ def _content(
         },
         "no_colour": colours.reason or None,
         "notes": [*colours.notes, *_subset_notes(pictures, queries), *_flag_notes(measurements)],
-        **compare(photo_scores, digital_scores, queries.clusters, expectation.arm),
+        **compare_arms(photo_scores, digital_scores, queries.clusters, expectation.arm),
     }
     content["prediction"] = None
     if fit is not None:
@@ -307,9 +309,9 @@ def _colour_record(measurement: PhotoMeasurement, card: Card | None, colours: Co
     if not whole.any():
         return content
     source, light_of_photo = colour_fit.nominal(card)[whole], measurement.swatches.light[whole]
-    content["delta_e"] = float(colour_fit.difference(source, light_of_photo).mean())
+    content["delta_e"] = float(colour_fit.colour_difference(source, light_of_photo).mean())
     if colours.fit is not None:
-        light = colour_fit.terms(source, colours.fit.degree) @ np.asarray(colours.fit.coefficients).T
+        light = colour_fit.colour_terms(source, colours.fit.degree) @ np.asarray(colours.fit.coefficients).T
         light *= colours.gains[measurement.photo.name]
-        content["delta_e_fitted"] = float(colour_fit.difference(light, light_of_photo).mean())
+        content["delta_e_fitted"] = float(colour_fit.colour_difference(light, light_of_photo).mean())
     return content

@@ -123,7 +123,7 @@ class PrintResult:
     notes: tuple[str, ...]
 
 
-def write(
+def write_sheet(
     run: Path,
     width: float | None = None,
     paper: str = "a4",

@@ -22,11 +22,11 @@ from attacks.physical.rectify import (
     MIN_TAGS,
     OFF,
     POINTS,
-    align,
+    align_photo,
     card_edges,
     crop,
     edge_lines,
-    fit,
+    fit_homography,
     visible,
 )
 from attacks.physical.surface import SPREAD, Surface, seen_points
@@ -121,7 +121,7 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
     places = {tag.number: np.array(tag.box.corners) for tag in card.tags if tag.number in tags}
     refusal = None
     try:
-        plane = fit(card, tags)
+        plane = fit_homography(card, tags)
     except ValueError as error:
         if len(places) < MIN_TAGS:
             raise
@@ -144,7 +144,7 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
     if surface.is_plane:
         homography, used = plane.homography, list(plane.tags)
         if len(used) < len(card.tags):
-            homography = align(grey, card, homography, used)
+            homography = align_photo(grey, card, homography, used)
         surface = _of_plane(homography, grey.shape, card, 0.0)
     errors = {n: np.linalg.norm(surface.project(places[n]) - tags[n], axis=1) for n in used}
     sides = {n: np.linalg.norm(tags[n] - np.roll(tags[n], -1, 0), axis=1).mean() for n in used}

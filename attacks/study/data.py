@@ -49,7 +49,7 @@ def _folder(node: groups.FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
     own = read_files(path, node.size, node.unreadable, node.cache, node.split)
-    return _chosen(node, own, gallery.spread(gallery.on_shelf(own).clusters, node.count))
+    return _chosen(node, own, gallery.evenly(gallery.on_shelf(own).clusters, node.count))
 
 
 def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery, Tensor]:
@@ -59,7 +59,7 @@ def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery
         )
     _check(node)
     own, photos = read_scenes(node.path, node.size, node.unreadable, node.split)
-    rows = gallery.spread(gallery.on_shelf(own).clusters, node.count)
+    rows = gallery.evenly(gallery.on_shelf(own).clusters, node.count)
     queries, pictures, truth = _chosen(node, own, rows)
     if perturbation is None:
         return queries, pictures, truth

@@ -18,13 +18,13 @@ from attacks.data.images import to_bytes
 from attacks.perturbations.patch.card import Card, card, card_words
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.physical.photo_measure import Evidence, Expected, measure_photo
-from attacks.physical.photos import Photo
+from attacks.physical.photos import PhotoFile
 from attacks.physical.simulation.camera import PAPER, encode_jpeg, print_raster
-from attacks.physical.simulation.photographs import photograph
-from attacks.physical.simulation.shots import PRESETS, Ranges, Shot, draw
+from attacks.physical.simulation.photographs import take_photograph
+from attacks.physical.simulation.shots import PRESETS, Ranges, Shot, draw_shot
 from attacks.physical.views import PlacementRecord
 
-from .table import Row, Table
+from .table import BenchmarkTable, Row
 
 Bytes = NDArray[np.uint8]
 Random = np.random.Generator
@@ -59,7 +59,7 @@ SOURCES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class CardCase:
     """A run whose patch of the arm `eot` is photographed: its id, the textures of its arms, its scene and another
     one, where the patch lies, the ink, and the camera's ranges."""
 
@@ -73,7 +73,7 @@ class Case:
     ranges: Ranges
 
 
-def draw_case(source: Source, random: Random) -> Case:
+def draw_case(source: Source, random: Random) -> CardCase:
     """A run of a source."""
     scene_index, other = random.choice(len(source.scenes), 2, replace=False)
     exponent = float(random.choice(source.spectra))
@@ -85,7 +85,9 @@ def draw_case(source: Source, random: Random) -> Case:
     quad += random.uniform(-0.01, 0.01, (4, 2))
     ink = float(random.uniform(*source.strength)), float(random.uniform(*source.fade))
     name = f"vp-{int(random.integers(2**32)):08x}"
-    return Case(name, textures, scene(source.scenes[scene_index]), scene(source.scenes[other]), quad, *ink, Ranges())
+    return CardCase(
+        name, textures, scene(source.scenes[scene_index]), scene(source.scenes[other]), quad, *ink, Ranges()
+    )
 
 
 @cache
@@ -114,7 +116,7 @@ def _strong(field: NDArray[Any]) -> NDArray[np.float32]:
 
 
 @dataclass(frozen=True, eq=False)
-class Print:
+class CardPrint:
     """What is photographed in place of the run's own print, each None as it is there: the words of the card, its
     texture, the light of its raster, the scene, the quad; and the camera's values."""
 
@@ -127,9 +129,9 @@ class Print:
     shot: Shot | None = None
 
 
-def take_photo(case: Case, sheet: Print, random: Random) -> Bytes:
+def take_photo(case: CardCase, sheet: CardPrint, random: Random) -> Bytes:
     """A photograph, as its file holds it."""
-    shot = draw(case.ranges, random) if sheet.shot is None else sheet.shot
+    shot = draw_shot(case.ranges, random) if sheet.shot is None else sheet.shot
     card_layout = card(MM, MM, card_words(case.id, ARMS[0]) if sheet.words is None else sheet.words)
     raster = card_picture(card_layout, case.textures[ARMS[0]] if sheet.texture is None else sheet.texture, DPI)
     strength = case.strength if sheet.ink is None else sheet.ink
@@ -139,18 +141,18 @@ def take_photo(case: Case, sheet: Print, random: Random) -> Bytes:
         light = sheet.change(light)
     quad = case.quad if sheet.quad is None else sheet.quad
     scene_picture = case.scene if sheet.scene is None else sheet.scene
-    view = photograph(scene_picture, quad, card_layout, np.asarray(light, np.float32), DPI, shot, SIZE, random)
+    view = take_photograph(scene_picture, quad, card_layout, np.asarray(light, np.float32), DPI, shot, SIZE, random)
     with Image.open(io.BytesIO(encode_jpeg(view.pixels, shot.quality))) as image_file:
         return np.asarray(image_file.convert("RGB"))
 
 
-def examination(case: Case, photo: Bytes) -> tuple[str | None, Evidence | None]:
+def examination(case: CardCase, photo: Bytes) -> tuple[str | None, Evidence | None]:
     """Why a photograph is left out (None: it is scored as the run's arm `eot`), and the evidence if there is any."""
     size = case.textures[ARMS[0]].shape
     placement = PlacementRecord(("scene",), (SIDE, SIDE), (size[0], size[1]), ((case.quad.tolist(),),), None, True)
     expected = Expected(case.id, ARMS[0], own_card(case), case.textures)
     try:
-        photo_file = Photo(None, "photo", 0)  # type: ignore[arg-type]  # a photograph in memory
+        photo_file = PhotoFile(None, "photo", 0)  # type: ignore[arg-type]  # a photograph in memory
         measurement = measure_photo(
             photo_file, np.ascontiguousarray(photo), case.scene, expected, None, placement, "photo"
         )
@@ -159,41 +161,41 @@ def examination(case: Case, photo: Bytes) -> tuple[str | None, Evidence | None]:
     return measurement.evidence.refusal, measurement.evidence
 
 
-def own_card(case: Case) -> Card:
+def own_card(case: CardCase) -> Card:
     return card(MM, MM, card_words(case.id, ARMS[0]))
 
 
 # --- Negatives
 
 
-def blank(_: Case, random: Random) -> Print:
+def blank(_: CardCase, random: Random) -> CardPrint:
     level = (
         random.choice([255, 128, *random.uniform(0, 255, 1)]) * np.ones(3)
         if random.random() < 0.7
         else random.uniform(0, 255, 3)
     )
-    return Print(texture=np.broadcast_to(level.astype(np.float32), (64, 64, 3)))
+    return CardPrint(texture=np.broadcast_to(level.astype(np.float32), (64, 64, 3)))
 
 
-def arm_card(case: Case, random: Random) -> Print:
+def arm_card(case: CardCase, random: Random) -> CardPrint:
     arm = str(random.choice(ARMS[1:]))
-    return Print(words=card_words(case.id, arm), texture=case.textures[arm])
+    return CardPrint(words=card_words(case.id, arm), texture=case.textures[arm])
 
 
-def other_run(case: Case, random: Random) -> Print:
+def other_run(case: CardCase, random: Random) -> CardPrint:
     scene_index = case.textures[ARMS[0]]
     other = _strong(texture(len(scene_index), float(random.uniform(0.0, 1.5)), random))
     words = card_words(f"vp-{int(random.integers(2**32)):08x}", ARMS[0]) if random.random() < 0.5 else None
-    return Print(words=words, texture=other)
+    return CardPrint(words=words, texture=other)
 
 
-def mirrored(case: Case, random: Random) -> Print:
+def mirrored(case: CardCase, random: Random) -> CardPrint:
     if random.random() < 0.5:
-        return Print(change=lambda light: np.ascontiguousarray(light[:, ::-1]))
-    return Print(texture=np.ascontiguousarray(case.textures[ARMS[0]][:, ::-1]))
+        return CardPrint(change=lambda light: np.ascontiguousarray(light[:, ::-1]))
+    return CardPrint(texture=np.ascontiguousarray(case.textures[ARMS[0]][:, ::-1]))
 
 
-def cover_part(_: Case, random: Random, share: tuple[float, float] = (0.12, 0.4)) -> Print:
+def cover_part(_: CardCase, random: Random, share: tuple[float, float] = (0.12, 0.4)) -> CardPrint:
     area, middle = random.uniform(*share), random.uniform(0.25, 0.75, 2)
     colour = random.uniform(0, 0.9, 3) if random.random() < 0.5 else np.full(3, random.uniform(0, 0.9))
     angle = random.uniform(0, 180)
@@ -201,10 +203,10 @@ def cover_part(_: Case, random: Random, share: tuple[float, float] = (0.12, 0.4)
     def lay(light: NDArray[Any]) -> NDArray[Any]:
         return _blend(light, colour, _blob(light, area, middle, angle))
 
-    return Print(change=lay)
+    return CardPrint(change=lay)
 
 
-def glare(case: Case, random: Random) -> Print:
+def glare(case: CardCase, random: Random) -> CardPrint:
     area, middle, strength = random.uniform(0.15, 0.4), random.uniform(0.25, 0.75, 2), random.uniform(1.5, 4)
 
     def shine(light: NDArray[Any]) -> NDArray[Any]:
@@ -214,46 +216,46 @@ def glare(case: Case, random: Random) -> Print:
         off = np.hypot(columns - 0.5 - patch * (middle[0] - 0.5), rows - 0.5 - patch * (middle[1] - 0.5)) / radius
         return np.asarray(light + strength * np.exp(-(off**4))[..., None])
 
-    return Print(change=shine)
+    return CardPrint(change=shine)
 
 
-def as_file(_: Case, random: Random) -> Print:
+def as_file(_: CardCase, random: Random) -> CardPrint:
     shot = Shot(scale=float(random.uniform(0.9, 1.2)), quality=int(random.integers(85, 100)))
-    return Print(ink=0.0, shot=shot)
+    return CardPrint(ink=0.0, shot=shot)
 
 
-def on_screen(_: Case, random: Random) -> Print:
+def on_screen(_: CardCase, random: Random) -> CardPrint:
     glow = random.uniform(0, 0.02)
-    return Print(ink=0.0, change=lambda light: (1 - glow) * light + glow)
+    return CardPrint(ink=0.0, change=lambda light: (1 - glow) * light + glow)
 
 
-def stretch_card(case: Case, random: Random) -> Print:
+def stretch_card(case: CardCase, random: Random) -> CardPrint:
     times, middle = random.uniform(1.35, 1.7), case.quad.mean(0)
     stretch = np.array([times, 1.0]) if random.random() < 0.5 else np.array([1.0, times])
-    return Print(quad=middle + (case.quad - middle) * stretch / math.sqrt(times))
+    return CardPrint(quad=middle + (case.quad - middle) * stretch / math.sqrt(times))
 
 
 # --- Positives
 
 
-def soft(case: Case, random: Random) -> Print:
+def soft(case: CardCase, random: Random) -> CardPrint:
     ranges = replace(case.ranges, blur=(1.0, 1.6), motion=(1.5, 4.0), quality=(60.0, 80.0))
-    return Print(shot=draw(ranges, random))
+    return CardPrint(shot=draw_shot(ranges, random))
 
 
-def other_ink(_: Case, random: Random) -> Print:
+def other_ink(_: CardCase, random: Random) -> CardPrint:
     strength, fade = random.uniform(0.6, 1.0), random.uniform(0.05, 0.15)
     paper_light = np.asarray(PAPER, np.float32)
-    return Print(ink=float(strength), change=lambda light: (1 - fade) * light + fade * paper_light)
+    return CardPrint(ink=float(strength), change=lambda light: (1 - fade) * light + fade * paper_light)
 
 
-def clutter(case: Case, random: Random) -> Print:
+def clutter(case: CardCase, random: Random) -> CardPrint:
     scene = case.scene.copy()
     for _ in range(8):
         x, y = random.integers(0, SIDE, 2)
         w, h = random.integers(10, 45, 2)
         scene[y : y + h, x : x + w] = random.integers(0, 256, 3)
-    return Print(scene=scene)
+    return CardPrint(scene=scene)
 
 
 def _blob(light: NDArray[Any], area: float, middle: NDArray[Any], angle: float) -> NDArray[Any]:
@@ -272,23 +274,23 @@ def _blend(light: NDArray[Any], colour: NDArray[Any], cover: NDArray[Any]) -> ND
     return np.asarray(light * (1 - cover) + colour * cover)
 
 
-Kind = Callable[[Case, Random], Print]
+Kind = Callable[[CardCase, Random], CardPrint]
 NEGATIVE: dict[str, Kind] = {
     "blank patch": blank,
-    "texture of another arm": lambda case, random: Print(texture=case.textures[str(random.choice(ARMS[1:]))]),
+    "texture of another arm": lambda case, random: CardPrint(texture=case.textures[str(random.choice(ARMS[1:]))]),
     "card of another arm": arm_card,
     "another run": other_run,
-    "turned": lambda case, random: Print(quad=np.roll(case.quad, -int(random.integers(1, 4)), 0)),
+    "turned": lambda case, random: CardPrint(quad=np.roll(case.quad, -int(random.integers(1, 4)), 0)),
     "mirrored": mirrored,
     "covered, 12 to 40 %": cover_part,
     "glare, 15 to 40 %": glare,
     "the file itself": as_file,
     "a screen": on_screen,
-    "another scene": lambda case, _: Print(scene=case.other),
+    "another scene": lambda case, _: CardPrint(scene=case.other),
     "stretched 1.35 to 1.7 times": stretch_card,
 }
-KIND: dict[str, Kind] = {"as it should be": lambda *_: Print()}
-HARD: dict[str, Kind] = {"photographs of hard": lambda _, random: Print(shot=draw(PRESETS["hard"], random))}
+KIND: dict[str, Kind] = {"as it should be": lambda *_: CardPrint()}
+HARD: dict[str, Kind] = {"photographs of hard": lambda _, random: CardPrint(shot=draw_shot(PRESETS["hard"], random))}
 HARDER: dict[str, Kind] = {
     "blurred": soft,
     "other ink": other_ink,
@@ -300,7 +302,7 @@ HARDER: dict[str, Kind] = {
 # --- The tables
 
 
-def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_photos: int = 2) -> list[Table]:
+def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_photos: int = 2) -> list[BenchmarkTable]:
     """Simulated photographs of a run's card that are scored, by kind: as it should be, harder, of the simulator's
     preset `hard`, and twelve kinds of something else, which must not be scored.
 
@@ -316,7 +318,7 @@ def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_pho
     ]
 
 
-def _table(title: str, kinds: Mapping[str, Kind], count: int) -> Table:
+def _table(title: str, kinds: Mapping[str, Kind], count: int) -> BenchmarkTable:
     rows: dict[str, Row] = {}
     reasons: list[str] = []
     must_score = kinds is not NEGATIVE
@@ -340,7 +342,7 @@ def _table(title: str, kinds: Mapping[str, Kind], count: int) -> Table:
     rows["all"] = (total, float(count * len(kinds)), *(None,) * 7)
     columns = {"scored": ".0f", "of": ".0f", "patch, least": ".2f", "most": ".2f", "scene, least": ".2f"}
     columns |= {"most ": ".2f", "hidden, most": ".2f", "purity, least": ".2f", "most  ": ".2f"}
-    return Table(title, columns, rows, notes=tuple(reasons[:40]))
+    return BenchmarkTable(title, columns, rows, notes=tuple(reasons[:40]))
 
 
 def _ends(

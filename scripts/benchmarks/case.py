@@ -16,7 +16,7 @@ from attacks.eot.problem import Problem
 from attacks.evaluation.scores import embed
 from transforms import Affine, Brightness, Compose, Contrast, Perspective, Sobol
 
-from .timing import photograph
+from .timing import astronaut
 
 PIPELINE = Compose(
     [Affine(degrees=20, scale=(0.9, 1.3), translate=0.1), Perspective(0.1), Brightness(0.1), Contrast((0.8, 1.2))]
@@ -79,14 +79,14 @@ def gallery_case(size: int) -> tuple[nn.Module, Pictures, Tensor]:
     return network, everything, embeddings
 
 
-def cosines(embeddings: Tensor, anchors: Tensor) -> Tensor:
+def cosines_to_anchors(embeddings: Tensor, anchors: Tensor) -> Tensor:
     """(B*V,D), picture by picture, and (B,D) -> (B*V,); fewer embeddings than anchors are those of the first."""
     rows = anchors.repeat_interleave(max(1, len(embeddings) // len(anchors)), 0)[: len(embeddings)]
     return F.cosine_similarity(embeddings, rows, dim=1)
 
 
 @dataclass(frozen=True)
-class Case:
+class GradientCase:
     """The task of all contestants: the gradient, with respect to `image`, of the mean cosine similarity
     between the embeddings of its views and its own.
 
@@ -108,17 +108,17 @@ class Case:
 
     def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
         """(B*V,3,S,S), picture by picture -> (B*V,), the cosine similarities; lower is better for the attacker."""
-        return cosines(encode(views), self.anchor)
+        return cosines_to_anchors(encode(views), self.anchor)
 
     def estimate(self, eot: EOT, encode: Callable[[Tensor], Tensor], delta: Tensor, u: Tensor) -> Estimate:
         """The estimate of EOT at `image + delta` from the views `u`."""
         return eot.estimate(Problem(self.image, self.anchor, encode, Away(), Linf(1.0)), delta, u)
 
 
-def case(arch: str, views: int, device: str = "cpu", size: int = SIZE) -> Case:
+def case(arch: str, views: int, device: str = "cpu", size: int = SIZE) -> GradientCase:
     """A photograph, `views` points of a Sobol sequence, and an encoder by name."""
-    image = photograph(size).to(device)
+    image = astronaut(size).to(device)
     frozen, ordinary = encoder(arch).requires_grad_(False).to(device), encoder(arch).to(device)
     u = Sobol()(views, PIPELINE.dims, seed=0).to(device)
     with torch.no_grad():
-        return Case(image, u, frozen, ordinary, frozen(image))
+        return GradientCase(image, u, frozen, ordinary, frozen(image))

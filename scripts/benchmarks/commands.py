@@ -15,10 +15,10 @@ from attacks.encoders.engine.tf32 import allow_tf32
 
 from . import cards, coverage, engine, estimator, gate, memory, patch, rare, strength, transforms, zoo
 from .case import ENCODERS
-from .table import Table, machine, save
+from .table import BenchmarkTable, machine, save_tables
 
 #: Name -> benchmark. Its keyword arguments are the options, its docstring's first paragraph says what it measures.
-BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
+BENCHMARKS: dict[str, Callable[..., list[BenchmarkTable]]] = {
     "transforms": transforms.run,
     "engine": engine.run,
     "memory": memory.run,
@@ -97,4 +97,4 @@ def main() -> None:
     tables = BENCHMARKS[name](**options)
     print("\n\n".join(map(str, tables)))
     if out:
-        save(tables, name, out, machine(options.get("device", "cpu")))
+        save_tables(tables, name, out, machine(options.get("device", "cpu")))

@@ -12,7 +12,7 @@ import scipy.stats
 from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, Floats, mean_ends, share_ends
 from attacks.evaluation.significance import difference_ends
 
-from .table import Row, Table
+from .table import BenchmarkTable, Row
 
 CLUSTERS = (4, 5, 6, 8, 10, 12, 16, 20, 30, 50, 100, 200)
 VIEWS = 64
@@ -31,7 +31,7 @@ Shape = tuple[int, int]
 Random = np.random.Generator
 
 
-class Sample(NamedTuple):
+class DrawnSample(NamedTuple):
     """Values, or shares, of B samples of n clusters, (B,n), in one arm or two; and the trials of a share, (B,)."""
 
     one: Floats
@@ -46,19 +46,19 @@ class Population:
 
     name: str
     truth: float
-    draw: Callable[[Random, Shape], Sample]
+    draw: Callable[[Random, Shape], DrawnSample]
 
 
 @dataclass(frozen=True)
-class Kind:
+class MeasureKind:
     """A kind of measure: its populations, and methods by name, the report's first; used from `fewest` clusters on."""
 
     populations: Sequence[Population]
-    methods: Mapping[str, Callable[[Sample], Ends]]
+    methods: Mapping[str, Callable[[DrawnSample], Ends]]
     fewest: int
 
 
-def run(repeats: int = 2000) -> list[Table]:
+def run(repeats: int = 2000) -> list[BenchmarkTable]:
     """Coverage in the worst cell, and mean width, of 95 % intervals of shares, means and differences by number of
     clusters: the report's and textbook ones.
 
@@ -73,10 +73,10 @@ def run(repeats: int = 2000) -> list[Table]:
         for population in LIMITS
     }
     title = "Outside of the promise: coverage of our interval of a mean"
-    return [*tables, Table(title, dict.fromkeys(map(str, CLUSTERS), ".3f"), limits, across="clusters")]
+    return [*tables, BenchmarkTable(title, dict.fromkeys(map(str, CLUSTERS), ".3f"), limits, across="clusters")]
 
 
-def _table(name: str, kind: Kind, repeats: int) -> Table:
+def _table(name: str, kind: MeasureKind, repeats: int) -> BenchmarkTable:
     rows: dict[str, list[float | None]] = {}
     worst: dict[str, tuple[float, str]] = {}
     for n in CLUSTERS:
@@ -93,11 +93,11 @@ def _table(name: str, kind: Kind, repeats: int) -> Table:
     notes = tuple(f"worst cell of {method}: {cell_name}: {share:.3f}" for method, (share, cell_name) in worst.items())
     title = f"{name}: coverage in the worst of {len(kind.populations)} populations, and mean width"
     columns = dict.fromkeys(map(str, CLUSTERS), ".3f")
-    return Table(title, columns, {key: tuple(row) for key, row in rows.items()}, None, notes, "clusters")
+    return BenchmarkTable(title, columns, {key: tuple(row) for key, row in rows.items()}, None, notes, "clusters")
 
 
 def coverage_and_width(
-    population: Population, kind: Kind, n: int, repeats: int, seed: int = 0
+    population: Population, kind: MeasureKind, n: int, repeats: int, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
     """Coverage and mean width of each method. Every interval is widened to hold the estimate, as in a report."""
     sample = population.draw(np.random.default_rng([seed, n]), (repeats, n))
@@ -114,7 +114,7 @@ def coverage_and_width(
 # --- Textbook intervals, which the report does not use: samples (B,n) -> their ends (B,)
 
 
-def student(values: Floats) -> Ends:
+def t_ends(values: Floats) -> Ends:
     """Student's t of the cluster means."""
     n, mean = values.shape[1], values.mean(1)
     half = scipy.stats.t.ppf(0.975, n - 1) * values.std(1, ddof=1) / n**0.5
@@ -158,15 +158,15 @@ def _levels(random: Random, rate: float, alike: float, shape: Shape) -> Floats:
     return random.beta(rate * (1 / alike - 1), (1 - rate) * (1 / alike - 1), size=shape)
 
 
-def _shares_of_views(random: Random, one: Floats, other: Floats | None = None) -> Sample:
+def _shares_of_views(random: Random, one: Floats, other: Floats | None = None) -> DrawnSample:
     """Shares of VIEWS independent views of clusters with these rates."""
     shares = random.binomial(VIEWS, one) / VIEWS
     second = np.zeros_like(shares) if other is None else random.binomial(VIEWS, other) / VIEWS
-    return Sample(shares, second, np.full(len(one), float(VIEWS)))
+    return DrawnSample(shares, second, np.full(len(one), float(VIEWS)))
 
 
 def _shares(rate: float, alike: float) -> Population:
-    def draw(random: Random, shape: Shape) -> Sample:
+    def draw(random: Random, shape: Shape) -> DrawnSample:
         return _shares_of_views(random, _levels(random, rate, alike, shape))
 
     return Population(f"rate {rate}, correlation {alike}", rate, draw)
@@ -175,14 +175,14 @@ def _shares(rate: float, alike: float) -> Population:
 def _unequal(rate: float, alike: float, correlation_within: float = 0.3) -> Population:
     """Clusters of 1 to 16 pictures, whose views have the correlation `within` at the cluster's rate."""
 
-    def draw(random: Random, shape: Shape) -> Sample:
+    def draw(random: Random, shape: Shape) -> DrawnSample:
         pictures = random.integers(1, PICTURES + 1, size=shape)
         level = _levels(random, rate, alike, shape)[..., None].clip(1e-9, 1 - 1e-9)
         size = 1 / correlation_within - 1
         rates = random.beta(level * size, (1 - level) * size, size=(*shape, PICTURES))
         hits = random.binomial(VIEWS, rates) * (np.arange(PICTURES) < pictures[..., None])
         counts = VIEWS * pictures.astype(np.float64)
-        return Sample(hits.sum(2) / counts, np.zeros(shape), 1 / (1 / counts).mean(1))
+        return DrawnSample(hits.sum(2) / counts, np.zeros(shape), 1 / (1 / counts).mean(1))
 
     return Population(f"rate {rate}, correlation {alike}, unequal clusters", rate, draw)
 
@@ -190,7 +190,7 @@ def _unequal(rate: float, alike: float, correlation_within: float = 0.3) -> Popu
 def _mixture(rate: float, otherwise: float, alike: float) -> Population:
     """A tenth of the clusters has the rate `otherwise`."""
 
-    def draw(random: Random, shape: Shape) -> Sample:
+    def draw(random: Random, shape: Shape) -> DrawnSample:
         one, two = (_levels(random, member, alike, shape) for member in (rate, otherwise))
         return _shares_of_views(random, np.where(random.random(shape) < 0.1, two, one))
 
@@ -211,7 +211,7 @@ def _pair(random: Random, rates: tuple[float, float], alike: float, arms: float,
 
 
 def _pairs(rates: tuple[float, float], alike: float, arms: float) -> Population:
-    def draw(random: Random, shape: Shape) -> Sample:
+    def draw(random: Random, shape: Shape) -> DrawnSample:
         return _shares_of_views(random, *_pair(random, rates, alike, arms, shape))
 
     name = f"{rates[0]} and {rates[1]}, correlation {alike}, of arms {arms}"
@@ -221,7 +221,7 @@ def _pairs(rates: tuple[float, float], alike: float, arms: float) -> Population:
 def _mixed_pairs(rates: tuple[float, float], otherwise: tuple[float, float], alike: float) -> Population:
     """A tenth of the clusters has the rates `otherwise`."""
 
-    def draw(random: Random, shape: Shape) -> Sample:
+    def draw(random: Random, shape: Shape) -> DrawnSample:
         odd = random.random(shape) < 0.1
         largest_size, rest = (_pair(random, member, alike, 0.5, shape) for member in (rates, otherwise))
         return _shares_of_views(random, *(np.where(odd, b, a) for a, b in zip(largest_size, rest, strict=True)))
@@ -234,8 +234,8 @@ def _mixed_pairs(rates: tuple[float, float], otherwise: tuple[float, float], ali
 def _values(name: str, truth: float, draw: Callable[[Random, Shape], Floats]) -> Population:
     """Values as they are: means of a cluster's views."""
 
-    def sample(random: Random, shape: Shape) -> Sample:
-        return Sample(draw(random, shape), np.zeros(shape), np.ones(shape[0]))
+    def sample(random: Random, shape: Shape) -> DrawnSample:
+        return DrawnSample(draw(random, shape), np.zeros(shape), np.ones(shape[0]))
 
     return Population(name, truth, sample)
 
@@ -300,30 +300,30 @@ DIFFERENCES = [
 ]
 #: By name. Differences of means are means of differences.
 KINDS = {
-    "shares": Kind(
+    "shares": MeasureKind(
         SHARES,
         {
             "ours": lambda sample: share_ends(sample.one, sample.trials),
             "Korn-Graubard": lambda sample: korn_graubard(sample.one, sample.trials),
-            "t": lambda sample: student(sample.one),
+            "t": lambda sample: t_ends(sample.one),
             "bootstrap": lambda sample: percentile(sample.one),
         },
         FEWEST_SHARES,
     ),
-    "means": Kind(
+    "means": MeasureKind(
         MEANS,
         {
             "ours": lambda sample: mean_ends(sample.one),
-            "t": lambda sample: student(sample.one),
+            "t": lambda sample: t_ends(sample.one),
             "bootstrap": lambda sample: percentile(sample.one),
         },
         FEWEST_MEANS,
     ),
-    "differences of shares": Kind(
+    "differences of shares": MeasureKind(
         DIFFERENCES,
         {
             "ours": lambda sample: difference_ends(*sample),
-            "t": lambda sample: student(sample.one - sample.other),
+            "t": lambda sample: t_ends(sample.one - sample.other),
             "bootstrap": lambda sample: percentile(sample.one - sample.other),
         },
         FEWEST_SHARES,

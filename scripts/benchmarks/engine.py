@@ -11,13 +11,13 @@ from attacks import EOT
 from attacks.encoders.engine import Choice, Decision, Trial, describe, keep_freed_memory, prepare
 from attacks.encoders.engine.tuner import choose
 
-from .case import PIPELINE, Case, case
+from .case import PIPELINE, GradientCase, case
 from .contest import Attack, Setting
 from .memory import MIB, peak
 from .peers import PEERS
 from .processes import in_fresh_process
-from .table import MISSING, Row, Table
-from .timing import allocating, compare
+from .table import MISSING, BenchmarkTable, Row
+from .timing import allocating, median_seconds
 
 BARE, FLOAT32, AUTO = "bare encoder, as auto", "ours, float32", "ours, auto"
 #: What float32 is measured against: the same layout, folding and chunk.
@@ -29,49 +29,49 @@ RATIOS = {"/ bare": BARE, "/ float32": FLOAT32, "/ auto": AUTO}
 
 def run(
     rounds: int = 15, arch: Sequence[str] = ("resnet18", "resnet50"), views: int = 16, device: str = "cpu"
-) -> list[Table]:
+) -> list[BenchmarkTable]:
     """Milliseconds and memory a view: this engine, a loop by hand, and the peers.
 
     Two tables an encoder: milliseconds per view, and the peak memory of a step in a fresh process.
     """
-    return [table for name in arch for table in comparison(name, rounds, views, device)]
+    return [table for name in arch for table in compare_engines(name, rounds, views, device)]
 
 
-def comparison(arch: str, rounds: int, views: int, device: str) -> tuple[Table, Table]:
+def compare_engines(arch: str, rounds: int, views: int, device: str) -> tuple[BenchmarkTable, BenchmarkTable]:
     """Time and memory of each contestant on one encoder; peers that are missing are named as such."""
     question = case(arch, views, device)
     keep_freed_memory()
-    choice = decide(question)
+    choice = decision_of_auto(question)
     makers = contestants(question, choice.decision)
-    seconds = compare({name: make() for name, make in makers.items()}, rounds, device, warm=True)
+    seconds = median_seconds({name: make() for name, make in makers.items()}, rounds, device, warm=True)
     keep_freed_memory(False)
     times = {name: 1e3 * s / views for name, s in seconds.items()}
     conditions = (arch, views, device, choice.decision)
-    peaks = {name: in_fresh_process(first_peak, name, *conditions) / MIB for name in makers}
+    peaks = {name: in_fresh_process(engine_peak, name, *conditions) / MIB for name in makers}
     subject = f"{arch}, {views} views of {question.image.shape[-1]}x{question.image.shape[-1]}, {device}"
     title = f"Gradient of one step: {subject}, {torch.get_num_threads()} threads, {rounds} rounds"
     ratios, notes = dict.fromkeys(RATIOS, ".2f"), tuple(describe(choice))
     memory = f"Peak memory of it, above that before it: {subject}"
     return (
-        Table(title, {"ms per view": ".2f"} | ratios, _rows(times), "bars", notes),
-        Table(memory, {"MiB": ".0f"} | ratios, _rows(peaks), "bars"),
+        BenchmarkTable(title, {"ms per view": ".2f"} | ratios, _rows(times), "bars", notes),
+        BenchmarkTable(memory, {"MiB": ".0f"} | ratios, _rows(peaks), "bars"),
     )
 
 
-def first_peak(name: str, arch: str, views: int, device: str, decision: Decision) -> int:
+def engine_peak(name: str, arch: str, views: int, device: str, decision: Decision) -> int:
     """The peak bytes of a contestant's first step in this process."""
     step = contestants(case(arch, views, device), decision)[name]()
     return peak(step, device)
 
 
-def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], Attack]]:
+def contestants(question: GradientCase, decision: Decision) -> dict[str, Callable[[], Attack]]:
     """Name -> what prepares it, in the order of the table; only installed peers."""
     full = dataclasses.replace(decision, precision="float32")
     makers: dict[str, Callable[[], Attack]] = {
         BARE: lambda: bare(question, decision),
         BARE32: lambda: bare(question, full),
-        FLOAT32: lambda: ours(question, full),
-        AUTO: lambda: ours(question, decision),
+        FLOAT32: lambda: our_step(question, full),
+        AUTO: lambda: our_step(question, decision),
     }
     setting = Setting(0.25, len(question.u))
     makers |= {name: partial(peer.prepare, question, setting) for name, peer in PEERS.items() if peer.installed}
@@ -82,7 +82,7 @@ def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], At
     return {name: partial(prepare_attack, name) for name in makers}
 
 
-def bare(question: Case, decision: Decision) -> Attack:
+def bare(question: GradientCase, decision: Decision) -> Attack:
     """The encoder as the engine runs it, forward and backward, on views that are there already: no EOT is faster."""
     encode = prepare(question.frozen, decision)
     with torch.no_grad():
@@ -95,14 +95,14 @@ def bare(question: Case, decision: Decision) -> Attack:
     return run
 
 
-def ours(question: Case, decision: Decision) -> Attack:
+def our_step(question: GradientCase, decision: Decision) -> Attack:
     """`EOT.estimate`, the encoder run as decided."""
     encode, delta = prepare(question.frozen, decision), torch.zeros_like(question.image)
     eot = EOT(PIPELINE, views=len(question.u), chunk=decision.chunk)
     return lambda: question.estimate(eot, encode, delta, question.u).grad
 
 
-def decide(question: Case) -> Choice:
+def decision_of_auto(question: GradientCase) -> Choice:
     """The choice of `engine: auto` for this encoder and these views, before `STEPS` such steps."""
     delta, n = torch.zeros_like(question.image), len(question.u)
 

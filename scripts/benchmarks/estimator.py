@@ -13,7 +13,7 @@ from transforms import Sobol
 from transforms.draws import Antithetic, Draws, Latin, Uniform
 
 from .case import case
-from .table import Row, Table
+from .table import BenchmarkTable, Row
 
 SAMPLERS: dict[str, Draws] = {"Uniform": Uniform(), "Antithetic": Antithetic(), "Latin": Latin(), "Sobol": Sobol()}
 #: Numbers of views of a step, and the side of the picture.
@@ -23,7 +23,7 @@ AGREEMENT = 0.998
 CHUNK = 64
 
 
-def run(rounds: int = 15, reference: int = 8192, device: str = "cpu") -> list[Table]:
+def run(rounds: int = 15, reference: int = 8192, device: str = "cpu") -> list[BenchmarkTable]:
     """Cosine and squared error of the gradient by sampler and number of views.
 
     The pocket encoder, a photograph with a random start of 8/255, the views of the preset `camera`.
@@ -37,7 +37,7 @@ def run(rounds: int = 15, reference: int = 8192, device: str = "cpu") -> list[Ta
         return question.estimate(eot, question.frozen, delta, eot.points(seed, 0, delta)).grad.flatten()
 
     truth, second = (gradient(Sobol(), reference, seed) for seed in (-1, -2))
-    notes, void = verdict(float(F.cosine_similarity(truth, second, dim=0)), reference)
+    notes, void = agreement_notes(float(F.cosine_similarity(truth, second, dim=0)), reference)
     cosine: dict[str, Row] = {}
     errors: dict[str, list[Tensor]] = {}
     for name, draws in SAMPLERS.items():
@@ -57,14 +57,14 @@ def run(rounds: int = 15, reference: int = 8192, device: str = "cpu") -> list[Ta
     }
     ratio = figures_by_sampler(lambda e, b: float(e.mean() / b.mean()))
     return [
-        Table(f"Cosine to the gradient of {reference} views, {subject}", fine, cosine, "lines", notes),
-        Table(f"Mean squared error / that of uniform draws, {subject}", coarse, ratio, "lines", void),
-        Table("One standard error of that ratio", coarse, figures_by_sampler(_doubt), None, void),
-        Table("c = n x mean squared error / |g|^2 (Uniform: tr Cov / |g|^2)", coarse, spread, None, void),
+        BenchmarkTable(f"Cosine to the gradient of {reference} views, {subject}", fine, cosine, "lines", notes),
+        BenchmarkTable(f"Mean squared error / that of uniform draws, {subject}", coarse, ratio, "lines", void),
+        BenchmarkTable("One standard error of that ratio", coarse, figures_by_sampler(_doubt), None, void),
+        BenchmarkTable("c = n x mean squared error / |g|^2 (Uniform: tr Cov / |g|^2)", coarse, spread, None, void),
     ]
 
 
-def verdict(agreement: float, reference: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def agreement_notes(agreement: float, reference: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """A note on the agreement of the two references: for the first table, and for the others."""
     text = f"two references of {reference} views agree to a cosine of {agreement:.5f}"
     if agreement >= AGREEMENT:

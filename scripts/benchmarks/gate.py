@@ -5,7 +5,7 @@ import numpy as np
 from attacks.evaluation.intervals import Floats, share_ends
 from attacks.gate.sequence import ALPHA, confidence_sequence
 
-from .table import Row, Table
+from .table import BenchmarkTable, Row
 
 #: The bar of every requirement (`at_most`), the views of a cluster, and the sizes of a fixed sample.
 BAR, VIEWS, SIZES = 0.5, 64, (10, 20, 50, 100, 200, 400)
@@ -15,7 +15,7 @@ DISTANCES, CORRELATIONS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2), (0.05, 0.3, 
 POWER = 0.8
 
 
-def run(repeats: int = 2000) -> list[Table]:
+def run(repeats: int = 2000) -> list[BenchmarkTable]:
     """Wrong verdicts on an upper bar of 0.5: of a fixed sample of 10 to 400 clusters (the worst size), and of
     confidence sequences that look after every cluster up to 400.
 
@@ -42,7 +42,9 @@ def run(repeats: int = 2000) -> list[Table]:
     columns = {"wrong, fixed": ".4f", "wrong, looks": ".4f", "fixed": ".0f", "looks": ".0f", "ratio": ".2f"}
     notes = (f"correlation, truth minus bar; {repeats} repeats; each side may err in {ALPHA:.1%}",)
     return [
-        Table("Wrong verdicts on a bar of 0.5, and the clusters that a verdict needs", columns, rows, notes=notes)
+        BenchmarkTable(
+            "Wrong verdicts on a bar of 0.5, and the clusters that a verdict needs", columns, rows, notes=notes
+        )
     ]
 
 

@@ -40,7 +40,7 @@ def lanczos(size: int) -> np.ndarray:
     return matrix
 
 
-class Handler(BaseHTTPRequestHandler):
+class HashHandler(BaseHTTPRequestHandler):
     """Answers each POST of a PNG file."""
 
     wbufsize = 2**16  # one packet: a second one would wait for the first to be acknowledged
@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, default=8765)
-    ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Handler).serve_forever()
+    ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), HashHandler).serve_forever()
 
 
 if __name__ == "__main__":

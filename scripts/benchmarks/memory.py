@@ -16,10 +16,10 @@ from torch import Tensor
 
 from attacks import EOT
 
-from .case import PIPELINE, Case, case
+from .case import PIPELINE, GradientCase, case
 from .processes import in_fresh_process
-from .table import Table
-from .timing import compare
+from .table import BenchmarkTable
+from .timing import median_seconds
 
 VIEWS = tuple(2**k for k in range(3, 11))
 CHUNK = 8
@@ -28,7 +28,7 @@ MIB = 2**20
 
 def run(
     rounds: int = 5, arch: Sequence[str] = ("pocket",), device: str = "cpu", views: Sequence[int] = VIEWS
-) -> list[Table]:
+) -> list[BenchmarkTable]:
     """Memory and time of a step against the number of views.
 
     Peak memory in a fresh process for each number of views, that of the tensors, seconds, and a straight line through
@@ -37,29 +37,31 @@ def run(
     columns = [str(n) for n in views]
     peaks, tensors, seconds, lines = {}, {}, {}, {}
     for name in arch:
-        peaks[name] = tuple(in_fresh_process(first_peak, name, device, n) / MIB for n in views)
+        peaks[name] = tuple(in_fresh_process(views_peak, name, device, n) / MIB for n in views)
         whole = case(name, max(views), device)
         tensors[name] = tuple(tensor_peak(step(whole, n), device) / MIB for n in views)
-        times = compare({str(n): step(whole, n) for n in views}, rounds, device)
+        times = median_seconds({str(n): step(whole, n) for n in views}, rounds, device)
         seconds[name] = tuple(times[column] for column in columns)
         fixed, slope = straight_line(views, seconds[name])
         lines[name] = (1e3 * slope, fixed / (fixed + slope * views[0]))
     subject = f"of one step by number of views, {CHUNK} at a time, on {device}"
     share = f"fixed part of {views[0]} views"
     return [
-        Table(f"Peak memory {subject} (MiB above that before it)", dict.fromkeys(columns, ".1f"), peaks, "lines"),
-        Table(f"Peak of the tensors {subject} (MiB)", dict.fromkeys(columns, ".1f"), tensors, "lines"),
-        Table(f"Seconds {subject}", dict.fromkeys(columns, ".3f"), seconds, "lines"),
-        Table("The straight line through the seconds", {"ms per view": ".3f", share: ".1%"}, lines),
+        BenchmarkTable(
+            f"Peak memory {subject} (MiB above that before it)", dict.fromkeys(columns, ".1f"), peaks, "lines"
+        ),
+        BenchmarkTable(f"Peak of the tensors {subject} (MiB)", dict.fromkeys(columns, ".1f"), tensors, "lines"),
+        BenchmarkTable(f"Seconds {subject}", dict.fromkeys(columns, ".3f"), seconds, "lines"),
+        BenchmarkTable("The straight line through the seconds", {"ms per view": ".3f", share: ".1%"}, lines),
     ]
 
 
-def first_peak(arch: str, device: str, views: int) -> int:
+def views_peak(arch: str, device: str, views: int) -> int:
     """The peak bytes of the first step that this process makes."""
     return peak(step(case(arch, views, device), views), device)
 
 
-def step(question: Case, views: int) -> Callable[[], Tensor]:
+def step(question: GradientCase, views: int) -> Callable[[], Tensor]:
     """The estimate of the gradient from the first so many views."""
     eot, delta = EOT(PIPELINE, views=views, chunk=CHUNK), torch.zeros_like(question.image)
     return lambda: question.estimate(eot, question.frozen, delta, question.u[:views]).grad

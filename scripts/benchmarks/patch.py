@@ -13,16 +13,16 @@ from attacks.objectives import InfoNCE
 from transforms.auditing.steps import seeded
 
 from .contest import OURS, Attack, Contestant, Setting, outcomes
-from .patch_case import GROUPS, SCENES, SIZE, TEXTURE, Question, Ranges, question
+from .patch_case import GROUPS, SCENES, SIZE, TEXTURE, PatchRanges, PatchTask, patch_task
 from .peers import LogProbabilities, art_patch
-from .table import MISSING, Row, Table, student
+from .table import MISSING, BenchmarkTable, Row, student_interval
 
 #: Views of each scene that choose a peer's setting.
 TUNING_VIEWS = 32
 TEMPERATURE = InfoNCE.temperature
 
 
-def ours(question: Question, setting: Setting) -> Attack:
+def our_patch(question: PatchTask, setting: Setting) -> Attack:
     """The last iterate of our loop, the loss that of the preset `patch_quickstart`; or away from the scene's own
     embedding."""
     direction = question.target is None
@@ -47,7 +47,7 @@ def ours(question: Question, setting: Setting) -> Attack:
 class ToGallery(nn.Module):
     """A class for each picture of the gallery, the logits its cosines over `TEMPERATURE`."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: PatchTask) -> None:
         super().__init__()
         self.encoder, self.gallery = question.counter, question.gallery
 
@@ -55,7 +55,7 @@ class ToGallery(nn.Module):
         return F.normalize(self.encoder(views), dim=1) @ self.gallery.T / TEMPERATURE
 
 
-def moving_patch(question: Question, setting: Setting, optimiser: str) -> tuple[Any, Tensor, Tensor]:
+def moving_patch(question: PatchTask, setting: Setting, optimiser: str) -> tuple[Any, Tensor, Tensor]:
     """ART's attack, the pictures of a step (each scene as often as it has views), and their labels."""
     model: nn.Module
     model, labels, classes = LogProbabilities(question.counter, question.anchor), torch.zeros_like(question.goal), 2
@@ -76,10 +76,10 @@ def moving_patch(question: Question, setting: Setting, optimiser: str) -> tuple[
     return patch_attack, pictures, F.one_hot(labels.repeat_interleave(setting.views), classes).float()
 
 
-def art(optimiser: str) -> Callable[[Question, Setting], Attack]:
+def art(optimiser: str) -> Callable[[PatchTask, Setting], Attack]:
     """ART's texture with one of its two optimisers."""
 
-    def prepare(question: Question, setting: Setting) -> Attack:
+    def prepare(question: PatchTask, setting: Setting) -> Attack:
         patch_attack, pictures, labels = moving_patch(question, setting, optimiser)
 
         def run() -> Tensor:
@@ -100,18 +100,18 @@ GRID = tuple(
 #: Ours: the defaults, and two views of each scene a step, chosen on the first group. ART's default learning rate, 5,
 #: is that of its signature.
 CONTESTANTS = {
-    OURS: Contestant("attacks", ours, (), Setting(Wiener().rel_step_size, 2, loss="as its preset")),
+    OURS: Contestant("attacks", our_patch, (), Setting(Wiener().rel_step_size, 2, loss="as its preset")),
     "ART, Adam": Contestant("art", art("Adam"), GRID, Setting(5.0, 1, loss="cosine")),
     "ART, pgd": Contestant("art", art("pgd"), GRID, Setting(5.0, 1, loss="cosine")),
 }
 
 
-class Cell(NamedTuple):
+class PatchCell(NamedTuple):
     """A goal, and where the patch may lie. The scales leave room for a difference: at 0.3 to 0.6 of a scene's side a
     patch hides nearly every scene, and is taken for hardly any target."""
 
     targeted: bool
-    ranges: Ranges
+    ranges: PatchRanges
 
     def __str__(self) -> str:
         low, high = self.ranges.scale
@@ -120,17 +120,17 @@ class Cell(NamedTuple):
 
 
 CELLS = (
-    Cell(True, Ranges((0.5, 0.8))),
-    Cell(True, Ranges((0.5, 0.8), distortion=0.2)),
-    Cell(False, Ranges((0.2, 0.4))),
+    PatchCell(True, PatchRanges((0.5, 0.8))),
+    PatchCell(True, PatchRanges((0.5, 0.8), distortion=0.2)),
+    PatchCell(False, PatchRanges((0.2, 0.4))),
 )
 
 
-class Job(NamedTuple):
+class PatchJob(NamedTuple):
     """An attack of a contestant on a group of scenes, `evals` gradients of each, and how many `views` of each scene
     judge it, for each renderer."""
 
-    cell: Cell
+    cell: PatchCell
     group: int
     name: str
     setting: Setting
@@ -138,7 +138,7 @@ class Job(NamedTuple):
     views: int
 
 
-class Outcome(NamedTuple):
+class PatchOutcome(NamedTuple):
     """The outcome of one texture: whether each view succeeds, and its cosine to the anchor, (2,B,V) both: by our
     renderer, and by ART's. And the gradients of each scene that it took."""
 
@@ -147,9 +147,9 @@ class Outcome(NamedTuple):
     gradients: float
 
 
-def work(job: Job) -> Outcome:
+def patch_outcome(job: PatchJob) -> PatchOutcome:
     """The texture of a job, as an 8-bit file holds it, on fresh placements. The result depends on the job alone."""
-    task = question(job.group, job.cell.targeted, job.cell.ranges, job.evals)
+    task = patch_task(job.group, job.cell.targeted, job.cell.ranges, job.evals)
     texture = CONTESTANTS[job.name].prepare(task, job.setting)()
     gradients = task.counter.gradients / len(task.image)
     texture = (texture.clamp(0, 1) * 255).round() / 255
@@ -158,10 +158,10 @@ def work(job: Job) -> Outcome:
         theirs, _, _ = moving_patch(task, Setting(1.0, 1), "Adam")
         judges.append(task.theirs(theirs._random_overlay, texture, job.views))
     cosine, success = zip(*(task.judgement(views) for views in judges), strict=True)
-    return Outcome(torch.stack(success).float(), torch.stack(cosine), gradients)
+    return PatchOutcome(torch.stack(success).float(), torch.stack(cosine), gradients)
 
 
-def run(evals: int = 64, groups: int = 6, held_out: int = 64) -> list[Table]:
+def run(evals: int = 64, groups: int = 6, held_out: int = 64) -> list[BenchmarkTable]:
     """A patch that lies anywhere, ours and ART's: success and cosine.
 
     Args:
@@ -174,19 +174,19 @@ def run(evals: int = 64, groups: int = 6, held_out: int = 64) -> list[Table]:
     """
     if not groups < GROUPS:
         raise ValueError(f"`--groups` must be at most {GROUPS - 1}, for the first one chooses settings; got {groups}")
-    return [table for cell in CELLS for table in comparison(cell, evals, groups, held_out)]
+    return [table for cell in CELLS for table in compare_patches(cell, evals, groups, held_out)]
 
 
-def comparison(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Table]:
+def compare_patches(cell: PatchCell, evals: int, groups: int, views: int) -> tuple[BenchmarkTable, BenchmarkTable]:
     """All contestants on one cell, ART's with the defaults of its signature and tuned."""
 
-    def results(title: str, plan: Mapping[Any, Sequence[Job]]) -> dict[Any, list[Outcome]]:
-        return outcomes(title, work, plan, lambda o: {"success": float(o.success.mean())})
+    def results(title: str, plan: Mapping[Any, Sequence[PatchJob]]) -> dict[Any, list[PatchOutcome]]:
+        return outcomes(title, patch_outcome, plan, lambda o: {"success": float(o.success.mean())})
 
     def best_setting(name: str, grid: Sequence[Setting]) -> Setting:
         """The setting with the most success on the first group, by the contestant's own renderer; among equals, that
         with the better cosine."""
-        plan = {setting: [Job(cell, 0, name, setting, evals, TUNING_VIEWS)] for setting in grid}
+        plan = {setting: [PatchJob(cell, 0, name, setting, evals, TUNING_VIEWS)] for setting in grid}
         scores = {key: outcome for key, (outcome,) in results(f"tuning {name}", plan).items()}
         sign = 1 if cell.targeted else -1
         measures = (lambda o: float(o.success[-1].mean())), (lambda o: sign * float(o.cosine[-1].mean()))
@@ -200,12 +200,12 @@ def comparison(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, 
                 rows[f"{name}, tuned"] = name, best_setting(name, grid)
     missing: dict[str, Row] = dict.fromkeys((name for name in CONTESTANTS if name not in rows), MISSING)
     plan = {
-        row: [Job(cell, group, name, setting, evals, views) for group in range(1, groups + 1)]
+        row: [PatchJob(cell, group, name, setting, evals, views) for group in range(1, groups + 1)]
         for row, (name, setting) in rows.items()
     }
     scores = results(f"{cell}", plan)
     success, cosine = (
-        {row: figures(measure, score, scores[OURS]) for row, score in scores.items()} | missing
+        {row: patch_row(measure, score, scores[OURS]) for row, score in scores.items()} | missing
         for measure in ("success", "cosine")
     )
     subject = f"{cell}; {groups} groups of {SCENES} scenes, {evals} gradients of each"
@@ -213,22 +213,26 @@ def comparison(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, 
     notes = tuple(f"{row}: {setting}; {scores[row][0].gradients:g} gradients" for row, (_, setting) in rows.items())
     better = "higher" if cell.targeted else "lower"
     return (
-        Table(f"Success of a patch, {subject} {size}", columns(3), success, "bars", notes),
-        Table(f"Cosine to the anchor, {better} is stronger: {subject}", columns(4), cosine),
+        BenchmarkTable(f"Success of a patch, {subject} {size}", patch_columns(3), success, "bars", notes),
+        BenchmarkTable(f"Cosine to the anchor, {better} is stronger: {subject}", patch_columns(4), cosine),
     )
 
 
-def columns(digits: int) -> dict[str, str]:
+def patch_columns(digits: int) -> dict[str, str]:
     """The heads of a table, with so many digits."""
     means, differences = ("by ours", "by ART"), ("- ours", "low", "high")
     return dict.fromkeys(means, f".{digits}f") | dict.fromkeys(differences, f"+.{digits}f")
 
 
-def figures(name: str, mine: Sequence[Outcome], ours: Sequence[Outcome]) -> Row:
+def patch_row(name: str, mine: Sequence[PatchOutcome], ours: Sequence[PatchOutcome]) -> Row:
     """A row: the means by each renderer (ART's is None where it is missing), and over both the difference to ours,
     with its interval over groups, because the scenes of a group share a patch."""
     means_of_peer, means_of_ours = (
         torch.stack([getattr(o, name).mean((1, 2)) for o in results_of_row]) for results_of_row in (mine, ours)
     )
     by = [float(value) for value in means_of_peer.mean(0)]
-    return (by[0], by[1] if len(by) > 1 else None, *student((means_of_peer - means_of_ours).mean(1, keepdim=True)))
+    return (
+        by[0],
+        by[1] if len(by) > 1 else None,
+        *student_interval((means_of_peer - means_of_ours).mean(1, keepdim=True)),
+    )

@@ -64,7 +64,7 @@ class Askew(Homography):
 
 
 @dataclass(frozen=True)
-class Ranges:
+class PatchRanges:
     """Where a patch may lie: ART's arguments, and the same for us."""
 
     scale: tuple[float, float] = SCALE
@@ -93,13 +93,13 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class Question:
+class PatchTask:
     """A group of scenes (B,3,S,S) for one patch, toward the gallery's row `target`, or away from their own rows."""
 
     image: Tensor
     rows: Tensor  # (B,), of the gallery
     target: int | None
-    ranges: Ranges
+    ranges: PatchRanges
     evals: int  # gradients of each scene
     seed: int
     counter: Counting
@@ -139,13 +139,13 @@ class Question:
             return overlay(self.image.repeat_interleave(views, 0), texture[0]).clamp(0, 1)
 
 
-def question(group: int, targeted: bool, ranges: Ranges, evals: int) -> Question:
+def patch_task(group: int, targeted: bool, ranges: PatchRanges, evals: int) -> PatchTask:
     """The scenes of a group; its target is a tile of a photograph that no query is cut from."""
     network, everything, embeddings = gallery_case(SIZE)
     query_rows = [i for i, name in enumerate(everything.names) if photograph(name) in HELD_OUT]
     target_rows = sorted(set(range(len(everything))) - set(query_rows))
     rows = query_rows[group :: len(query_rows) // SCENES][:SCENES]
-    return Question(
+    return PatchTask(
         everything.images[rows],
         torch.tensor(rows),
         target_rows[(2 * group + 1) * len(target_rows) // (2 * GROUPS)] if targeted else None,

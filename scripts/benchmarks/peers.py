@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from transforms import Compose
 
-from .case import PIPELINE, Case, cosines
+from .case import PIPELINE, GradientCase, cosines_to_anchors
 from .contest import Attack, Contestant, Setting
 
 
@@ -45,7 +45,7 @@ def kornia_views(image: Tensor, u: Tensor, pipeline: Compose = PIPELINE) -> Tens
     return (0.5 + (views - 0.5) * factor[:, None, None, None]).clamp(0, 1)
 
 
-def kornia_loop(case: Case, _: Setting) -> Attack:
+def kornia_loop(case: GradientCase, _: Setting) -> Attack:
     """What one writes by hand: a batch of views by kornia, one graph, `loss.backward()`."""
 
     def run() -> Tensor:
@@ -62,7 +62,7 @@ class NextView(nn.Module):
     """Shows its input (1,3,S,S) from the next of the case's views at each call, over and over, where a user would
     draw a view at random."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: GradientCase) -> None:
         super().__init__()
         self.u, self.calls = case.u, itertools.count()
 
@@ -80,20 +80,20 @@ class LogProbabilities(nn.Module):
         self.encoder, self.anchor = encoder, anchor
 
     def forward(self, views: Tensor) -> Tensor:
-        entropy = 2 - cosines(self.encoder(views), self.anchor)
+        entropy = 2 - cosines_to_anchors(self.encoder(views), self.anchor)
         return torch.stack([-entropy, (-torch.expm1(-entropy)).log()], dim=1)
 
 
-class Linear(LogProbabilities):
+class CosineLogit(LogProbabilities):
     """Two classes, for a library that averages the *logits* of the views: with (cosine, 0) that is the mean cosine,
     of which the cross-entropy of the first class is a falling function."""
 
     def forward(self, views: Tensor) -> Tensor:
-        cosine = cosines(self.encoder(views), self.anchor)
+        cosine = cosines_to_anchors(self.encoder(views), self.anchor)
         return torch.stack([cosine, torch.zeros_like(cosine)], dim=1)
 
 
-def eotpgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Attack:
+def eotpgd(case: GradientCase, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Attack:
     """torchattacks' `EOTPGD`, the views drawn by `show` inside the model. Returns what runs it."""
     pgd = importlib.import_module("torchattacks").EOTPGD(
         nn.Sequential(show, LogProbabilities(case.ordinary, case.anchor)).eval(),
@@ -108,11 +108,16 @@ def eotpgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_sta
 
 
 def foolbox_pgd(
-    case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True, name: str = "LinfPGD"
+    case: GradientCase,
+    show: nn.Module,
+    setting: Setting,
+    steps: int,
+    random_start: bool = True,
+    name: str = "LinfPGD",
 ) -> Attack:
     """Foolbox's `LinfPGD` or `L2PGD` through its `ExpectationOverTransformationWrapper`, likewise."""
     library, device = importlib.import_module("foolbox"), case.image.device
-    network = nn.Sequential(show, Linear(case.ordinary, case.anchor)).eval()
+    network = nn.Sequential(show, CosineLogit(case.ordinary, case.anchor)).eval()
     inner = library.PyTorchModel(network, (0, 1), device=device)
     model = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
     make = getattr(library.attacks, name)
@@ -142,15 +147,15 @@ def art_classifier(model: nn.Module, images: Tensor, classes: int = 2, **options
     )
 
 
-def art_eot(case: Case, show: Callable[[Tensor], Tensor], views: int) -> Any:
+def art_eot(case: GradientCase, show: Callable[[Tensor], Tensor], views: int) -> Any:
     """ART's classifier behind an EoT preprocessor of its own kind, whose views are those of `show`."""
     base: Any = importlib.import_module("art.preprocessing.expectation_over_transformation.pytorch").EoTPyTorch
 
-    class Views(base):  # type: ignore[misc]
+    class EotViews(base):  # type: ignore[misc]
         def _transform(self, x: Tensor, y: Tensor | None, **_: Any) -> tuple[Tensor, Tensor | None]:
             return show(x), y
 
-    defence = Views(nb_samples=views, clip_values=(0.0, 1.0))
+    defence = EotViews(nb_samples=views, clip_values=(0.0, 1.0))
     return art_classifier(LogProbabilities(case.ordinary, case.anchor), case.image, preprocessing_defences=[defence])
 
 
@@ -162,17 +167,17 @@ def art_patch(model: nn.Module, pictures: Tensor, classes: int = 2, **options: A
     return evasion.AdversarialPatchPyTorch(classifier, **shape, **options)
 
 
-def art_step(case: Case, setting: Setting) -> Attack:
+def art_step(case: GradientCase, setting: Setting) -> Attack:
     """ART's `loss_gradient`."""
     classifier = art_eot(case, NextView(case), setting.views)
     label = torch.tensor([[1.0, 0.0]], device=case.image.device)
     return lambda: -classifier.loss_gradient(case.image, label)
 
 
-def one_step(attack: Callable[..., Attack]) -> Callable[[Case, Setting], Attack]:
+def single_step(attack: Callable[..., Attack]) -> Callable[[GradientCase, Setting], Attack]:
     """The move of an attack in one step, without a random start."""
 
-    def prepare(case: Case, setting: Setting) -> Attack:
+    def prepare(case: GradientCase, setting: Setting) -> Attack:
         run = attack(case, NextView(case), setting, 1, random_start=False)
         return lambda: case.image - run()
 
@@ -184,6 +189,6 @@ def one_step(attack: Callable[..., Attack]) -> Callable[[Case, Setting], Attack]
 PEERS = {
     "kornia, one graph": Contestant("kornia", kornia_loop),
     "ART": Contestant("art", art_step),
-    "torchattacks": Contestant("torchattacks", one_step(eotpgd)),
-    "Foolbox": Contestant("foolbox", one_step(foolbox_pgd)),
+    "torchattacks": Contestant("torchattacks", single_step(eotpgd)),
+    "Foolbox": Contestant("foolbox", single_step(foolbox_pgd)),
 }

@@ -15,7 +15,7 @@ Map = Callable[[Callable[[Job], Outcome], Sequence[Job]], Iterable[Outcome]]
 
 
 @contextmanager
-def processes(workers: int) -> Iterator[Map[Any, Any]]:
+def spread_over(workers: int) -> Iterator[Map[Any, Any]]:
     """`map` in so many processes of one thread each. Results do not depend on their number."""
     if workers == 1:
         yield map

@@ -8,7 +8,7 @@ import scipy
 from attacks.evaluation.rare.proposal import Floats, scores
 from attacks.evaluation.rare.splitting import Score, rare
 
-from .table import Row, Table
+from .table import BenchmarkTable, Row
 
 #: Probabilities, and numbers of coordinates.
 PROBABILITIES, DIMS = (1e-2, 1e-3, 1e-5, 1e-6, 1e-8), (2, 6, 16)
@@ -53,7 +53,7 @@ SETS: dict[str, Callable[[int, float], Score]] = {
 }
 
 
-def run(repeats: int = 500) -> list[Table]:
+def run(repeats: int = 500) -> list[BenchmarkTable]:
     """Sets of known probability: how often the 95 % interval, and its upper limit, hold; the views that an estimate
     takes (median); and how many times more plain sampling would take for an interval as narrow."""
     rows: dict[str, Row] = {}
@@ -70,4 +70,4 @@ def run(repeats: int = 500) -> list[Table]:
                 ratio = float(np.median([estimate.worth / p / estimate.passes for estimate in estimates]))
                 rows[f"{name}, d {d}, p {p:.0e}"] = (holds, upper, passes, ratio)
     columns = {"holds": ".3f", "upper holds": ".3f", "views": ",.0f", "of plain": ",.1f"}
-    return [Table("Rare failures: do their limits hold", columns, rows, notes=(f"{repeats} repeats",))]
+    return [BenchmarkTable("Rare failures: do their limits hold", columns, rows, notes=(f"{repeats} repeats",))]

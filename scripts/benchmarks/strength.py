@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from .contest import OURS, Contestant, Setting, outcomes
-from .processes import Map, processes
-from .strength_case import ENCODERS, SIZE, VIEWS, held_out, network, pictures, task
+from .processes import Map, spread_over
+from .strength_case import ENCODERS, SIZE, VIEWS, network, strength_bank, strength_pictures, task
 from .strength_peers import CONTESTANTS, LINF_ATTACKS
-from .table import MISSING, Row, Table, student
+from .table import MISSING, BenchmarkTable, Row, student_interval
 
 SCREEN_VIEWS = 64
 
@@ -27,7 +27,7 @@ Verdict = Literal["lowest", "level", "beaten"]
 ALL_PEERS = "every peer"
 
 
-class Cell(NamedTuple):
+class StrengthCell(NamedTuple):
     """One comparison: an encoder, views, a ball, and a number of gradients of each picture."""
 
     arch: str
@@ -44,18 +44,18 @@ class Cell(NamedTuple):
 _LONG = {("pocket", "linf8"), ("mobilenet_v3_small", "l2"), ("small", "l2"), ("small", "linf4")}
 _OFFSETS = {"linf8": 0, "l2": 2, "linf4": 4}
 CELLS = tuple(
-    Cell(arch, tuple(VIEWS)[(i + offset) % len(VIEWS)], ball, 256 if (arch, ball) in _LONG else 64)
+    StrengthCell(arch, tuple(VIEWS)[(i + offset) % len(VIEWS)], ball, 256 if (arch, ball) in _LONG else 64)
     for i, arch in enumerate(ENCODERS)
     for ball, offset in _OFFSETS.items()
 )
 
 
 @dataclass(frozen=True)
-class Job:
+class StrengthJob:
     """One attack on all pictures of one purpose, `count` of them in the table; `views` judge. The result depends on
     the job alone."""
 
-    cell: Cell
+    cell: StrengthCell
     name: str
     setting: Setting
     purpose: Purpose
@@ -73,7 +73,7 @@ class Job:
         return self.folder / str(self.cell) / self.name.replace(" ", "-") / f"{name}.json"
 
 
-class Outcome(NamedTuple):
+class StrengthOutcome(NamedTuple):
     """The mean cosine of each picture, and the cost of all together: gradients, passes without one, seconds."""
 
     cosine: tuple[float, ...]
@@ -82,19 +82,19 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def work(job: Job) -> Outcome:
+def strength_outcome(job: StrengthJob) -> StrengthOutcome:
     """The outcome in the job's file, or else of the attack, which is then written there."""
     if job.file.exists():
         content: dict[str, Any] = json.loads(job.file.read_text())["outcome"]
-        return Outcome(**content | {"cosine": tuple(content["cosine"])})
+        return StrengthOutcome(**content | {"cosine": tuple(content["cosine"])})
     views = VIEWS[job.cell.views]()
-    images = pictures(job.count, job.purpose)
+    images = strength_pictures(job.count, job.purpose)
     question = task(network(job.cell.arch, job.folder), images, job.cell.ball, views, job.evals, job.seed)
     began = time.process_time()
     attacked_images = CONTESTANTS[job.name].prepare(question, job.setting)()
     seconds, gradients, forwards = time.process_time() - began, question.counter.gradients, question.counter.forwards
-    cosine = question.score(attacked_images, held_out(views, job.views, job.purpose)).double().mean(1)
-    outcome = Outcome(tuple(cosine.tolist()), gradients, forwards - gradients, round(seconds, 3))
+    cosine = question.score(attacked_images, strength_bank(views, job.views, job.purpose)).double().mean(1)
+    outcome = StrengthOutcome(tuple(cosine.tolist()), gradients, forwards - gradients, round(seconds, 3))
     job.file.parent.mkdir(parents=True, exist_ok=True)
     part = job.file.with_suffix(f".{os.getpid()}")
     what = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed, "evals": job.evals}
@@ -110,7 +110,7 @@ def run(
     held_out: int = 256,
     jobs: str = "outputs/strength",
     workers: int = 1,
-) -> list[Table]:
+) -> list[BenchmarkTable]:
     """The cosine that each attack reaches with the same number of gradients, in cells of a grid.
 
     A table of all cells and how many are won, then one for each with its contestants. Every finished attack is a file
@@ -119,19 +119,19 @@ def run(
     chosen_cells = [cell for cell in CELLS if "all" in cells or str(cell) in cells]
     if not chosen_cells:
         raise ValueError(f"`--cells` must name some of {', '.join(map(str, CELLS))}, or be `all`; got {cells!r}")
-    plans = [Plan(cell, pictures, seeds, held_out, Path(jobs)) for cell in chosen_cells]
+    plans = [CellPlan(cell, pictures, seeds, held_out, Path(jobs)) for cell in chosen_cells]
     for arch in {cell.arch for cell in chosen_cells}:
         network(arch, Path(jobs))  # trained before several processes need it
-    with processes(workers) as spread:
+    with spread_over(workers) as spread:
         results = [plan.comparison(spread) for plan in plans]
-    return [overview(results), summary(results), *(entry.table() for entry in results)]
+    return [cell_table(results), verdict_table(results), *(entry.table() for entry in results)]
 
 
 @dataclass(frozen=True)
-class Plan:
+class CellPlan:
     """The jobs of one cell."""
 
-    cell: Cell
+    cell: StrengthCell
     count: int
     seeds: int
     views: int
@@ -148,17 +148,17 @@ class Plan:
         """The installed peers."""
         return {name: entry for name, entry in self.contestants.items() if name != OURS and entry.installed}
 
-    def job(self, name: str, setting: Setting, purpose: Purpose, seed: int, evals: int) -> Job:
+    def job(self, name: str, setting: Setting, purpose: Purpose, seed: int, evals: int) -> StrengthJob:
         views = min(SCREEN_VIEWS, self.views) if purpose == "screen" else self.views
-        return Job(self.cell, name, setting, purpose, seed, evals, self.count, views, self.folder)
+        return StrengthJob(self.cell, name, setting, purpose, seed, evals, self.count, views, self.folder)
 
-    def screen(self) -> dict[tuple[str, Setting], list[Job]]:
+    def screen(self) -> dict[tuple[str, Setting], list[StrengthJob]]:
         """Each peer's settings."""
         pairs = [(name, setting) for name, entry in self.peers.items() for setting in entry.grid]
         fit = [(name, setting) for name, setting in pairs if 2 * setting.views <= self.cell.evals]
         return {(name, setting): [self.job(name, setting, "screen", 0, self.cell.evals)] for name, setting in fit}
 
-    def table(self, settings: Mapping[str, Setting]) -> dict[str, list[Job]]:
+    def table(self, settings: Mapping[str, Setting]) -> dict[str, list[StrengthJob]]:
         """Each peer's best setting and ours."""
         (our_setting,) = CONTESTANTS[OURS].grid
         return {
@@ -166,11 +166,13 @@ class Plan:
             for name, setting in {**settings, OURS: our_setting}.items()
         }
 
-    def comparison(self, spread: Map[Job, Outcome]) -> "Comparison":
+    def comparison(self, spread: Map[StrengthJob, StrengthOutcome]) -> "CellResult":
         """Screen the settings of each peer, attack with the best of each and with ours."""
 
-        def results(title: str, plan: Mapping[Any, Sequence[Job]]) -> dict[Any, list[Outcome]]:
-            return outcomes(title, work, plan, lambda entry: {"cosine": statistics.fmean(entry.cosine)}, spread)
+        def results(title: str, plan: Mapping[Any, Sequence[StrengthJob]]) -> dict[Any, list[StrengthOutcome]]:
+            return outcomes(
+                title, strength_outcome, plan, lambda entry: {"cosine": statistics.fmean(entry.cosine)}, spread
+            )
 
         scores = {
             key: statistics.fmean(entry.cosine)
@@ -181,17 +183,17 @@ class Plan:
             best.setdefault(name, setting)
         table_outcomes = results(str(self.cell), self.table(best))
         missing: dict[str, Row] = {name: MISSING for name in self.contestants if name not in {OURS, *best}}
-        return Comparison(self.cell, best, table_outcomes, missing)
+        return CellResult(self.cell, best, table_outcomes, missing)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CellResult:
     """All contestants on one cell: each peer's best setting; by contestant an outcome for each seed; and the
     contestants that are missing."""
 
-    cell: Cell
+    cell: StrengthCell
     settings: dict[str, Setting]
-    outcomes: dict[str, list[Outcome]]
+    outcomes: dict[str, list[StrengthOutcome]]
     missing: dict[str, Row]
 
     def cosine(self, key: str) -> Tensor:
@@ -205,7 +207,7 @@ class Comparison:
 
     def difference(self, name: str) -> tuple[float, float, float]:
         """Ours less a peer, paired by picture, with its 95 % interval: below zero, ours is lower."""
-        return student(self.cosine(OURS) - self.cosine(name))
+        return student_interval(self.cosine(OURS) - self.cosine(name))
 
     @property
     def verdict(self) -> Verdict:
@@ -215,22 +217,24 @@ class Comparison:
             return "beaten"
         return "lowest" if all(high < 0 for *_, high in intervals) else "level"
 
-    def table(self) -> Table:
+    def table(self) -> BenchmarkTable:
         """The contestants."""
         rows: dict[str, Row] = {}
         for name in (OURS, *self.settings):
             mean, low, high = self.difference(name)
             outcome = self.outcomes[name]
             pictures = sum(len(entry.cosine) for entry in outcome)
-            costs = [sum(getattr(entry, what) for entry in outcome) / pictures for what in Outcome._fields[1:]]
+            costs = [
+                sum(getattr(entry, what) for entry in outcome) / pictures for what in StrengthOutcome._fields[1:]
+            ]
             rows[name] = (float(self.cosine(name).mean()), -mean, -high, -low, *costs)
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")
         heads |= {"gradients": ".0f", "forward": ".0f", "s": ".2f"}
         notes = tuple(f"{name}: {setting}" for name, setting in self.settings.items())
-        return Table(f"Mean cosine, lower is stronger: {self.cell}", heads, rows | self.missing, None, notes)
+        return BenchmarkTable(f"Mean cosine, lower is stronger: {self.cell}", heads, rows | self.missing, None, notes)
 
 
-def overview(results: Sequence[Comparison]) -> Table:
+def cell_table(results: Sequence[CellResult]) -> BenchmarkTable:
     """Ours and the best peer of each cell."""
     rows: dict[str, Row] = {
         str(entry.cell): (
@@ -240,7 +244,7 @@ def overview(results: Sequence[Comparison]) -> Table:
         for entry in results
     }
     first = results[0].outcomes[OURS]
-    return Table(
+    return BenchmarkTable(
         f"Strength: ours against the best peer, {len(first[0].cosine)} pictures of {SIZE}x{SIZE}, {len(first)} seeds",
         {"ours": ".4f", "best peer": ".4f", "- peer": "+.4f", "low": "+.4f", "high": "+.4f"},
         rows,
@@ -251,10 +255,10 @@ def overview(results: Sequence[Comparison]) -> Table:
     )
 
 
-def summary(results: Sequence[Comparison]) -> Table:
+def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
     """How many cells are won against every peer, and against each one alone."""
 
-    def row(entry: Sequence[Comparison]) -> Row:
+    def row(entry: Sequence[CellResult]) -> Row:
         verdicts = [comparison_of_cell.verdict for comparison_of_cell in entry]
         return tuple(float(verdicts.count(name)) for name in ("lowest", "level", "beaten"))
 
@@ -264,7 +268,7 @@ def summary(results: Sequence[Comparison]) -> Table:
             replace(entry, settings={name: entry.settings[name]}) for entry in results if name in entry.settings
         ]
         rows[name] = row(single_comparisons)
-    return Table(
+    return BenchmarkTable(
         f"Cells that ours wins, at 95 %, paired by picture, of {len(results)}",
         {"lowest": ".0f", "level": ".0f", "beaten": ".0f"},
         rows,

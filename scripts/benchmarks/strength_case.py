@@ -24,7 +24,7 @@ from transforms import Affine, Brightness, Compose, Contrast, Downscale, Jpeg, r
 from transforms.camera import GaussianBlur
 from transforms.draws import Uniform, stream
 
-from .case import Case, CentredEncoder, Normalised, encoder
+from .case import CentredEncoder, GradientCase, Normalised, encoder
 from .contest import Counting
 
 SIZE = 64
@@ -94,7 +94,7 @@ class Resized(nn.Module):
 
 
 @lru_cache(maxsize=2)
-def pictures(count: int, purpose: str) -> Tensor:
+def strength_pictures(count: int, purpose: str) -> Tensor:
     """`count` tiles (N,3,S,S) to attack for the "table", or SCREENED others to choose settings on ("screen"): the
     former are spread evenly over all tiles, the latter over the gaps."""
     all_tiles = tiles(SIZE).spread(2 * count).images
@@ -105,7 +105,7 @@ def pictures(count: int, purpose: str) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(Case):
+class StrengthTask(GradientCase):
     """Several pictures (B,3,S,S) that are attacked together within `ball`: a contestant lowers, for each, the mean
     cosine of its views to its own embedding, with `evals` gradients of one view each. `u` is not used: a contestant
     draws its own views of `views`, from `seed`."""
@@ -129,14 +129,14 @@ class Task(Case):
         return views.losses(self.file(images), self.anchor, self.counter.encoder, Away(), 128)
 
 
-def task(frozen: nn.Module, images: Tensor, ball: str, views: Compose, evals: int, seed: int) -> Task:
+def task(frozen: nn.Module, images: Tensor, ball: str, views: Compose, evals: int, seed: int) -> StrengthTask:
     """The task of some pictures, with an encoder that counts."""
     counting = Counting(frozen).eval()
     with torch.no_grad():
         anchor = frozen(images)
     no_points, ball_of_task = images.new_zeros(0, views.dims), BALLS[ball]
     start = stream(seed, "strength")
-    return Task(
+    return StrengthTask(
         images,
         no_points,
         counting,
@@ -150,7 +150,7 @@ def task(frozen: nn.Module, images: Tensor, ball: str, views: Compose, evals: in
     )
 
 
-def held_out(views: Compose, count: int, purpose: str) -> Bank:
+def strength_bank(views: Compose, count: int, purpose: str) -> Bank:
     """Views that no attack has seen; settings are chosen on others than those that judge."""
     return bank(views, count, seed=SEED, purpose="screen" if purpose == "screen" else "evaluate")
 
@@ -193,7 +193,7 @@ def train_small(pictures: int = PICTURES, steps: int = STEPS) -> Small:
     """Contrastive (InfoNCE) between a cell of a procedural picture and a view of it, as in the pocket
     encoder's training. The same on the same machine."""
     training = importlib.import_module(f"{__package__.rpartition('benchmarks')[0]}pocket.training")
-    procedural = torch.from_numpy(np.stack([training.render((SMALL_SEED, i)) for i in range(pictures)]))
+    procedural = torch.from_numpy(np.stack([training.render_procedural((SMALL_SEED, i)) for i in range(pictures)]))
     cells = training.Cells(procedural, torch.Generator().manual_seed(SMALL_SEED))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SMALL_SEED)
@@ -204,7 +204,7 @@ def train_small(pictures: int = PICTURES, steps: int = STEPS) -> Small:
         for step in range(steps):
             views_of_pictures = resize(cells.batch(BATCH), (64, 64), "pil_bilinear")
             views = AUGMENT(views_of_pictures, Uniform()(BATCH, AUGMENT.dims, seed=SMALL_SEED, step=step))
-            loss: Tensor = training.contrast(*network(torch.cat([views_of_pictures, views])).split(BATCH))
+            loss: Tensor = training.contrastive_loss(*network(torch.cat([views_of_pictures, views])).split(BATCH))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -23,7 +23,7 @@ from transforms.draws import stream
 
 from .contest import OURS, Attack, Contestant, Setting
 from .peers import LogProbabilities, adversarial_library, art_eot, eotpgd, foolbox_pgd
-from .strength_case import Task
+from .strength_case import StrengthTask
 
 VIEWS = (1, 2, 4, 8)
 
@@ -31,7 +31,7 @@ VIEWS = (1, 2, 4, 8)
 class NewView(nn.Module):
     """Shows each of its pictures (N,3,S,S) from a view of its own, drawn anew at each call."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: StrengthTask) -> None:
         super().__init__()
         self.views, self.generator = task.views, torch.Generator().manual_seed(stream(task.seed, "views"))
 
@@ -43,54 +43,54 @@ class MeanOfViews(nn.Module):
     """Two classes for pictures (B,3,S,S) from several new views: the mean cosine, and a number above any. So the
     cross-entropy of the first falls as the mean rises, and an attack on it counts as successful from the start."""
 
-    def __init__(self, task: Task, views: int) -> None:
+    def __init__(self, task: StrengthTask, views: int) -> None:
         super().__init__()
         self.task, self.count, self.show = task, views, NewView(task)
 
     def forward(self, images: Tensor) -> Tensor:
-        mean = cosines(self.task, self.show, images, self.count).mean(0)
+        mean = task_cosines(self.task, self.show, images, self.count).mean(0)
         return torch.stack([mean, torch.full_like(mean, 2)], 1)
 
 
-def cosines(task: Task, show: nn.Module, images: Tensor, views: int) -> Tensor:
+def task_cosines(task: StrengthTask, show: nn.Module, images: Tensor, views: int) -> Tensor:
     """(B,3,S,S) -> (V,B)."""
     embeddings = task.ordinary(show(images.repeat(views, 1, 1, 1)))
     return F.cosine_similarity(embeddings, task.anchor.repeat(views, 1), dim=1).view(views, -1)
 
 
-def steps(task: Task, setting: Setting) -> int:
+def step_count(task: StrengthTask, setting: Setting) -> int:
     """How many the budget allows."""
     return max(1, task.evals // setting.views)
 
 
-def gradients(task: Task, setting: Setting, delta: Tensor) -> Iterable[tuple[Tensor, float]]:
+def gradients(task: StrengthTask, setting: Setting, delta: Tensor) -> Iterable[tuple[Tensor, float]]:
     """For each step the gradient of the mean cosine at `delta`, which the caller changes in place, and the step's
     length as a share of eps."""
-    show, count = NewView(task), steps(task, setting)
+    show, count = NewView(task), step_count(task, setting)
     for k in range(count):
         leaf = delta.clone().requires_grad_()
-        loss = cosines(task, show, task.image + leaf, setting.views).mean(0).sum()
+        loss = task_cosines(task, show, task.image + leaf, setting.views).mean(0).sum()
         share = (1 + math.cos(math.pi * k / count)) / 2 if setting.schedule else 1.0
         yield torch.autograd.grad(loss, leaf)[0], setting.step * share
 
 
-def start(task: Task) -> Tensor:
+def random_start(task: StrengthTask) -> Tensor:
     """A random point of the ball."""
     return task.ball.start(task.image, torch.Generator().manual_seed(stream(task.seed, "start")))
 
 
-def by_hand(task: Task, setting: Setting) -> Tensor:
+def by_hand(task: StrengthTask, setting: Setting) -> Tensor:
     """PGD (Madry et al. 2018); with momentum MI-FGSM (Dong et al. 2018)."""
-    delta, total = start(task), torch.zeros_like(task.image)
+    delta, total = random_start(task), torch.zeros_like(task.image)
     for gradient, share in gradients(task, setting, delta):
         total = (setting.momentum or 0) * total + F.normalize(gradient.flatten(1), 1).view_as(gradient)
         delta[:] = task.ball.project(delta - share * task.eps * task.ball.steepest(total), task.image)
     return task.image + delta
 
 
-def adam(task: Task, setting: Setting) -> Tensor:
+def adam(task: StrengthTask, setting: Setting) -> Tensor:
     """Projected Adam (Kingma & Ba 2015). Its steps are those of single values, which share an L2 ball's eps."""
-    delta = start(task)
+    delta = random_start(task)
     value_eps = task.eps / math.sqrt(delta[0].numel()) if isinstance(task.ball, L2) else task.eps
     optimiser = torch.optim.Adam([delta], eps=1e-16)
     for gradient, share in gradients(task, setting, delta):
@@ -100,87 +100,94 @@ def adam(task: Task, setting: Setting) -> Tensor:
     return task.image + delta
 
 
-def norm(task: Task) -> float:
+def ball_norm(task: StrengthTask) -> float:
     """2 or infinity."""
     return 2 if isinstance(task.ball, L2) else math.inf
 
 
-def one_view(task: Task) -> nn.Module:
+def one_view_model(task: StrengthTask) -> nn.Module:
     """Two classes from one new view of each picture."""
     return nn.Sequential(NewView(task), LogProbabilities(task.ordinary, task.anchor)).eval()
 
 
-def labels(task: Task) -> Tensor:
+def first_class(task: StrengthTask) -> Tensor:
     return torch.zeros(len(task.image), dtype=torch.long)
 
 
-def library_apgd(task: Task, setting: Setting) -> Tensor:
+def library_apgd(task: StrengthTask, setting: Setting) -> Tensor:
     """adversarial-library's APGD. Called below its public function, which cannot keep the best iterate of a given
     number of steps. The first class is never the likelier one, so the last success is the last iterate."""
     apgd = partial(adversarial_library("attacks.auto_pgd")._apgd, loss_function="ce", eot_iter=setting.views)
-    eps, count = torch.full((len(task.image),), task.eps), steps(task, setting) - 1
+    eps, count = torch.full((len(task.image),), task.eps), step_count(task, setting) - 1
     best: Tensor
     last: Tensor
-    best, _, _, last = apgd(one_view(task), task.image, labels(task), eps, norm(task), n_iter=count)
+    best, _, _, last = apgd(one_view_model(task), task.image, first_class(task), eps, ball_norm(task), n_iter=count)
     return best if setting.keep else last
 
 
-def auto_attack(task: Task, setting: Setting) -> Tensor:
+def auto_attack(task: StrengthTask, setting: Setting) -> Tensor:
     """AutoAttack's own APGD, in the package `pyautoattack`; likewise."""
-    count, name = steps(task, setting) - 1, "L2" if norm(task) == 2 else "Linf"
+    count, name = step_count(task, setting) - 1, "L2" if ball_norm(task) == 2 else "Linf"
     make = importlib.import_module("pyautoattack.autopgd_base").APGDAttack
-    apgd = make(one_view(task), n_iter=count, norm=name, eps=task.eps, eot_iter=setting.views)
+    apgd = make(one_view_model(task), n_iter=count, norm=name, eps=task.eps, eot_iter=setting.views)
     apgd.init_hyperparam(task.image)
     best: Tensor
     last: Tensor
-    best, _, _, last = apgd.attack_single_run(task.image, labels(task))
+    best, _, _, last = apgd.attack_single_run(task.image, first_class(task))
     return best if setting.keep else last
 
 
-def library_pgd(task: Task, setting: Setting) -> Tensor:
+def library_pgd(task: StrengthTask, setting: Setting) -> Tensor:
     """adversarial-library's PGD, for L-inf. It returns the last point at which it had a gradient."""
     attacked_images: Tensor = adversarial_library("attacks.projected_gradient_descent").pgd_linf(
         MeanOfViews(task, setting.views),
         task.image,
-        labels(task),
+        first_class(task),
         task.eps,
-        steps=steps(task, setting),
+        steps=step_count(task, setting),
         relative_step_size=setting.step,
     )
     return attacked_images
 
 
-def torchattacks(task: Task, setting: Setting) -> Tensor:
+def torchattacks(task: StrengthTask, setting: Setting) -> Tensor:
     """torchattacks' `EOTPGD`; for L2 its `PGDL2`, the mean over views inside the model."""
-    if norm(task) == math.inf:
-        return eotpgd(task, NewView(task), setting, steps(task, setting))()
+    if ball_norm(task) == math.inf:
+        return eotpgd(task, NewView(task), setting, step_count(task, setting))()
     model, length = MeanOfViews(task, setting.views).eval(), setting.step * task.eps
-    pgd = importlib.import_module("torchattacks").PGDL2(model, task.eps, length, steps(task, setting))
-    attacked_images: Tensor = pgd(task.image, labels(task))
+    pgd = importlib.import_module("torchattacks").PGDL2(model, task.eps, length, step_count(task, setting))
+    attacked_images: Tensor = pgd(task.image, first_class(task))
     return attacked_images
 
 
-def foolbox(task: Task, setting: Setting) -> Tensor:
+def foolbox(task: StrengthTask, setting: Setting) -> Tensor:
     """Foolbox's `LinfPGD` or `L2PGD`."""
-    name = "L2PGD" if norm(task) == 2 else "LinfPGD"
-    return foolbox_pgd(task, NewView(task), setting, steps(task, setting), name=name)()
+    name = "L2PGD" if ball_norm(task) == 2 else "LinfPGD"
+    return foolbox_pgd(task, NewView(task), setting, step_count(task, setting), name=name)()
 
 
-def art_pgd(task: Task, setting: Setting) -> Tensor:
+def art_pgd(task: StrengthTask, setting: Setting) -> Tensor:
     """ART's `ProjectedGradientDescentPyTorch`, with a random start."""
     classifier = art_eot(task, NewView(task), setting.views)
     evasion = importlib.import_module(
         "art.attacks.evasion.projected_gradient_descent.projected_gradient_descent_pytorch"
     )
     step = setting.step * task.eps
-    options = {"max_iter": steps(task, setting), "num_random_init": 1, "decay": setting.momentum, "verbose": False}
-    pgd = evasion.ProjectedGradientDescentPyTorch(classifier, norm=norm(task), eps=task.eps, eps_step=step, **options)
+    options = {
+        "max_iter": step_count(task, setting),
+        "num_random_init": 1,
+        "decay": setting.momentum,
+        "verbose": False,
+    }
+    pgd = evasion.ProjectedGradientDescentPyTorch(
+        classifier, norm=ball_norm(task), eps=task.eps, eps_step=step, **options
+    )
     classes = torch.tensor([[1.0, 0.0]]).expand(len(task.image), -1)
     # `generate` is this, batch by batch, and then a check of success that EoT with several pictures breaks.
     return torch.as_tensor(pgd._generate_batch(task.image, classes, None, task.eps, step))
 
 
-def ours(task: Task, _: Setting, chunk: int = 32) -> Tensor:
+def our_attack(task: StrengthTask, _: Setting, chunk: int = 32) -> Tensor:
     """This project's attack with its defaults: views chosen by their noise, and the iterate chosen as a run does."""
     best = solve(
         task.image,
@@ -198,10 +205,10 @@ def ours(task: Task, _: Setting, chunk: int = 32) -> Tensor:
     return task.image + best.delta
 
 
-def contestant(module: str, run: Callable[[Task, Setting], Tensor], *grid: Setting) -> Contestant:
+def contestant(module: str, run: Callable[[StrengthTask, Setting], Tensor], *grid: Setting) -> Contestant:
     """An attack whose start, if a library draws it from torch's and numpy's own generators, follows from the seed."""
 
-    def prepare(task: Task, setting: Setting) -> Attack:
+    def prepare(task: StrengthTask, setting: Setting) -> Attack:
         def seeded_run() -> Tensor:
             with seeded(task.seed):
                 return run(task, setting).detach()
@@ -211,7 +218,7 @@ def contestant(module: str, run: Callable[[Task, Setting], Tensor], *grid: Setti
     return Contestant(module, prepare, grid)
 
 
-def grid(
+def settings_grid(
     steps: tuple[float, ...],
     schedule: str = "",
     momentum: float | None = None,
@@ -222,19 +229,21 @@ def grid(
 
 
 OWN_STEPS = tuple(Setting(0, n, keep=keep) for n, keep in itertools.product(VIEWS, ("best", "")))
-PLAIN = grid((0.05, 0.1, 0.2), views=(1, 2, 4))
+PLAIN = settings_grid((0.05, 0.1, 0.2), views=(1, 2, 4))
 #: Ours has one setting.
 CONTESTANTS = {
-    OURS: contestant("attacks", ours, Setting(0, 1)),
-    "MI-FGSM": contestant("torch", by_hand, *grid((0.1, 0.2), "", 1.0), *grid((0.2, 0.4, 0.8, 1.6), "cosine", 1.0)),
-    "PGD": contestant("torch", by_hand, *grid((0.1,)), *grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
-    "Adam": contestant("torch", adam, *grid((0.2,)), *grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
+    OURS: contestant("attacks", our_attack, Setting(0, 1)),
+    "MI-FGSM": contestant(
+        "torch", by_hand, *settings_grid((0.1, 0.2), "", 1.0), *settings_grid((0.2, 0.4, 0.8, 1.6), "cosine", 1.0)
+    ),
+    "PGD": contestant("torch", by_hand, *settings_grid((0.1,)), *settings_grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
+    "Adam": contestant("torch", adam, *settings_grid((0.2,)), *settings_grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
     "adv-lib APGD": contestant("adv_lib", library_apgd, *OWN_STEPS),
     "AutoAttack APGD": contestant("pyautoattack", auto_attack, *OWN_STEPS),
     "adv-lib PGD": contestant("adv_lib", library_pgd, *PLAIN),
     "torchattacks": contestant("torchattacks", torchattacks, *PLAIN),
-    "ART": contestant("art", art_pgd, *grid((0.1, 0.2, 0.4), "", 1.0, (1, 2, 4))),
-    "Foolbox": contestant("foolbox", foolbox, *grid((0.1, 0.2), views=(1, 4))),
+    "ART": contestant("art", art_pgd, *settings_grid((0.1, 0.2, 0.4), "", 1.0, (1, 2, 4))),
+    "Foolbox": contestant("foolbox", foolbox, *settings_grid((0.1, 0.2), views=(1, 4))),
 }
 #: adversarial-library's PGD is for L-inf alone.
 LINF_ATTACKS = ("adv-lib PGD",)

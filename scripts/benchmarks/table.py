@@ -26,7 +26,7 @@ PEERS = ("adversarial-robustness-toolbox", "torchattacks", "foolbox", "adv-lib",
 PACKAGES = ("torch", "torchvision", "kornia", "numpy", *PEERS)
 
 
-def student(values: Tensor) -> tuple[float, float, float]:
+def student_interval(values: Tensor) -> tuple[float, float, float]:
     """The mean over pictures of (B,V) values with the ends of Student's 95 % interval. A run's report gives none for
     so few pictures, because it must hold for any distribution."""
     units = values.double().mean(1).cpu().numpy()
@@ -35,7 +35,7 @@ def student(values: Tensor) -> tuple[float, float, float]:
 
 
 @dataclass(frozen=True)
-class Table:
+class BenchmarkTable:
     """Named rows of figures.
 
     Args:
@@ -99,7 +99,7 @@ def machine(device: str) -> dict[str, object]:
     }
 
 
-def save(tables: Sequence[Table], name: str, folder: Path, machine: Mapping[str, object]) -> None:
+def save_tables(tables: Sequence[BenchmarkTable], name: str, folder: Path, machine: Mapping[str, object]) -> None:
     """Write `folder`/`name`.json (figures and machine) and `folder`/`name`.png (the tables with a chart, if any)."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"benchmark": name, "machine": dict(machine), "tables": [table.plain() for table in tables]}
@@ -116,7 +116,7 @@ def save(tables: Sequence[Table], name: str, folder: Path, machine: Mapping[str,
     figure.savefig(folder / f"{name}.png", metadata={"Software": None})
 
 
-def _bars(axis: Axes, table: Table) -> None:
+def _bars(axis: Axes, table: BenchmarkTable) -> None:
     (column, form), *_ = table.columns.items()
     values = {name: row[0] for name, row in table.rows.items() if not isinstance(row, str) and row[0] is not None}
     bars = axis.barh(list(values), list(values.values()), color="#1a56a8")
@@ -126,7 +126,7 @@ def _bars(axis: Axes, table: Table) -> None:
     axis.set_xlabel(column, fontsize=8)
 
 
-def _lines(axis: Axes, table: Table) -> None:
+def _lines(axis: Axes, table: BenchmarkTable) -> None:
     at = [float(column) for column in table.columns]
     for name, row in table.rows.items():
         if not isinstance(row, str):

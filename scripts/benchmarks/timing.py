@@ -17,7 +17,9 @@ Result = TypeVar("Result")
 Contestants = Mapping[str, Callable[[], object]]
 
 
-def compare(contestants: Contestants, rounds: int, device: str = "cpu", *, warm: bool = False) -> dict[str, float]:
+def median_seconds(
+    contestants: Contestants, rounds: int, device: str = "cpu", *, warm: bool = False
+) -> dict[str, float]:
     """The median seconds of each, over rounds in which all take turns; the first round is not counted. Who goes first
     changes from round to round: a contestant inherits the memory that the one before it has freed. `warm` gives each
     a run off the clock at the beginning of its turn, for what a long run does again and again."""
@@ -51,7 +53,7 @@ def allocating(step: Callable[[], Result], keep: bool) -> Callable[[], Result]:
     return run
 
 
-def photograph(size: int) -> Tensor:
+def astronaut(size: int) -> Tensor:
     """A square photograph, (1,3,size,size) in [0,1]."""
     image = torch.tensor(skimage.data.astronaut(), dtype=torch.float32).permute(2, 0, 1)[None] / 255
     return F.interpolate(image, (size, size), mode="bilinear", antialias=True)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from transforms import Affine, Compose, Perspective, Sobol
 
-from .table import Table
-from .timing import compare, photograph, there_and_back
+from .table import BenchmarkTable
+from .timing import astronaut, median_seconds, there_and_back
 
 #: Turn, zoom, shift, look at an angle: four stages, thirteen of their eighteen coordinates in use.
 TURN, ZOOM, SHIFT, TILT = Affine(degrees=20), Affine(scale=(0.9, 1.3)), Affine(translate=0.1), Perspective(0.1)
@@ -17,10 +17,10 @@ STAGES = (TURN, ZOOM, SHIFT, TILT)
 VIEWS, SIZE = 16, 224
 
 
-def run(rounds: int = 15) -> list[Table]:
+def run(rounds: int = 15) -> list[BenchmarkTable]:
     """The fused geometry of four stages against one bare grid_sample, and against four resamples by kornia and
     torchvision."""
-    image, fused = photograph(SIZE), Compose(STAGES)
+    image, fused = astronaut(SIZE), Compose(STAGES)
     u = Sobol()(VIEWS, fused.dims, seed=0)
     parts = [
         Compose([stage]).values(part)
@@ -57,10 +57,10 @@ def run(rounds: int = 15) -> list[Table]:
         "kornia: the same four": by_kornia,
         "torchvision: the same four": by_torchvision,
     }
-    seconds = compare({name: there_and_back(image, views) for name, views in runs.items()}, rounds)
+    seconds = median_seconds({name: there_and_back(image, views) for name, views in runs.items()}, rounds)
     bare, ours = seconds["one bare grid_sample"], seconds["ours: four stages, fused"]
     title = (
         f"{VIEWS} views of {SIZE}x{SIZE}, forward and backward, {torch.get_num_threads()} threads, {rounds} rounds"
     )
     rows = {name: (1e3 * s, s / bare, s / ours) for name, s in seconds.items()}
-    return [Table(title, {"ms": ".1f", "/ grid_sample": ".2f", "/ ours": ".2f"}, rows, "bars")]
+    return [BenchmarkTable(title, {"ms": ".1f", "/ grid_sample": ".2f", "/ ours": ".2f"}, rows, "bars")]

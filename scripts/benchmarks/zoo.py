@@ -17,9 +17,9 @@ from attacks.evaluation.sanity.rules import mean
 from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, short_attack
 from transforms import Affine, Brightness, Compose
 
-from .processes import processes
-from .table import Row, Table
-from .zoo_encoders import SIZE, Case, honest, rigged_encoders
+from .processes import spread_over
+from .table import BenchmarkTable, Row
+from .zoo_encoders import SIZE, RiggedEncoder, honest, rigged_encoders
 
 VIEWS = Compose([Affine(degrees=10, scale=(0.9, 1.1), translate=0.05), Brightness(0.1)])
 EPS = 8 / 255
@@ -55,7 +55,7 @@ class Truth:
 
 
 @cache
-def held_out() -> Pictures:
+def held_out_tiles() -> Pictures:
     """The pictures of truths and batteries."""
     return tiles(SIZE, HELD_OUT)
 
@@ -67,12 +67,12 @@ def attack_on(encoder: nn.Module, images: Tensor, steps: int, seed: int = 0) -> 
     return short_attack(problem, Options(Wiener(), EOT(VIEWS, views=4), steps=steps, seed=seed), PassCount())
 
 
-def truth(case: Case, pictures: int) -> Truth:
+def truth(case: RiggedEncoder, pictures: int) -> Truth:
     """Whether a perturbation made with a twin fools the encoder better than its own gradient does: lower losses on
     held-out views (Wilcoxon's test over pictures), by a share of the gain. An attack that ends with an error has not
     begun."""
     torch.manual_seed(0)  # of encoders that draw
-    test = attack_on(case.encoder, held_out().spread(pictures).images, STEPS)
+    test = attack_on(case.encoder, held_out_tiles().spread(pictures).images, STEPS)
     own_delta = _delta(lambda: test.run().delta)
     deltas = {name: _delta(partial(_transfer, test, twin)) for name, twin in case.twins.items()}
     for size in NOISES:
@@ -92,7 +92,7 @@ def truth(case: Case, pictures: int) -> Truth:
 def battery(encoder: nn.Module, seed: int) -> Sanity:
     """The sanity checks on two pictures."""
     torch.manual_seed(seed)  # of encoders that draw
-    pictures = held_out().images
+    pictures = held_out_tiles().images
     test = attack_on(encoder, pictures[[2 * seed % len(pictures), (2 * seed + 7) % len(pictures)]], 20, seed)
     return examine(test.problem, test.options, module=encoder)
 
@@ -130,18 +130,18 @@ def zoo_result(name: str, rounds: int, pictures: int) -> ZooResult:
     )
 
 
-def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[Table]:
+def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[BenchmarkTable]:
     """The sanity checks on rigged and honest encoders: which of those that mask their gradient are detected.
 
     Whether one masks is measured: a perturbation from an encoder without the defence, with a smooth one, or with
     noise in its input is better than that along its own gradient."""
     names = [*rigged_encoders(), *honest()]
     ask = partial(zoo_result, rounds=rounds, pictures=pictures)
-    with processes(workers) as spread:
-        return tables(list(spread(ask, names)), rounds, pictures)
+    with spread_over(workers) as spread:
+        return zoo_tables(list(spread(ask, names)), rounds, pictures)
 
 
-def tables(zoo_results: list[ZooResult], rounds: int, pictures: int) -> list[Table]:
+def zoo_tables(zoo_results: list[ZooResult], rounds: int, pictures: int) -> list[BenchmarkTable]:
     """A table of the encoders that mask, of the other rigged ones, and of the honest ones."""
     masks = [entry for entry in zoo_results if entry.truth and entry.truth.masks]
     not_masking = [entry for entry in zoo_results if entry.truth and not entry.truth.masks]
@@ -168,8 +168,10 @@ def tables(zoo_results: list[ZooResult], rounds: int, pictures: int) -> list[Tab
     ]
 
 
-def _table(title: str, columns: dict[str, str], zoo_results: Iterable[ZooResult], across: str, note: str) -> Table:
-    return Table(title, columns, {entry.name: entry.row for entry in zoo_results}, None, (note,), across)
+def _table(
+    title: str, columns: dict[str, str], zoo_results: Iterable[ZooResult], across: str, note: str
+) -> BenchmarkTable:
+    return BenchmarkTable(title, columns, {entry.name: entry.row for entry in zoo_results}, None, (note,), across)
 
 
 def _share(zoo_results: list[ZooResult], rounds: int) -> str:

@@ -26,12 +26,12 @@ Change = Callable[[Tensor], Tensor]
 
 
 @cache
-def pictures() -> Tensor:
+def zoo_pictures() -> Tensor:
     """Those over which embeddings have the mean zero."""
     return tiles(SIZE).spread(40).images
 
 
-def identity(x: Tensor) -> Tensor:
+def unchanged(x: Tensor) -> Tensor:
     return x
 
 
@@ -39,7 +39,7 @@ class Net(nn.Module):
     """The honest network within every rigged encoder, in three parts: `stem`, `body` and `head`, with something
     `before` the network, after its stem (`inside`) and `after` it. Its embedding has the mean zero over pictures."""
 
-    def __init__(self, before: Change = identity, inside: Change = identity, after: Change = identity) -> None:
+    def __init__(self, before: Change = unchanged, inside: Change = unchanged, after: Change = unchanged) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 16, 5, 2, 2), nn.ReLU())
         self.body = nn.Sequential(nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
@@ -63,18 +63,18 @@ class Surrogate(torch.autograd.Function):
         return ctx.turn(grad), None, None
 
 
-def passing(value: Change, backward: Change = identity) -> Change:
+def passing(value: Change, backward: Change = unchanged) -> Change:
     """The change with another gradient: by default straight through."""
     return lambda x: Surrogate.apply(x, value(x.detach()), backward)
 
 
 def with_gradient(backward: Change) -> Change:
     """The identity with another gradient."""
-    return passing(identity, backward)
+    return passing(unchanged, backward)
 
 
 @dataclass(frozen=True)
-class Case:
+class RiggedEncoder:
     """An encoder, and `twins` from which a perturbation may come that fools it."""
 
     encoder: nn.Module
@@ -89,7 +89,7 @@ def net(seed: int = 0, /, **changes: Change) -> Net:
         parameter.copy_(values if parameter.dim() > 1 else torch.zeros_like(parameter))
     edges = cast(nn.Conv2d, network.stem[0]).weight
     edges.sub_(edges.mean((1, 2, 3), keepdim=True))  # else brightness outweighs all else
-    embedding = network.head(network.body(network.stem(pictures())))
+    embedding = network.head(network.body(network.stem(zoo_pictures())))
     network.head.bias.sub_(embedding.mean(0))
     return network.eval()
 
@@ -101,11 +101,11 @@ def ripple(size: float, frequency: float) -> Change:
     return lambda x: x + size * torch.sin(frequency * x)
 
 
-def rounded(levels: int) -> Change:
+def rounding(levels: int) -> Change:
     return lambda x: (x * levels).round() / levels
 
 
-def jpeg(step: float) -> Change:
+def rounded_coefficients(step: float) -> Change:
     """Rounded coefficients of the cosine transform of blocks of 8 x 8."""
     rows = torch.arange(8, dtype=torch.float64)
     basis = torch.cos(math.pi / 8 * (rows + 0.5) * rows[:, None]) * math.sqrt(2 / 8)
@@ -121,7 +121,7 @@ def jpeg(step: float) -> Change:
     return change
 
 
-def median(x: Tensor) -> Tensor:
+def median_filter(x: Tensor) -> Tensor:
     """The median of 3 x 3 pixels."""
     patches = F.unfold(F.pad(x, (1, 1, 1, 1), "replicate"), 3).unflatten(1, (3, 9))
     middle: Tensor = patches.median(2).values
@@ -147,12 +147,12 @@ def dither(levels: int) -> Change:
 
 def lookup(x: Tensor) -> Tensor:
     """Each value by a table with a slight slope, which is the wrong way round within an entry."""
-    return rounded(12)(x.detach()) - 0.1 * (x - rounded(12)(x.detach()))
+    return rounding(12)(x.detach()) - 0.1 * (x - rounding(12)(x.detach()))
 
 
 def staircase(slope: float) -> Change:
     """Steps of a sixteenth, whose flats have a slope of their own."""
-    return lambda x: rounded(16)(x.detach()) + slope * x
+    return lambda x: rounding(16)(x.detach()) + slope * x
 
 
 def checker(x: Tensor) -> Tensor:
@@ -160,11 +160,11 @@ def checker(x: Tensor) -> Tensor:
     return ((rows[:, None] + rows) % 2).to(x)
 
 
-def mirrored(grad: Tensor) -> Tensor:
+def mirrored_gradient(grad: Tensor) -> Tensor:
     return grad.flip(-1)
 
 
-def add_noise(grad: Tensor) -> Tensor:
+def noisy_gradient(grad: Tensor) -> Tensor:
     return grad + 10 * grad.std() * torch.randn_like(grad)
 
 
@@ -193,7 +193,7 @@ def vanishing(x: Tensor) -> Tensor:
     return 1e9 * (1e-9 * x)
 
 
-def cut(share: float) -> Change:
+def detach_features(share: float) -> Change:
     """The first features are detached."""
 
     def change(x: Tensor) -> Tensor:
@@ -215,7 +215,7 @@ class Weak(nn.Module):
         return embedding
 
 
-class Half(nn.Module):
+class HalfPrecision(nn.Module):
     """The network in half precision."""
 
     def __init__(self) -> None:
@@ -233,12 +233,12 @@ def drop_features(x: Tensor) -> Tensor:
 
 
 @cache
-def rigged_encoders() -> dict[str, Case]:
+def rigged_encoders() -> dict[str, RiggedEncoder]:
     """All rigged encoders by name."""
     plain = net()
 
-    def rig(where: str, change: Change, soft: Change | None = None) -> Case:
-        return Case(
+    def rig(where: str, change: Change, soft: Change | None = None) -> RiggedEncoder:
+        return RiggedEncoder(
             net(**{where: change}), {"bare": plain} | ({} if soft is None else {"soft": net(**{where: soft})})
         )
 
@@ -253,37 +253,37 @@ def rigged_encoders() -> dict[str, Case]:
         "ripples 0.01 sin 2000": before(ripple(0.01, 2000)),
         "ripples 0.003 sin 100": before(ripple(0.003, 100)),
         "ripples in the features": after(lambda x: x + 0.5 * torch.sin(60 * x)),
-        "rounding to 8 levels": before(rounded(8)),
-        "rounding, straight through": before(passing(rounded(16))),
-        "rounding, reversed gradient": before(passing(rounded(16), lambda g: -g)),
-        "rounding, mirrored gradient": before(passing(rounded(16), mirrored)),
+        "rounding to 8 levels": before(rounding(8)),
+        "rounding, straight through": before(passing(rounding(16))),
+        "rounding, reversed gradient": before(passing(rounding(16), lambda g: -g)),
+        "rounding, mirrored gradient": before(passing(rounding(16), mirrored_gradient)),
         "staircase, rising flats": before(staircase(0.02)),
         "staircase, falling flats": before(staircase(-0.02)),
         "lookup table": before(lookup),
         "threshold": before(lambda x: (x > 0.5).to(x), steep),
         "steep sigmoid": before(lambda x: torch.sigmoid(200 * (x - 0.5)), steep),
-        "jpeg, no gradient": before(jpeg(0.3)),
-        "jpeg, straight through": before(passing(jpeg(0.1))),
-        "coarse jpeg, straight through": before(passing(jpeg(0.3))),
-        "median filter": before(median, lambda x: F.avg_pool2d(x, 3, 1, 1)),
+        "jpeg, no gradient": before(rounded_coefficients(0.3)),
+        "jpeg, straight through": before(passing(rounded_coefficients(0.1))),
+        "coarse jpeg, straight through": before(passing(rounded_coefficients(0.3))),
+        "median filter": before(median_filter, lambda x: F.avg_pool2d(x, 3, 1, 1)),
         "fresh jitter": before(jitter(0.05)),
         "fresh resize": before(fresh_resize),
         "fresh dropout": inside(drop_features),
         "dither, straight through": before(passing(dither(8))),
-        "dither, mirrored gradient": before(passing(dither(8), mirrored)),
+        "dither, mirrored gradient": before(passing(dither(8), mirrored_gradient)),
         "gradient x 1e-12": before(with_gradient(lambda g: 1e-12 * g)),
         "gradient x 1e12": before(with_gradient(lambda g: 1e12 * g)),
         "gradient reversed": before(with_gradient(lambda g: -g)),
         "gradient of half of the pixels": before(with_gradient(lambda g: g * checker(g))),
-        "gradient with noise": before(with_gradient(add_noise)),
+        "gradient with noise": before(with_gradient(noisy_gradient)),
         "gradient's sign": before(with_gradient(torch.sign)),
         "gradient of one channel": before(with_gradient(lambda g: g * g.new_tensor([1.0, 0, 0])[:, None, None])),
-        "weak branch": Case(Weak().eval(), {"bare": plain}),
-        "most features detached": after(cut(0.9)),
+        "weak branch": RiggedEncoder(Weak().eval(), {"bare": plain}),
+        "most features detached": after(detach_features(0.9)),
         "early pool, partly detached": inside(detached_pool, lambda x: F.max_pool2d(x, 3, 1, 1)),
         "winners take all, 10 %": inside(winners(0.1)),
         "winners take all, 2 %": inside(winners(0.02)),
-        "rounded activations": inside(rounded(1)),
+        "rounded activations": inside(rounding(1)),
         "product of small and large": inside(vanishing),
         "softmax(1000 z)": after(lambda z: (1000 * z).softmax(1), lambda z: (2 * z).softmax(1)),
         "sigmoid(100 z)": after(lambda z: torch.sigmoid(100 * z)),
@@ -292,7 +292,7 @@ def rigged_encoders() -> dict[str, Case]:
         "sign of the features": after(torch.sign),
         "embedding x 1e-12": after(lambda z: 1e-12 * z),
         "embedding x 1e12": after(lambda z: 1e12 * z),
-        "bfloat16": Case(Half().eval(), {"bare": plain}),
+        "bfloat16": RiggedEncoder(HalfPrecision().eval(), {"bare": plain}),
     }
 
 
@@ -326,7 +326,7 @@ class Residual(nn.Module):
         return F.relu(x + self.inner(x))
 
 
-def blurred(x: Tensor) -> Tensor:
+def blur_and_stride(x: Tensor) -> Tensor:
     """A stride of two after a blur (Zhang 2019)."""
     return F.avg_pool2d(x, 4, 2, 1)
 
@@ -385,7 +385,7 @@ def honest() -> dict[str, nn.Module]:
         "layer norm": _layer_norm,
         "transformer": Attention,
         "residual": _residual,
-        "antialiased": lambda: _convolutional(nn.ReLU, pool=lambda: Lambda(blurred)),
+        "antialiased": lambda: _convolutional(nn.ReLU, pool=lambda: Lambda(blur_and_stride)),
         "max pool": lambda: _convolutional(nn.ReLU, pool=lambda: nn.MaxPool2d(2)),
         "normalised input": lambda: nn.Sequential(Lambda(lambda x: (x - 0.45) / 0.25), _convolutional(nn.ReLU)),
         "resized input": lambda: nn.Sequential(Lambda(smaller), _convolutional(nn.ReLU)),
@@ -397,6 +397,6 @@ def honest() -> dict[str, nn.Module]:
         for seed, (name, make) in enumerate(makers.items()):
             torch.default_generator.manual_seed(seed)
             encoder = make().train()
-            encoder(pictures())  # statistics of batch norm
-            network[name] = CentredEncoder(encoder.eval().requires_grad_(False), pictures()).eval()
+            encoder(zoo_pictures())  # statistics of batch norm
+            network[name] = CentredEncoder(encoder.eval().requires_grad_(False), zoo_pictures()).eval()
     return network

@@ -46,7 +46,7 @@ _ENTRY = re.compile(rf"- ((?:van den )?{_NAME})[^(]*\(({_YEAR})\)\. |## (.+)")
 
 
 @dataclass(frozen=True)
-class Card:
+class PartCard:
     """One part: its key, its lines, and the tables, YAML text and pictures below them."""
 
     name: str
@@ -108,9 +108,11 @@ def references() -> dict[tuple[str, str], str]:
 
 
 @cache
-def all_cards() -> dict[str, list[Card]]:
+def all_cards() -> dict[str, list[PartCard]]:
     """The cards of each page: the stages by room, then the choices of each group."""
-    rooms = {page: [stage_card(name) for name, stage in STAGES.items() if room(stage) == page] for page in ROOMS}
+    rooms = {
+        page: [stage_card(name) for name, stage in STAGES.items() if room_of_stage(stage) == page] for page in ROOMS
+    }
     files = {group for group in GROUPS if group not in CHOICES or group in FILES}
     return rooms | {
         group: [(file_card if group in files else choice_card)(group, name) for name in choice_names(group)]
@@ -124,7 +126,7 @@ def choice_names(group: str) -> list[str]:
     return [*CHOICES[group]] if group in CHOICES else sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def stage_card(name: str) -> Card:
+def stage_card(name: str) -> PartCard:
     """The card of a stage of `transforms.registry`."""
     stage, strips = STAGES[name], stage_strips(name)
     text = inspect.getdoc(stage) or ""
@@ -137,10 +139,10 @@ def stage_card(name: str) -> Card:
         example_arguments = {key: value[2] for key, value in example_arguments.items()}
     example = yaml.safe_dump({name: example_arguments}, default_flow_style=True, sort_keys=False, width=1000).strip()
     command = f"viewproof show --stage '{example}' --out {name}.png"
-    return Card(name, description, lines, command, tuple(_arguments(name)), strips=strips)
+    return PartCard(name, description, lines, command, tuple(_arguments(name)), strips=strips)
 
 
-def choice_card(group: str, name: str) -> Card:
+def choice_card(group: str, name: str) -> PartCard:
     """The card of a choice that a schema declares."""
     schema = CHOICES[group][name]
     text, part = next(
@@ -157,7 +159,7 @@ def choice_card(group: str, name: str) -> Card:
     return _card(group, name, description, lines, tuple(map(_key, rows)))
 
 
-def file_card(group: str, name: str) -> Card:
+def file_card(group: str, name: str) -> PartCard:
     """The card of a choice that is a YAML file of `configs`."""
     folder = FOLDERS.get(group, group)
     text = (CONFIGS / folder / f"{name}.yaml").read_text(encoding="utf-8")
@@ -176,12 +178,14 @@ def file_card(group: str, name: str) -> Card:
     return replace(_card(group, name, description, lines, ()), body=body, strips=strips)
 
 
-def _card(group: str, name: str, description: str, lines: dict[str, str], keys: tuple[tuple[str, ...], ...]) -> Card:
+def _card(
+    group: str, name: str, description: str, lines: dict[str, str], keys: tuple[tuple[str, ...], ...]
+) -> PartCard:
     needs = lines.pop("With", "")
     command = f"{GROUPS[group].command.format(group=group, name=name)} {needs}".strip()
     if "config=" in needs:  # a preset of its own
         command = re.sub(r"config=\w+ ", "", command, count=1)
-    return Card(name, description, {key: text for key, text in lines.items() if text}, command, keys)
+    return PartCard(name, description, {key: text for key, text in lines.items() if text}, command, keys)
 
 
 def _declarations(group: str, name: str) -> Iterator[tuple[str, Any]]:
@@ -260,12 +264,12 @@ def _gradients(attack: dict[str, Any]) -> str:
     return f"{attack.get('gradients', default)} gradients of each picture, in each arm"
 
 
-def room(stage: type) -> str:
+def room_of_stage(stage: type) -> str:
     """The room of a stage, which is its page."""
     return stage.__module__.split(".")[1]
 
 
-def pages() -> dict[str, str]:
+def card_pages() -> dict[str, str]:
     """The text of each page in MyST, by name, and `index`."""
     cards_by_page = all_cards()
     titles = {name: kind.title for name, kind in (ROOMS | GROUPS).items()}
@@ -283,12 +287,12 @@ def pages() -> dict[str, str]:
     return texts
 
 
-def _page(name: str, title: str, cards: list[Card]) -> str:
+def _page(name: str, title: str, cards: list[PartCard]) -> str:
     intro = inspect.getdoc(importlib.import_module(f"transforms.{name}")) if name in ROOMS else ""
     return "\n\n".join([f"# {title}", *([intro] if intro else []), *map(_text, cards)]) + "\n"
 
 
-def _text(card: Card) -> str:
+def _text(card: PartCard) -> str:
     lines = "\n".join(f"- **{label}:** {with_links(text)}" for label, text in card.lines.items())
     parts = [f"## {card.name}", with_links(card.description), lines]
     for strip in card.strips:

@@ -7,7 +7,7 @@ OWN_SOURCE = "this project's own"
 
 
 @dataclass(frozen=True)
-class Kind:
+class PartKind:
     """What the parts of a page have in common: its title, how a command names one, and what a card says of which the
     part has no line of its own."""
 
@@ -20,52 +20,52 @@ class Kind:
 
 #: Of the stages, by room of `transforms`.
 ROOMS = {
-    "geometry": Kind("Views: geometry"),
-    "wrappers": Kind("Views: choices"),
-    "colour": Kind("Views: colour and light"),
-    "camera": Kind("Views: camera, file and size"),
+    "geometry": PartKind("Views: geometry"),
+    "wrappers": PartKind("Views: choices"),
+    "colour": PartKind("Views: colour and light"),
+    "camera": PartKind("Views: camera, file and size"),
 }
 #: Of everything else, by group.
 GROUPS = {
-    "transforms": Kind("Presets of views", oracle="its views and their gradient, tests/schema/test_configs.py"),
-    "attack": Kind("Attacks", oracle="a run, tests/run/test_attacks.py", source=OWN_SOURCE),
-    "optimiser": Kind("Optimisers"),
-    "perturbation": Kind("Perturbation sets"),
-    "objective": Kind("Objectives", "no pass of the encoder besides that of the view"),
-    "risk": Kind("Risks", "no pass of the encoder besides those of the views"),
-    "draws": Kind("Draws", "a point for each view"),
-    "penalty": Kind("Penalties", "linear in the pixels, once a step", source=OWN_SOURCE),
-    "encoder": Kind("Encoders", "of a view one pass of the network, in an attack forward and back"),
-    "defence": Kind(
+    "transforms": PartKind("Presets of views", oracle="its views and their gradient, tests/schema/test_configs.py"),
+    "attack": PartKind("Attacks", oracle="a run, tests/run/test_attacks.py", source=OWN_SOURCE),
+    "optimiser": PartKind("Optimisers"),
+    "perturbation": PartKind("Perturbation sets"),
+    "objective": PartKind("Objectives", "no pass of the encoder besides that of the view"),
+    "risk": PartKind("Risks", "no pass of the encoder besides those of the views"),
+    "draws": PartKind("Draws", "a point for each view"),
+    "penalty": PartKind("Penalties", "linear in the pixels, once a step", source=OWN_SOURCE),
+    "encoder": PartKind("Encoders", "of a view one pass of the network, in an attack forward and back"),
+    "defence": PartKind(
         "Defences",
         "its stages in each view, forward and back",
         "a gradient through it, tests/encoders/test_defended.py",
         OWN_SOURCE,
     ),
-    "printer": Kind(
+    "printer": PartKind(
         "Printers",
         "its stages on the sheet in each view, forward and back",
         "any texture with a gradient, tests/perturbations/patch/test_printer.py",
         command="python -m attacks.run config=patch {group}={name}",
     ),
-    "data": Kind("Pictures", "each picture is read and embedded once", source=OWN_SOURCE),
-    "sanity": Kind("Sanity checks", source=OWN_SOURCE),
-    "engine": Kind("Engines", source=OWN_SOURCE),
-    "tracker": Kind("Trackers", "a record for each step", "tests/runtime/tracking/test_adapters.py", OWN_SOURCE),
-    "config": Kind(
+    "data": PartKind("Pictures", "each picture is read and embedded once", source=OWN_SOURCE),
+    "sanity": PartKind("Sanity checks", source=OWN_SOURCE),
+    "engine": PartKind("Engines", source=OWN_SOURCE),
+    "tracker": PartKind("Trackers", "a record for each step", "tests/runtime/tracking/test_adapters.py", OWN_SOURCE),
+    "config": PartKind(
         "Presets of a run",
         oracle="it validates and builds, tests/schema/test_configs.py",
         source=OWN_SOURCE,
         command="python -m attacks.run config={name}",
     ),
-    "policies": Kind(
+    "policies": PartKind(
         "Policies",
         "nothing besides the run whose numbers it reads",
         "tests/gate/test_policy.py",
         OWN_SOURCE,
         "python -m attacks.run config=evaluate require={name}",
     ),
-    "launcher": Kind(
+    "launcher": PartKind(
         "Launchers",
         "a process for each job",
         "tests/schema/test_launchers.py",

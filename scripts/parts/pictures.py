@@ -100,7 +100,7 @@ def preset_strip(name: str) -> Strip:
 
 
 @torch.no_grad()
-def views(strip: Strip) -> list[Tensor]:
+def strip_views(strip: Strip) -> list[Tensor]:
     """The views (3,h,w) of a strip, of one photograph."""
     return [view for pipeline in strip.pipelines for view in pipeline(_photo(), strip.u)]
 
@@ -112,8 +112,8 @@ def _photo() -> Tensor:
 
 def picture(strip: Strip) -> bytes:
     """A strip as a JPEG file; small views are enlarged pixel by pixel, and stand in the middle of their cell."""
-    times = [max(1, SIDE // min(view.shape[1:])) for view in views(strip)]
-    cells = [to_bytes(view).repeat(n, 0).repeat(n, 1) for view, n in zip(views(strip), times, strict=True)]
+    times = [max(1, SIDE // min(view.shape[1:])) for view in strip_views(strip)]
+    cells = [to_bytes(view).repeat(n, 0).repeat(n, 1) for view, n in zip(strip_views(strip), times, strict=True)]
     high, wide = (max(cell.shape[axis] for cell in cells) for axis in (0, 1))
     canvas = Image.new("RGB", (len(cells) * (wide + GAP) - GAP, high), "white")
     for i, cell in enumerate(cells):
@@ -125,7 +125,7 @@ def picture(strip: Strip) -> bytes:
     return file.getvalue()
 
 
-def pictures() -> Iterator[tuple[str, bytes]]:
+def part_pictures() -> Iterator[tuple[str, bytes]]:
     """The name and the content of every file."""
     presets = sorted(path.stem for path in (EXAMPLES.parents[1] / "configs" / "transforms").glob("*.yaml"))
     for strip in [*(strip for name in STAGES for strip in stage_strips(name)), *map(preset_strip, presets)]:

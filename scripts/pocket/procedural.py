@@ -40,7 +40,7 @@ def palette(rng: np.random.Generator) -> Palette:
     return Palette(mean.astype(np.float32), axes.astype(np.float32))
 
 
-def noise(rng: np.random.Generator, exponent: float) -> Floats:
+def _noise(rng: np.random.Generator, exponent: float) -> Floats:
     """Noise whose amplitude falls with the frequency to the power of `exponent`; mean 0, deviation 1."""
     rows, columns = np.fft.fftfreq(CANVAS)[:, None], np.fft.rfftfreq(CANVAS)[None]
     frequency = np.hypot(rows, columns)
@@ -55,7 +55,7 @@ def unit(values: NDArray[np.floating]) -> Floats:
     return scaled
 
 
-def grid() -> tuple[Floats, Floats]:
+def _grid() -> tuple[Floats, Floats]:
     """The rows and columns of the pixels, in [0,1)."""
     y, x = np.mgrid[0:CANVAS, 0:CANVAS].astype(np.float32) / CANVAS
     return y, x
@@ -63,19 +63,19 @@ def grid() -> tuple[Floats, Floats]:
 
 def field(rng: np.random.Generator) -> Floats:
     """A grey texture over the whole picture, mean 0, deviation 1; never periodic, so no two cells are alike."""
-    kind, smooth = rng.integers(6), noise(rng, rng.uniform(1.2, 2.0))
+    kind, smooth = rng.integers(6), _noise(rng, rng.uniform(1.2, 2.0))
     if kind <= 1:
-        return noise(rng, rng.uniform(0.7, 2.0))
+        return _noise(rng, rng.uniform(0.7, 2.0))
     if kind == 2:
-        y, x = grid()
+        y, x = _grid()
         angle, cycles = rng.uniform(0, np.pi), np.exp(rng.uniform(np.log(4), np.log(50)))
         wave = np.sin(2 * np.pi * cycles * (x * np.cos(angle) + y * np.sin(angle)) + rng.uniform(1, 4) * smooth)
-        return unit(wave * (1 + 0.5 * noise(rng, 1.2)))
+        return unit(wave * (1 + 0.5 * _noise(rng, 1.2)))
     if kind == 3:
         return unit(np.abs(smooth))
     if kind == 4:
         return unit(np.tanh(rng.uniform(2, 8) * (smooth - rng.uniform(-0.5, 0.5))))
-    return unit(noise(rng, 0.5) * (smooth > rng.uniform(-0.5, 0.5)))
+    return unit(_noise(rng, 0.5) * (smooth > rng.uniform(-0.5, 0.5)))
 
 
 def outline(rng: np.random.Generator, x: float, y: float, radius: float) -> Points:
@@ -100,7 +100,7 @@ def outline(rng: np.random.Generator, x: float, y: float, radius: float) -> Poin
     return list(zip(xs.tolist(), ys.tolist(), strict=True))
 
 
-def leaves(rng: np.random.Generator, count: tuple[int, int], radius: tuple[float, float]) -> Labels:
+def _leaves(rng: np.random.Generator, count: tuple[int, int], radius: tuple[float, float]) -> Labels:
     """Overlapping shapes, small ones more frequent; 0 where there is none."""
     image = Image.new("I", (CANVAS, CANVAS))
     draw = ImageDraw.Draw(image)
@@ -115,17 +115,17 @@ def leaves(rng: np.random.Generator, count: tuple[int, int], radius: tuple[float
 
 def many_shapes(rng: np.random.Generator) -> Labels:
     """Dead leaves: shapes of all sizes that cover most of the picture."""
-    return leaves(rng, (60, 700), (6, rng.uniform(30, 100)))
+    return _leaves(rng, (60, 700), (6, rng.uniform(30, 100)))
 
 
 def few_shapes(rng: np.random.Generator) -> Labels:
     """Large shapes."""
-    return leaves(rng, (3, 40), (40, 200))
+    return _leaves(rng, (3, 40), (40, 200))
 
 
-def dots(rng: np.random.Generator) -> Labels:
+def _dots(rng: np.random.Generator) -> Labels:
     """Small shapes, such as stars and grains."""
-    return leaves(rng, (40, 900), (1, rng.uniform(3, 12)))
+    return _leaves(rng, (40, 900), (1, rng.uniform(3, 12)))
 
 
 def threads(rng: np.random.Generator) -> Labels:
@@ -168,9 +168,9 @@ def script(rng: np.random.Generator) -> Labels:
 
 def mosaic(rng: np.random.Generator) -> Labels:
     """Rows of blocks with joints, bent by a smooth field: bricks, tiles, windows, scales."""
-    y, x = grid()
+    y, x = _grid()
     bend = rng.uniform(0, 0.04)
-    y, x = y + bend * noise(rng, 2.0), x + bend * noise(rng, 2.0)
+    y, x = y + bend * _noise(rng, 2.0), x + bend * _noise(rng, 2.0)
     angle = rng.normal() * 0.3
     y, x = y * np.cos(angle) + x * np.sin(angle), x * np.cos(angle) - y * np.sin(angle)
     rows, ratio, joint = rng.uniform(5, 30), rng.uniform(0.3, 1.2), rng.uniform(0.02, 0.2)
@@ -185,13 +185,13 @@ def mosaic(rng: np.random.Generator) -> Labels:
 
 def region(rng: np.random.Generator) -> Labels:
     """One large irregular part of the picture."""
-    return (noise(rng, rng.uniform(1.5, 2.2)) > rng.uniform(-0.8, 0.8)).astype(np.int32)
+    return (_noise(rng, rng.uniform(1.5, 2.2)) > rng.uniform(-0.8, 0.8)).astype(np.int32)
 
 
 LAYERS: tuple[tuple[Callable[[np.random.Generator], Labels], float], ...] = (
     (many_shapes, 0.27),
     (few_shapes, 0.25),
-    (dots, 0.13),
+    (_dots, 0.13),
     (threads, 0.13),
     (script, 0.06),
     (mosaic, 0.07),
@@ -202,7 +202,7 @@ LAYERS: tuple[tuple[Callable[[np.random.Generator], Labels], float], ...] = (
 def fill_shape(rng: np.random.Generator, labels: Labels, colours: Palette, fields: list[Floats]) -> Floats:
     """A colour, a gradient and a texture for each label, (CANVAS,CANVAS,3)."""
     n = int(labels.max()) + 1
-    y, x = grid()
+    y, x = _grid()
     base = colours.colours(rng, n)
     if rng.random() < 0.3:  # all of one colour, so that only shapes differ
         base[:] = base[:1] + 0.25 * (base - base[:1])
@@ -215,12 +215,12 @@ def fill_shape(rng: np.random.Generator, labels: Labels, colours: Palette, field
     return picture
 
 
-def blurred(picture: Floats, radius: float) -> Floats:
+def _blurred(picture: Floats, radius: float) -> Floats:
     image = Image.fromarray((picture.clip(0, 1) * 255).astype(np.uint8))
     return np.asarray(image.filter(ImageFilter.GaussianBlur(radius)), dtype=np.float32) / np.float32(255)
 
 
-def render(seed: tuple[int, int]) -> NDArray[np.uint8]:
+def render_procedural(seed: tuple[int, int]) -> NDArray[np.uint8]:
     """The picture of a seed, (SIDE,SIDE,3) of 8 bits."""
     rng = np.random.default_rng(seed)
     colours, fields = palette(rng), [field(rng) for _ in range(3)]
@@ -231,18 +231,18 @@ def render(seed: tuple[int, int]) -> NDArray[np.uint8]:
     draws, shares = zip(*LAYERS, strict=True)
     for kind in rng.choice(len(draws), rng.choice([0, 1, 2, 3, 4], p=[0.08, 0.25, 0.3, 0.22, 0.15]), p=shares):
         if rng.random() < 0.35:
-            picture = blurred(picture, rng.uniform(0.5, 5))
+            picture = _blurred(picture, rng.uniform(0.5, 5))
         labels = draws[kind](rng)
         cover = (labels > 0)[..., None] * np.float32(1 if rng.random() < 0.7 else rng.uniform(0.3, 1))
         picture = picture * (1 - cover) + fill_shape(rng, labels, colours, fields) * cover
     if rng.random() < 0.1:  # through a round window
-        y, x = grid()
+        y, x = _grid()
         (cx, cy), radius = rng.uniform(0.2, 0.8, 2), rng.uniform(0.3, 0.6)
         picture = picture * (np.hypot(x - cx, y - cy) < radius)[..., None]
     if rng.random() < 0.4:
-        picture = picture * np.exp(0.3 * noise(rng, 2.5))[..., None]
+        picture = picture * np.exp(0.3 * _noise(rng, 2.5))[..., None]
     if rng.random() < 0.4:
-        picture = blurred(picture, rng.uniform(0.4, 2.5))
+        picture = _blurred(picture, rng.uniform(0.4, 2.5))
     if rng.random() < 0.3:
         picture = picture + rng.normal(size=picture.shape) * rng.uniform(0.005, 0.04)
     image = Image.fromarray((picture.clip(0, 1) * 255).round().astype(np.uint8))

@@ -29,7 +29,7 @@ from transforms.draws import Uniform
 from transforms.wrappers import widened
 
 from .judging import attack_rates, report
-from .procedural import render
+from .procedural import render_procedural
 
 #: A little wider than the camera of `config=quickstart`.
 AUGMENT = Compose(
@@ -100,7 +100,7 @@ class Cells:
 def pictures_of_noise(count: int, seed: int) -> Tensor:
     """`count` procedural pictures (N,S,S,3) in 8 bits; two processes draw them."""
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        pictures = pool.map(render, [(seed, i) for i in range(count)], chunksize=8)
+        pictures = pool.map(render_procedural, [(seed, i) for i in range(count)], chunksize=8)
     return torch.from_numpy(np.stack(pictures))
 
 
@@ -117,7 +117,7 @@ def augment(pictures: Tensor, seed: int, step: int, generator: torch.Generator, 
     return (window_views * gain + strength * field).clamp(0, 1)
 
 
-def contrast(first: Tensor, second: Tensor, temperature: float = 0.06) -> Tensor:
+def contrastive_loss(first: Tensor, second: Tensor, temperature: float = 0.06) -> Tensor:
     """InfoNCE in both directions (van den Oord et al. 2018)."""
     logits = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T / temperature
     target = torch.arange(len(logits))
@@ -139,7 +139,7 @@ def train(cells: Cells, steps: int, batch: int, seed: int, width: float = 1, vie
     for step in range(steps):
         pictures = cells.batch(batch)
         embeddings = encoder(torch.cat([pictures, augment(pictures, seed, step, cells.generator, views)]))
-        loss = contrast(*embeddings.split(batch))
+        loss = contrastive_loss(*embeddings.split(batch))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from attacks.data import gallery
-from attacks.data.gallery import FLAT, HELD_OUT, PHOTOS, Pictures, on_shelf, photographs, spread, tiles
+from attacks.data.gallery import FLAT, HELD_OUT, PHOTOS, Pictures, evenly, on_shelf, photographs, tiles
 from attacks.data.gallery import gather as gather
 from attacks.data.images import save_image
 from attacks.data.pictures import read_files
@@ -121,7 +121,7 @@ def test_spread_is_even_and_without_repeats(count):
 @pytest.mark.parametrize("count", range(1, 13))
 def test_spread_takes_as_many_of_each_cluster_as_their_sizes_allow(count):
     clusters = list("aaaaaabbbbbc")
-    rows = spread(clusters, count)
+    rows = evenly(clusters, count)
     assert rows == sorted(set(rows)) and len(rows) == count
     counts = {name: sum(clusters[row] == name for row in rows) for name in "abc"}
     sizes = {name: clusters.count(name) for name in "abc"}

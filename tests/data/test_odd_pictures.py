@@ -13,7 +13,7 @@ from PIL import EpsImagePlugin, Image, ImageOps
 
 from attacks.data.images import LONGEST_NAME, file_names, load_image, save_image, to_bytes
 from attacks.data.listing import list_entries
-from attacks.physical.photos import read
+from attacks.physical.photos import read_photo
 from attacks.runtime.decoding import printable_name
 from tests.run.test_bad_pictures import RGB, chunk, encoded, png
 
@@ -105,7 +105,7 @@ def test_a_tiff_on_its_side_is_the_upright_one_turned(tmp_path, mode, compressio
         result, notes = load_image(tmp_path / f"{direction}.tif")
         assert torch.equal(result, turn(plain)), direction
         assert f"{direction}.tif: set upright as its EXIF orientation says" in notes
-        assert np.array_equal(read(tmp_path / f"{direction}.tif"), to_bytes(result))
+        assert np.array_equal(read_photo(tmp_path / f"{direction}.tif"), to_bytes(result))
 
 
 def grey_tiff(values, bits, photometric, deflate=False):

@@ -22,9 +22,9 @@ from transforms.resizing.resize import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = ("Key", "Use", "Not", "Source", "Cost", "Tested")
-PARTS = [(cards.room(stage), name) for name, stage in STAGES.items()]
+PARTS = [(cards.room_of_stage(stage), name) for name, stage in STAGES.items()]
 PARTS += [(group, name) for group in cards.GROUPS for name in cards.choice_names(group)]
-pages = cache(cards.pages)
+pages = cache(cards.card_pages)
 
 
 @cache
@@ -89,7 +89,7 @@ def test_every_coordinate_of_a_stage_has_five_views_that_differ(name):
     if stage.dims and name not in ("sometimes", "one_of"):  # of whose stages some arguments are fixed
         assert [strip.label for strip in strips] == list(stage.names)
     for strip in strips:
-        views = pictures.views(strip)
+        views = pictures.strip_views(strip)
         assert len(views) == len(strip.values) == 5
         assert any(a.shape != b.shape or (a - b).abs().max() > 0.02 for a, b in pairwise(views))
 

@@ -13,7 +13,7 @@ from attacks.schema.groups import CHOICES
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from run_docs import RUNNERS, blocks, commands, prepare  # noqa: E402
+from run_docs import RUNNERS, commands, fenced_blocks, prepare_folder  # noqa: E402
 
 PAGE = ROOT / "docs" / "tutorial.md"
 
@@ -29,15 +29,15 @@ def defaults():
 
 @pytest.mark.nightly
 def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, defaults):
-    prepare(tmp_path, PAGE)
+    prepare_folder(tmp_path, PAGE)
     monkeypatch.chdir(tmp_path)
-    whole, module_pictures = blocks(PAGE, "python")
+    whole, module_pictures = fenced_blocks(PAGE, "python")
     outputs = []
     for number, block in enumerate((whole, module_pictures)):
         exec(compile(block, f"tutorial, block {number}", "exec"), {})
         outputs.append(capsys.readouterr().out)
     table_words = [
-        line.split()[0] for line in blocks(PAGE, "text")[0].splitlines()
+        line.split()[0] for line in fenced_blocks(PAGE, "text")[0].splitlines()
     ]  # the columns and arms of the page
     printed_words = [line.split()[0] for line in outputs[0].splitlines() if line.strip()]
     assert [word for word in printed_words if word in table_words][: len(table_words)] == table_words

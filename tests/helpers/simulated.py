@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 
 from attacks.perturbations.patch.card import card
-from attacks.physical.simulation.photographs import photograph
+from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Shot
 
 CARD = card(100, 100, words="card 5")
@@ -61,7 +61,7 @@ def printed_run(folder, dots):
 
 def take_photo(ink, shot=None, size=(320, 320), scene=None, quad=QUAD):
     scene = smooth(320, 320) if scene is None else scene
-    return photograph(scene, quad, CARD, ink, DPI, shot or Shot(), size, RANDOM(0))
+    return take_photograph(scene, quad, CARD, ink, DPI, shot or Shot(), size, RANDOM(0))
 
 
 def flat(value):

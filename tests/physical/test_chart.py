@@ -10,9 +10,9 @@ from attacks.commands import main
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.physical.chart import CELLS, PAPER, chart_card, measured_printer
-from attacks.physical.colour_fit import difference, terms
+from attacks.physical.colour_fit import colour_difference, colour_terms
 from attacks.physical.simulation.camera import print_raster, to_light
-from attacks.physical.simulation.photographs import photograph
+from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Shot
 
 QUAD = ((0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
@@ -22,7 +22,7 @@ def photo(path, **options):
     raster = card_picture(chart_card(), np.full((1, 1, 3), 255, np.float32), 100)
     shot = Shot(**{"degrees": 4, "blur": 0.6, "read": 0.001} | options)
     grey = np.full((64, 64, 3), 90, np.uint8)
-    result = photograph(
+    result = take_photograph(
         grey, QUAD, chart_card(), print_raster(raster, 1.0), 100, shot, (800, 900), np.random.default_rng(0)
     )
     Image.fromarray(result.pixels).save(path)
@@ -39,8 +39,8 @@ def test_a_photograph_of_the_chart_gives_the_ink_in_any_light(tmp_path):
     for lamp in ({"stops": -0.3}, {"stops": -1.2, "red": 0.3, "blue": -0.3, "gradient": 0.3}):
         out = tmp_path / "printer.json"
         fit = measured_printer([photo(tmp_path / "a.png", **lamp)], out)
-        assert difference(light, true).mean() > 10
-        assert difference(terms(light, fit.degree) @ fit.coefficients.T, true).mean() < 2.5
+        assert colour_difference(light, true).mean() > 10
+        assert colour_difference(colour_terms(light, fit.degree) @ fit.coefficients.T, true).mean() < 2.5
         np.testing.assert_allclose(read_colour_map(str(out)), fit.table(), atol=1e-6)
 
 

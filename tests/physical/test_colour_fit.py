@@ -8,13 +8,13 @@ from attacks.perturbations.patch.card import card
 from attacks.physical import colour_fit
 from attacks.physical.colour_fit import (
     Swatches,
-    difference,
-    fit,
+    colour_difference,
+    colour_terms,
+    fit_colours,
     least_squares_map,
     measure_swatches,
     nominal,
     pool,
-    terms,
 )
 from tests.helpers.photographed import card_light, posed, render_photo
 from transforms.colour import lut as colour_map
@@ -36,15 +36,15 @@ def polynomial(degree, seed=0):
 @pytest.mark.parametrize("degree", [1, 2])
 def test_the_fit_recovers_a_polynomial(degree):
     true = polynomial(degree)
-    light = terms(SOURCE, degree) @ true.T
-    result = fit(SOURCE, Swatches(light, ALL_VALID))
+    light = colour_terms(SOURCE, degree) @ true.T
+    result = fit_colours(SOURCE, Swatches(light, ALL_VALID))
     assert result.degree == degree and result.swatches == 32
     assert np.abs(result.coefficients - true).max() < 2e-3
     assert result.nominal_error > 3 and result.held_out_error < 0.05
 
 
 def test_unchanged_colours_give_the_identity_map():
-    result = fit(SOURCE, Swatches(SOURCE, ALL_VALID))
+    result = fit_colours(SOURCE, Swatches(SOURCE, ALL_VALID))
     assert result.nominal_error == 0 and result.held_out_error < 1e-3
     assert np.allclose(result.coefficients[:, :4], [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], atol=1e-6)
 
@@ -52,34 +52,34 @@ def test_unchanged_colours_give_the_identity_map():
 def test_monomials_have_the_order_of_the_colour_map():
     light = np.random.default_rng(0).random((5, 3))
     for degree in (1, 2):
-        assert np.allclose(terms(light, degree), colour_map.terms(torch.tensor(light), degree).numpy())
+        assert np.allclose(colour_terms(light, degree), colour_map.terms(torch.tensor(light), degree).numpy())
     r, g, b = light.T
-    assert np.allclose(terms(light, 2).T, [np.ones(5), r, g, b, r * r, r * g, r * b, g * g, g * b, b * b])
+    assert np.allclose(colour_terms(light, 2).T, [np.ones(5), r, g, b, r * r, r * g, r * b, g * g, g * b, b * b])
 
 
 def test_a_saturated_swatch_does_not_spoil_the_fit():
     """Twice the light: values are clipped at 1, and a fit that included them would be far too flat."""
     true = np.array([[0, 2.0, 0, 0], [0, 0, 2.0, 0], [0, 0, 0, 2.0]])
-    light = np.clip(terms(SOURCE, 1) @ true.T, 0, 1)
+    light = np.clip(colour_terms(SOURCE, 1) @ true.T, 0, 1)
     result = least_squares_map(SOURCE, Swatches(light, light < 0.99), 1)
     assert np.abs(result - true).max() < 0.01
     assert np.abs(least_squares_map(SOURCE, Swatches(light, ALL_VALID), 1) - true).max() > 0.3
 
 
 def test_few_swatches_are_fitted_with_degree_one_or_refused():
-    light = terms(SOURCE, 2) @ polynomial(2).T
+    light = colour_terms(SOURCE, 2) @ polynomial(2).T
     short, *suite = (Swatches(light, ALL_VALID & (np.arange(32) < count)[:, None]) for count in (7, 8, 15))
     with pytest.raises(ValueError, match=r"`swatches` must be at least 8 .* found 7"):
-        fit(SOURCE, short)
-    assert [fit(SOURCE, value).degree for value in suite] == [1, 1]
+        fit_colours(SOURCE, short)
+    assert [fit_colours(SOURCE, value).degree for value in suite] == [1, 1]
 
 
 def test_held_out_swatches_are_not_fitted():
     """Noise alone: a fit of degree 2 is better on the fitted swatches, and worse on the held-out ones."""
     light = np.clip(SOURCE * 0.7 + 0.05 + 0.05 * np.random.default_rng(1).standard_normal(SOURCE.shape), 0, 1)
     value = Swatches(light, ALL_VALID)
-    output = difference(terms(SOURCE, 2) @ least_squares_map(SOURCE, value, 2).T, light).mean()
-    assert fit(SOURCE, value).held_out_error > 1.1 * output
+    output = colour_difference(colour_terms(SOURCE, 2) @ least_squares_map(SOURCE, value, 2).T, light).mean()
+    assert fit_colours(SOURCE, value).held_out_error > 1.1 * output
 
 
 def test_the_middle_of_every_swatch_is_measured():
@@ -87,7 +87,7 @@ def test_the_middle_of_every_swatch_is_measured():
     pixels = render_photo(card_light(CARD), pose, (560, 560), light_at=0.6, noise=0.01, points=2)
     result = measure_swatches(pixels, pose, CARD)
     assert result.valid.all()
-    assert difference(result.light, 0.6 * SOURCE).max() < 1.5
+    assert colour_difference(result.light, 0.6 * SOURCE).max() < 1.5
     bright = measure_swatches(render_photo(card_light(CARD), pose, (560, 560), light_at=1.7, points=2), pose, CARD)
     assert (bright.valid == (1.7 * SOURCE < 1)).all()
 
@@ -100,7 +100,7 @@ def test_a_swatch_beyond_the_edge_is_not_measured():
 
 
 def test_photographs_are_scaled_to_one_exposure():
-    light = terms(SOURCE, 2) @ polynomial(2).T
+    light = colour_terms(SOURCE, 2) @ polynomial(2).T
     stops = np.array([-1.0, 0.5, 0.0, 0.2, -0.3])
     shots = [Swatches(light * 2**stop, light * 2**stop < 1) for stop in stops]
     common, result = pool(shots, [None] * 5)
@@ -112,7 +112,7 @@ def test_photographs_are_scaled_to_one_exposure():
 def test_the_exposure_measured_on_the_scene_is_removed_from_the_colours():
     """Gains, whether all photographs share them or not, are not part of the printer's map. A photograph without a
     measured gain is scaled to the others by its chart, each channel by itself."""
-    light = 0.4 * terms(SOURCE, 2) @ polynomial(2).T
+    light = 0.4 * colour_terms(SOURCE, 2) @ polynomial(2).T
     gains = np.array([0.5, 0.45, 0.55])[None] * np.array([1, 1.3, 0.8, 0.9])[:, None]
     shots = [Swatches(light * gain, ALL_VALID) for gain in gains]
     for reference in (list(gains), [*gains[:2], None, gains[3]]):
@@ -123,6 +123,6 @@ def test_the_exposure_measured_on_the_scene_is_removed_from_the_colours():
 def test_light_equals_that_of_the_transforms_and_the_file_names_its_kind():
     levels = torch.arange(256, dtype=torch.float64) / 255
     assert np.allclose(colour_fit.LIGHT, to_linear(levels), atol=1e-6)
-    file = fit(SOURCE, Swatches(SOURCE, ALL_VALID)).to_dict()
+    file = fit_colours(SOURCE, Swatches(SOURCE, ALL_VALID)).to_dict()
     assert np.shape(file.pop("coefficients")) == (3, {1: 4, 2: 10}[file.pop("degree")])
     assert file == {"schema": 1, "kind": "polynomial", "light": "linear"}

@@ -10,7 +10,7 @@ from PIL import Image
 
 from attacks.perturbations.patch.card_raster import patch_picture
 from attacks.physical.paper import BLEED, FOOT, MARGIN, RULER
-from attacks.physical.sheet import pixels, write
+from attacks.physical.sheet import pixels, write_sheet
 from tests.helpers.prints import MM, detect_tags, edges, fake_run, frame_texture, on_page, rasterise
 
 BAR = 0.01  # mm
@@ -18,7 +18,7 @@ BAR = 0.01  # mm
 
 def make_print(*arguments):
     """A print, and the content of its sheet.json."""
-    result = write(*arguments)
+    result = write_sheet(*arguments)
     return result, json.loads((result.folder / "sheet.json").read_text())
 
 
@@ -72,7 +72,7 @@ def _ruler(picture, page):
 
 def test_the_pixels_in_the_pdf_are_unchanged(tmp_path):
     texture = frame_texture((24, 36))
-    result = write(fake_run(tmp_path, texture), 60, "a4", 300)
+    result = write_sheet(fake_run(tmp_path, texture), 60, "a4", 300)
     target = patch_picture(texture.astype(np.float32), pixels(result.plan.card, (24, 36), 300))
     assert target.shape == (472, 709, 3)
     assert _images(result.folder / "sheet.pdf") == [(["FlateDecode"], target.tobytes())]
@@ -81,7 +81,7 @@ def test_the_pixels_in_the_pdf_are_unchanged(tmp_path):
 
 def test_a_texture_finer_than_the_print_keeps_every_texel(tmp_path):
     texture = frame_texture((300, 400))
-    result = write(fake_run(tmp_path, texture), 30, "a4", 150)
+    result = write_sheet(fake_run(tmp_path, texture), 30, "a4", 150)
     assert _images(result.folder / "sheet.pdf") == [(["FlateDecode"], texture.tobytes())]
 
 
@@ -137,7 +137,7 @@ def _rims(record, size, dense):
 
 @pytest.mark.slow
 def test_the_pdf_has_page_boxes_and_equal_runs_give_equal_files(tmp_path):
-    result = write(fake_run(tmp_path), 50)
+    result = write_sheet(fake_run(tmp_path), 50)
     first = (result.folder / "sheet.pdf").read_bytes()
     with pypdfium2.PdfDocument(result.folder / "sheet.pdf") as document:
         trim, bleed = document[0].get_trimbox(), document[0].get_bleedbox()
@@ -151,5 +151,5 @@ def test_the_pdf_has_page_boxes_and_equal_runs_give_equal_files(tmp_path):
     for target in ("print at 100 %, no scaling; this line must measure 100 mm", "authorised testing", "sRGB colours"):
         assert target in text
     assert b"/PrintScaling /None" in first and b"DCTDecode" not in first and b"/FontFile2" in first
-    write(tmp_path, 50)
+    write_sheet(tmp_path, 50)
     assert (result.folder / "sheet.pdf").read_bytes() == first

@@ -8,14 +8,14 @@ import pytest
 
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
-from attacks.physical.colour_fit import difference, gains, nominal, scene_cells, terms
+from attacks.physical.colour_fit import colour_difference, colour_terms, gains, nominal, scene_cells
 from attacks.physical.photo_measure import Expected, measure_photo
-from attacks.physical.photos import Photo
+from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import from_corners
-from attacks.physical.scoring import fit_colours
+from attacks.physical.scoring import colours_of_photos
 from attacks.physical.simulation.camera import print_raster
-from attacks.physical.simulation.photographs import photograph
-from attacks.physical.simulation.shots import Ranges, draw
+from attacks.physical.simulation.photographs import take_photograph
+from attacks.physical.simulation.shots import Ranges, draw_shot
 from attacks.physical.views import PlacementRecord
 from tests.helpers.photographed import clutter, encoded
 
@@ -38,14 +38,14 @@ def shots():
     """Photographs of the printed card in its scene, all of them a stop too dark; and the values drawn."""
     ink = print_raster(card_picture(CARD, TEXTURE, DPI), 0.5)
     ranges = Ranges(stops=(STOPS - 0.2, STOPS + 0.2), contrast=(0.95, 1.05), red=(0.1, 0.3))
-    shots = [draw(ranges, np.random.default_rng(seed)) for seed in range(5)]
+    shots = [draw_shot(ranges, np.random.default_rng(seed)) for seed in range(5)]
     size, rng = (420, 560), np.random.default_rng(9)
-    return [(photograph(picture(0), QUAD, CARD, ink, DPI, shot, size, rng).pixels, shot) for shot in shots]
+    return [(take_photograph(picture(0), QUAD, CARD, ink, DPI, shot, size, rng).pixels, shot) for shot in shots]
 
 
 def measure(shots, of=0):
     return [
-        measure_photo(Photo(Path("x"), f"{i}.jpg", 0), pixels, picture(of), EXPECTED, None, PLACEMENT, "photo")
+        measure_photo(PhotoFile(Path("x"), f"{i}.jpg", 0), pixels, picture(of), EXPECTED, None, PLACEMENT, "photo")
         for i, (pixels, _) in enumerate(shots)
     ]
 
@@ -58,12 +58,12 @@ def measurements(shots):
 def off(fit):
     """The mean difference of colour between a map and the ink itself."""
     inks = print_raster(np.array([[swatch.colour for swatch in CARD.chart]], np.uint8), 0.5)[0]
-    return difference(terms(nominal(CARD), fit.degree) @ fit.coefficients.T, inks).mean()
+    return colour_difference(colour_terms(nominal(CARD), fit.degree) @ fit.coefficients.T, inks).mean()
 
 
 @pytest.mark.slow
 def test_colour_map_and_exposure_are_separated(shots, measurements):
-    colours = fit_colours(measurements, CARD)
+    colours = colours_of_photos(measurements, CARD)
     assert off(colours.fit) < 3 and colours.comparisons == len(shots) and not colours.notes
     assert list(colours.stops.values()) == pytest.approx([shot.stops for _, shot in shots], abs=0.2)
     for gain, (_, shot) in zip(colours.gains.values(), shots, strict=True):
@@ -72,7 +72,7 @@ def test_colour_map_and_exposure_are_separated(shots, measurements):
 
 @pytest.mark.slow
 def test_another_scene_does_not_measure_the_exposure(shots, measurements):
-    other_scene = fit_colours(measure(shots[:3], of=1), CARD)
+    other_scene = colours_of_photos(measure(shots[:3], of=1), CARD)
     assert other_scene.comparisons == 0 and len(other_scene.notes) == 1 and off(other_scene.fit) > 6
     assert np.median(list(other_scene.stops.values())) == pytest.approx(0, abs=1e-9)
     for reference, suite in ((2, False), (3, True)):
@@ -80,7 +80,7 @@ def test_another_scene_does_not_measure_the_exposure(shots, measurements):
             dataclasses.replace(item, gain=item.gain if i < reference else None)
             for i, item in enumerate(measurements)
         ]
-        colours = fit_colours(part, CARD)
+        colours = colours_of_photos(part, CARD)
         assert bool(colours.comparisons) == suite and (off(colours.fit) < 3) == suite
 
 

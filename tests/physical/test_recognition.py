@@ -14,16 +14,16 @@ from attacks.physical.detect import LIGHT
 from attacks.physical.photo_measure import PUREST, Evidence
 from attacks.physical.rectify import project
 from attacks.physical.resemblance import GRID, Resemblance, correlation, expected_look, purity, resemblance
-from attacks.physical.scene_place import SCENE, Place, SceneMatch, find, place, scene_correlation, stretch
+from attacks.physical.scene_place import SCENE, SceneMatch, ScenePlace, find, place, scene_correlation, stretch
 from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.shots import Shot
-from scripts.benchmarks.cards import SOURCES, Print, draw_case, examination, take_photo
+from scripts.benchmarks.cards import SOURCES, CardPrint, draw_case, examination, take_photo
 
 CARD = card(80, 80, "vp-01234567  eot")
 RANDOM = np.random.default_rng
 TRUE = Resemblance(0.95, "", 0.0, 0.0, 0.0)
 MATCH = SceneMatch(40, np.eye(3), 0.0, 1.0, 1.0, 0.0)
-PLACE = Place(None, 0.9, False, 0.0, 1.1, MATCH)
+PLACE = ScenePlace(None, 0.9, False, 0.0, 1.1, MATCH)
 
 
 def chart(strength, gains=(1.0, 1.0, 1.0), slope=(0.0, 0.0), contrast=1.0):
@@ -277,5 +277,5 @@ def test_the_scene_round_a_bent_card_is_compared_where_the_card_lies(sag):
     random = RANDOM(1)
     case = draw_case(SOURCES["limits"], random)
     shot = Shot(yaw=20, pitch=10, sag=sag, curl=20, blur=0.6)
-    reason, evidence = examination(case, take_photo(case, Print(shot=shot), random))
+    reason, evidence = examination(case, take_photo(case, CardPrint(shot=shot), random))
     assert reason is None and evidence.place.correlation > 0.9

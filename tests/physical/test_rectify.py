@@ -6,8 +6,17 @@ import pytest
 import torch
 
 from attacks.perturbations.patch.card import Box
-from attacks.physical.detect import detect, to_grey
-from attacks.physical.rectify import align, fit, from_corners, natural_size, parse_quad, pose, project, rectify
+from attacks.physical.detect import detect, grey_picture
+from attacks.physical.rectify import (
+    align_photo,
+    fit_homography,
+    from_corners,
+    natural_size,
+    parse_quad,
+    pose,
+    project,
+    rectify,
+)
 from tests.helpers.photographed import card_light, lattice, map_points, numbered_card, posed, render_photo
 from transforms import Affine, Compose, Perspective
 from transforms.sampling.homography import invert
@@ -31,7 +40,7 @@ def test_rectification_is_exact_to_half_a_pixel():
         true = posed(CARD, width=rng.uniform(220, 300), size=(640, 640), **options)
         blur, lit = rng.uniform(0.4, 1.2), rng.uniform(0.4, 0.95)
         pixels = render_photo(light, true, (640, 640), blur=blur, light_at=lit, noise=0.01, seed=i, points=2)
-        layout = fit(CARD, detect(pixels, CARD).corners)
+        layout = fit_homography(CARD, detect(pixels, CARD).corners)
         assert layout.residual < 0.5
         errors.append(off(layout.homography, true))
     median, high, worst = np.percentile(errors, [50, 95, 100])
@@ -46,18 +55,18 @@ def test_without_a_tag_the_edges_of_the_swatches_refine_the_fit(hidden):
     for seed in (0, 1):
         true = posed(CARD, width=240, degrees=25 * seed - 10, jitter=0.2, size=(500, 500), seed=seed)
         pixels = render_photo(light, true, (500, 500), blur=0.9, light_at=0.7, noise=0.01, seed=seed, points=2)
-        layout = fit(CARD, detect(pixels, CARD).corners)
-        result = align(to_grey(pixels), CARD, layout.homography, layout.tags)
+        layout = fit_homography(CARD, detect(pixels, CARD).corners)
+        result = align_photo(grey_picture(pixels), CARD, layout.homography, layout.tags)
         assert len(layout.tags) == 4 - len(hidden) and off(result, true) < min(0.4, off(layout.homography, true))
 
 
 def test_a_photograph_without_edges_leaves_the_homography_unchanged():
     true = posed(CARD, width=240, size=(400, 400))
     blank = np.full((400, 400), 200, np.uint8)
-    result = align(blank, CARD, true, ())
+    result = align_photo(blank, CARD, true, ())
     assert np.isfinite(result).all()
     outer = np.array([[1, 0, 900], [0, 1, 0], [0, 0, 1.0]]) @ true
-    assert np.array_equal(align(blank, CARD, outer, (28, 29)), outer)
+    assert np.array_equal(align_photo(blank, CARD, outer, (28, 29)), outer)
 
 
 def exact(true, numbers=range(28, 32)):
@@ -67,7 +76,7 @@ def exact(true, numbers=range(28, 32)):
 def test_the_fit_of_exact_corners_is_the_homography():
     true = posed(CARD, degrees=130, jitter=0.3, seed=3)
     for numbers in ((28, 29, 30, 31), (29, 31), (28, 29)):
-        layout = fit(CARD, exact(true, numbers))
+        layout = fit_homography(CARD, exact(true, numbers))
         assert layout.tags == numbers and layout.worst < 1e-4
         assert off(layout.homography, true) < 1e-3
 
@@ -76,16 +85,16 @@ def test_a_tag_inconsistent_with_the_others_is_left_out():
     true = posed(CARD, degrees=20, jitter=0.2, seed=1)
     tags = exact(true)
     tags[29] = tags[29] + [40, -15]
-    layout = fit(CARD, tags)
+    layout = fit_homography(CARD, tags)
     assert layout.tags == (28, 30, 31) and off(layout.homography, true) < 1e-3
 
 
 def test_tags_inconsistent_with_one_card_are_refused():
     true = posed(CARD)
     with pytest.raises(ValueError, match="at least 2 of the card's; found 30"):
-        fit(CARD, exact(true, (30,)))
+        fit_homography(CARD, exact(true, (30,)))
     with pytest.raises(ValueError, match="do not lie as on the card"):
-        fit(CARD, {28: exact(true)[29], 29: exact(true)[28]})
+        fit_homography(CARD, {28: exact(true)[29], 29: exact(true)[28]})
 
 
 def test_the_pose_equals_that_of_the_stages():

@@ -23,7 +23,7 @@ from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.physical import photo_report, score, scoring
 from attacks.physical.simulation.camera import print_raster
-from attacks.physical.simulation.photographs import photograph
+from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Shot
 from attacks.physical.views import photo_view
 from attacks.runtime.files import sha256, write_json
@@ -86,7 +86,7 @@ def shot(run, row=0, hidden=(), quad=QUAD, **options):
         raster[y - 1 : y + side + 1, x - 1 : x + side + 1] = 255
     scene = to_bytes(load_image(run / "pictures" / "clean" / f"{read_names(run)[row]}.png")[0])
     values = Shot(**{"stops": -0.3, "read": 0.002, "blur": 0.5} | options)
-    result = photograph(
+    result = take_photograph(
         scene, quad, layout, print_raster(raster, 1.0), DPI, values, (420, 480), np.random.default_rng(0)
     )
     return result.pixels, np.array(result.patch)
@@ -213,7 +213,7 @@ def test_the_difference_to_the_digital_figure_is_split(photo_scores):
     assert sum(result["gap"].values()) == pytest.approx(content["difference"]["success"]["mean"])
     assert result["gap"]["colour"] == pytest.approx(result["printer"]["success"]["mean"] - 0.5)
     assert all(0 <= result[name]["recall_at_1"]["mean"] <= 1 for name in ("printer", "poses"))
-    lines = photo_report.table(content).splitlines()
+    lines = photo_report.photo_table(content).splitlines()
     assert any(line.startswith("  printer and poses  ") for line in lines)
     assert any("colour " in line and "geometry " in line and "rest " in line for line in lines)
 
@@ -363,6 +363,6 @@ def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, error_lin
 def test_intervals_count_pictures_and_not_photographs():
     # However many of each there are, the interval is that of the pictures' means.
     values, rows = torch.tensor([0.0, 0.2, 0.9, 1.0]), [0, 0, 1, 1]
-    short = score.summary(values, rows, ["a", "a", "b", "b"])
-    long = score.summary(values.repeat(50), rows * 50, ["a", "a", "b", "b"] * 50)
+    short = score.photo_summary(values, rows, ["a", "a", "b", "b"])
+    long = score.photo_summary(values.repeat(50), rows * 50, ["a", "a", "b", "b"] * 50)
     assert long == pytest.approx(short, abs=1e-12) and short.high - short.low > 0.5

@@ -17,7 +17,7 @@ from attacks.perturbations.patch.card import card, letters, parse_card
 from attacks.perturbations.patch.card_raster import patch_picture
 from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, assembly, plan, tile_page
 from attacks.physical.pdf import font_file
-from attacks.physical.sheet import WIDTH, subject, write
+from attacks.physical.sheet import WIDTH, subject, write_sheet
 from tests.helpers.prints import ID, MM, fake_run, frame_texture
 from transforms import resize
 
@@ -46,7 +46,7 @@ def test_a_card_that_the_attack_has_not_seen_is_noted(tmp_path, seen):
     run = fake_run(tmp_path / "run", width=42.0)
     placement = json.loads((run / "placement.json").read_text()) | {"card": seen}
     (run / "placement.json").write_text(json.dumps(placement))
-    assert any("has not seen the card" in note for note in write(run, dpi=150).notes) != seen
+    assert any("has not seen the card" in note for note in write_sheet(run, dpi=150).notes) != seen
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_each_arm_has_its_own_card_in_its_own_folder_and_an_unknown_one_is_refus
     run = fake_run(tmp_path / "run")
     (run / "patches").mkdir()
     Image.fromarray(frame_texture(seed=5)).save(run / "patches" / "noise.png")
-    result = {arm: write(run, dpi=150, arm=arm) for arm in ("eot", "noise")}
+    result = {arm: write_sheet(run, dpi=150, arm=arm) for arm in ("eot", "noise")}
     assert [result[arm].folder.name for arm in result] == ["print", "print_noise"]
     numbers = [{tag.number for tag in result[arm].plan.card.tags} for arm in result]
     assert not numbers[0] & numbers[1] and len(numbers[0]) == 4
@@ -200,7 +200,7 @@ def test_a_width_that_differs_from_the_run_is_noted(tmp_path, capsys):
     run = fake_run(tmp_path, frame_texture((8, 8)), width=50)
     assert main(["print", str(run), "--width-mm", "30", "--dpi", "150"]) == 0
     assert "note: the run placed a patch 50 mm wide; one of 30 mm" in capsys.readouterr().err
-    assert write(fake_run(tmp_path, frame_texture((8, 8))), dpi=150).plan.card.patch.width == WIDTH
+    assert write_sheet(fake_run(tmp_path, frame_texture((8, 8))), dpi=150).plan.card.patch.width == WIDTH
 
 
 @pytest.mark.parametrize(
@@ -262,4 +262,4 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, error_
         with monkeypatch.context() as bare:
             bare.setitem(sys.modules, name, None)
             assert 'pip install "viewproof[physical]"' in error_line("print", run, "--dpi", "150")
-    assert math.isclose(write(run, 20, dpi=150).plan.card.patch.height, 20)
+    assert math.isclose(write_sheet(run, 20, dpi=150).plan.card.patch.height, 20)

@@ -9,20 +9,20 @@ import pytest
 
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
-from attacks.physical.detect import LIGHT, detect, to_grey
-from attacks.physical.rectify import POINTS, card_edges, edge_lines, fit, project
+from attacks.physical.detect import LIGHT, detect, grey_picture
+from attacks.physical.rectify import POINTS, card_edges, edge_lines, fit_homography, project
 from attacks.physical.simulation.camera import print_raster
-from attacks.physical.simulation.optics import Lens, sheet
-from attacks.physical.simulation.photographs import photograph
+from attacks.physical.simulation.optics import CameraLens, sheet_light
+from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import (
     PRESETS,
     Shot,
-    draw,
+    draw_shot,
     four_point_homography,
     frame,
     from_shares,
     map_points,
-    view,
+    view_homography,
 )
 from attacks.physical.surface import flattened, ideal_photo
 from attacks.physical.surface_fit import locate, shared_lens
@@ -34,17 +34,19 @@ QUAD = ((0.27, 0.3), (0.73, 0.3), (0.73, 0.76), (0.27, 0.76))
 def place_card(shot):
     """The exact lens and sheet of a photograph."""
     layer = four_point_homography(CARD.patch.corners, map_points(from_shares((64, 64)), QUAD))
-    return Lens(shot.k1, SIZE), sheet(shot, np.asarray(frame(SIZE) @ view(shot)), layer, (CARD.width, CARD.height))
+    return CameraLens(shot.k1, SIZE), sheet_light(
+        shot, np.asarray(frame(SIZE) @ view_homography(shot)), layer, (CARD.width, CARD.height)
+    )
 
 
 def take_photo(shot, texture=40):
     light = print_raster(card_picture(CARD, np.full((8, 8, 3), texture, np.float32), 120), 0)
     scene = np.full((64, 64, 3), 120, np.uint8)
-    return photograph(scene, QUAD, CARD, light, 120, shot, SIZE, np.random.default_rng(0))
+    return take_photograph(scene, QUAD, CARD, light, 120, shot, SIZE, np.random.default_rng(0))
 
 
 def locate_card(made):
-    return locate(to_grey(made.pixels), CARD, detect(made.pixels, CARD).corners)
+    return locate(grey_picture(made.pixels), CARD, detect(made.pixels, CARD).corners)
 
 
 def off(found, made):
@@ -72,7 +74,7 @@ def test_a_sheet_keeps_its_lengths_and_has_its_sag():
 
 
 def test_a_lens_is_that_of_brown():
-    lens = Lens(-0.1, (300, 400))
+    lens = CameraLens(-0.1, (300, 400))
     assert lens.focal == pytest.approx(1.2 * math.hypot(300, 400) / 2)
     right = np.array([[lens.focal, 0.0]])
     np.testing.assert_allclose(lens.project(lens.centre + right), lens.centre + 0.9 * right)
@@ -81,7 +83,7 @@ def test_a_lens_is_that_of_brown():
 def test_a_flat_card_and_a_plain_lens_stay_a_homography():
     result = take_photo(Shot(yaw=15, pitch=-10, blur=0.6))
     match, tags = locate_card(result), detect(result.pixels, CARD).corners
-    plane = fit(CARD, tags)
+    plane = fit_homography(CARD, tags)
     assert match.surface.is_plane and match.tags == plane.tags and not match.flagged
     corners = np.array(CARD.patch.corners)
     np.testing.assert_allclose(match.surface.project(corners), project(plane.homography, corners), atol=1e-8)
@@ -135,8 +137,8 @@ def test_a_hidden_tag_is_extrapolated_from_what_is_near():
 def test_lines_lie_on_edges_of_the_card_wherever_they_are_expected(far, all_of_them):
     """The lower half is expected `far` pixels to the right; an edge that is out of reach gives no line."""
     result = take_photo(Shot(blur=0.6))
-    light, edges = LIGHT[to_grey(result.pixels)], card_edges(CARD, [tag.number for tag in CARD.tags])
-    output = partial(project, fit(CARD, detect(result.pixels, CARD).corners).homography)
+    light, edges = LIGHT[grey_picture(result.pixels)], card_edges(CARD, [tag.number for tag in CARD.tags])
+    output = partial(project, fit_homography(CARD, detect(result.pixels, CARD).corners).homography)
 
     def expected(points):
         points = np.asarray(points, float)
@@ -151,7 +153,7 @@ def test_lines_lie_on_edges_of_the_card_wherever_they_are_expected(far, all_of_t
 def plane_if_flat(tags):
     """The homography of all tags, or one that is far off."""
     try:
-        return fit(CARD, tags).homography
+        return fit_homography(CARD, tags).homography
     except ValueError:
         return np.eye(3)
 
@@ -182,16 +184,16 @@ def test_photographs_of_one_camera_share_its_lens():
 @pytest.mark.slow
 def test_a_known_lens_is_used():
     result = take_photo(Shot(yaw=20, k1=-0.1, blur=0.6))
-    match = locate(to_grey(result.pixels), CARD, detect(result.pixels, CARD).corners, k1=-0.1)
+    match = locate(grey_picture(result.pixels), CARD, detect(result.pixels, CARD).corners, k1=-0.1)
     assert match.surface.k1 == -0.1 and match.lens is None and off(match, result) < 0.25
 
 
 def test_hard_photographs_have_every_factor():
-    shots = [draw(PRESETS["hard"], np.random.default_rng(i)) for i in range(60)]
+    shots = [draw_shot(PRESETS["hard"], np.random.default_rng(i)) for i in range(60)]
     for name in ("k1", "sag", "clutter", "covered", "glare", "sharpen", "local", "detail"):
         values = [getattr(shot, name) for shot in shots]
         assert np.ptp(values) > 0.5 * np.ptp(getattr(PRESETS["hard"], name)), name
-    kind = draw(PRESETS["kind"], np.random.default_rng(3))
+    kind = draw_shot(PRESETS["kind"], np.random.default_rng(3))
     assert kind.k1 == kind.sag == kind.glare == kind.clutter == 0
 
 

@@ -23,7 +23,7 @@ from attacks.physical import photo_report, score
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import file_name
 from attacks.physical.photo_report import merge_stages, ranges
-from attacks.physical.photos import Photo, list_photos, quads, read
+from attacks.physical.photos import PhotoFile, list_photos, quads, read_photo
 from attacks.physical.rectify import Pose, from_corners, pose, project
 from attacks.physical.score import make_judge, predict, score_views, with_poses
 from attacks.physical.views import PlacementRecord, Rerun, photo_view, scene_view
@@ -101,19 +101,19 @@ def single_scores(rows):
 
 def test_intervals_equal_those_of_the_run():
     values, hits = torch.tensor([0.1, 0.5, 0.9, 0.3]), torch.tensor([True, False, True, True])
-    assert score.summary(values, [0, 0, 0, 0], ["a"] * 4) == interval(values[None].double())
+    assert score.photo_summary(values, [0, 0, 0, 0], ["a"] * 4) == interval(values[None].double())
     for rows, clusters in (
         ([0, 0, 0, 1], single_scores([0, 0, 0, 1])),
         ([0, 0, 0, 1], ["a"] * 4),
     ):  # of one cluster: pictures
-        of_two = score.summary(values, rows, clusters)
+        of_two = score.photo_summary(values, rows, clusters)
         assert of_two.mean == pytest.approx(0.4) and (of_two.low, of_two.high) == pytest.approx((0.3, 0.5))
     wilson = scipy.stats.binomtest(3, 4).proportion_ci(method="wilson")
     of_one = score.share(hits, [0] * 4, ["a"] * 4)
     assert of_one == (0.75, pytest.approx(wilson.low), pytest.approx(wilson.high), "interval")
-    gap = score.difference(Interval(0.8, 0.5, 0.9), Interval(0.6, 0.56, 0.63))
+    gap = score.arm_difference(Interval(0.8, 0.5, 0.9), Interval(0.6, 0.56, 0.63))
     assert gap[:3] == pytest.approx((0.2, 0.2 - np.hypot(0.3, 0.03), 0.2 + np.hypot(0.1, 0.04)))
-    assert gap.kind == "interval" and score.difference(of_two, of_one).kind == "range"
+    assert gap.kind == "interval" and score.arm_difference(of_two, of_one).kind == "range"
 
 
 @pytest.mark.parametrize("rows", [[0] * 6, list(range(6))])
@@ -121,7 +121,7 @@ def test_intervals_equal_those_of_the_run():
 def test_equal_photographs_have_an_interval_of_nonzero_width(rows, hit):
     result = score.share(torch.full((6,), hit), rows, single_scores(rows))
     assert result.mean == hit and result.high - result.low > 0.3
-    gap = score.difference(result, Interval(1.0, 1.0, 1.0))
+    gap = score.arm_difference(result, Interval(1.0, 1.0, 1.0))
     assert gap.high - gap.low == pytest.approx(result.high - result.low)
 
 
@@ -147,7 +147,7 @@ def compare_scores(folder, pictures, clusters=PLACES, times=4):
     item = [row for i, row in enumerate(pictures) for _ in range(times * (1 + i % 3))]
     successes = torch.tensor([row < 7 for row in item])
     photos = score.PhotoScores(successes.float() / 2, ~successes, successes, tuple(item))
-    return score.compare(photos, score.digital(folder, 8, sorted({*pictures}), "eot"), clusters, "eot")
+    return score.compare_arms(photos, score.digital(folder, 8, sorted({*pictures}), "eot"), clusters, "eot")
 
 
 @pytest.fixture
@@ -191,9 +191,9 @@ def test_a_range_is_not_printed_as_an_interval(successes):
 
 def test_every_photograph_has_its_own_file():
     names = "a/b.jpg a-b.jpg a--b.jpg a/b.png a-b.png b.jpg b.jpg.png b.png b.PNG c.d.png"
-    result = [file_name(Photo(Path(name), name, 0)) for name in names.split()]
+    result = [file_name(PhotoFile(Path(name), name, 0)) for name in names.split()]
     assert len(set(result)) == len(result) and all(name.endswith(".png") for name in result)
-    assert file_name(Photo(Path("x"), "a/street--03.png", 0)) == "a/street--03.png"
+    assert file_name(PhotoFile(Path("x"), "a/street--03.png", 0)) == "a/street--03.png"
 
 
 def test_a_photograph_is_matched_to_its_picture_by_name(tmp_path):
@@ -223,9 +223,9 @@ def test_photographs_are_read_like_the_pictures_of_the_run(tmp_path):
     Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=exif)
     Image.fromarray(pixels).convert("LA").save(tmp_path / "b.png")
     Image.fromarray(pixels).save(tmp_path / "c.png", transparency=tuple(map(int, pixels[3, 4])))
-    assert (read(tmp_path / "c.png")[3, 4] == 255).all()
+    assert (read_photo(tmp_path / "c.png")[3, 4] == 255).all()
     for name in ("a.jpg", "b.png", "c.png"):
-        assert np.array_equal(read(tmp_path / name), to_bytes(load_image(tmp_path / name)[0]))
+        assert np.array_equal(read_photo(tmp_path / name), to_bytes(load_image(tmp_path / name)[0]))
 
 
 @pytest.mark.parametrize("tag", [0x0100, 0x011A, 0x0154])
@@ -238,13 +238,13 @@ def test_a_text_in_the_exif_where_a_number_belongs_changes_no_pixel(tmp_path, ta
     (tmp_path / "a.jpg").write_bytes(corrupt)
     with Image.open(buffer) as picture:
         expected = np.rot90(np.asarray(picture), -1)
-    assert np.array_equal(read(tmp_path / "a.jpg"), expected)
+    assert np.array_equal(read_photo(tmp_path / "a.jpg"), expected)
     assert np.array_equal(to_bytes(load_image(tmp_path / "a.jpg")[0]), expected)
 
 
 def test_a_quad_longer_than_the_name_of_a_file_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"`--quad` must be eight numbers") as error_line:
-        quads("0,0," * 3000 + "x", [Photo(Path("a.jpg"), "a.jpg", 0)])
+        quads("0,0," * 3000 + "x", [PhotoFile(Path("a.jpg"), "a.jpg", 0)])
     assert len(str(error_line.value)) < 300
 
 
@@ -256,7 +256,7 @@ def test_whatever_pillow_raises_refuses_one_photograph_in_one_line(tmp_path, mon
     Image.new("RGB", (4, 3)).save(tmp_path / "a.png")
     monkeypatch.setattr(Image.Image, "getexif", getexif)
     with pytest.raises(ValueError, match=rf"cannot be read \({type(error).__name__}: {error}\)"):
-        read(tmp_path / "a.png")
+        read_photo(tmp_path / "a.png")
 
 
 SIZE = (48, 64)

@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from scripts.benchmarks import commands, engine, estimator, memory, peers, transforms
-from scripts.benchmarks.case import PIPELINE, Case
+from scripts.benchmarks.case import PIPELINE, GradientCase
 from scripts.benchmarks.contest import Contestant, Setting
 from scripts.benchmarks.table import MISSING
-from scripts.benchmarks.timing import compare, photograph
+from scripts.benchmarks.timing import astronaut, median_seconds
 from transforms import Compose, Sobol
 
 
 def test_every_contestant_runs_once_a_round_in_changing_order():
     calls = []
     runs = {name: (lambda name=name: calls.append(name)) for name in "abc"}
-    medians = compare(runs, rounds=6)
+    medians = median_seconds(runs, rounds=6)
     rounds = [tuple(calls[i : i + 3]) for i in range(0, len(calls), 3)]
     assert len(rounds) == 7 and all(sorted(turn) == ["a", "b", "c"] for turn in rounds)
     assert len(set(rounds)) > 1
@@ -63,8 +63,8 @@ def case():
         layers = [nn.Conv2d(3, 8, 5, 2), nn.Tanh(), nn.Conv2d(8, 8, 5, 2), nn.Tanh(), nn.Flatten()]
         return nn.Sequential(*layers, nn.Linear(8 * 9 * 9, 16)).eval()
 
-    frozen, image = network().requires_grad_(False), 0.1 + 0.8 * photograph(48)
-    return Case(image, Sobol()(6, PIPELINE.dims, seed=0), frozen, network(), frozen(image))
+    frozen, image = network().requires_grad_(False), 0.1 + 0.8 * astronaut(48)
+    return GradientCase(image, Sobol()(6, PIPELINE.dims, seed=0), frozen, network(), frozen(image))
 
 
 def two_resamples(image, u):
@@ -92,13 +92,13 @@ DECISION = engine.Decision(layout="channels_last", precision="float32", fold=Fal
 
 def test_our_gradient_is_that_of_one_graph(case):
     reference = expected(case, PIPELINE)
-    torch.testing.assert_close(engine.ours(case, DECISION)(), reference, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(engine.our_step(case, DECISION)(), reference, rtol=1e-4, atol=1e-6)
     other = expected(case, lambda leaf, u: PIPELINE(leaf, u.roll(1, 1)))
     assert cosine(other, reference) < 0.9  # other views give another gradient
 
 
 def test_auto_uses_the_search_of_the_engine(case):
-    assert engine.decide(case).measurements[0].taken
+    assert engine.decision_of_auto(case).measurements[0].taken
 
 
 def test_the_bare_encoder_sees_the_same_views(case):
@@ -131,7 +131,7 @@ def test_gradient_of_each_peer_equals_ours(name, case):
 def test_classifier_loss_of_peers_equals_the_cosine_loss(case):
     views, first = PIPELINE(case.image, case.u), torch.zeros(6, dtype=torch.long)
     cosines = F.cosine_similarity(case.frozen(views), case.anchor, dim=1)
-    logs, linear = (model(case.frozen, case.anchor)(views) for model in (peers.LogProbabilities, peers.Linear))
+    logs, linear = (model(case.frozen, case.anchor)(views) for model in (peers.LogProbabilities, peers.CosineLogit))
     torch.testing.assert_close(F.cross_entropy(logs, first, reduction="none"), 2 - cosines)
     torch.testing.assert_close(linear, torch.stack([cosines, 0 * cosines], 1))
 
@@ -147,7 +147,9 @@ def in_this_process(monkeypatch):
 def test_engine_tables_give_all_ratios(monkeypatch, in_this_process):
     kornia = {"kornia, one graph": peers.PEERS["kornia, one graph"]}
     monkeypatch.setattr(engine, "PEERS", kornia | {"absent": Contestant("no_such_module", None)})
-    monkeypatch.setattr(engine, "decide", lambda question: engine.Choice(DECISION, ()))  # measured elsewhere
+    monkeypatch.setattr(
+        engine, "decision_of_auto", lambda question: engine.Choice(DECISION, ())
+    )  # measured elsewhere
     time, room = engine.run(rounds=1, arch=["pocket"], views=2)
     for table in (time, room):
         assert list(table.rows) == [engine.BARE, engine.BARE32, engine.FLOAT32, engine.AUTO, *kornia, "absent"]
@@ -187,7 +189,7 @@ def test_estimator_measures_a_known_covariance(monkeypatch):
         grad = torch.stack([torch.ones(len(u)), spread * math.sqrt(12) * (u[:, 0] - 0.5)], 1).mean(0)
         return SimpleNamespace(grad=grad)
 
-    monkeypatch.setattr(Case, "estimate", estimate_of_known_covariance)
+    monkeypatch.setattr(GradientCase, "estimate", estimate_of_known_covariance)
     monkeypatch.setattr(estimator, "VIEWS", (4, 16))
     cosines, ratios, doubts, noise = estimator.run(rounds=400, reference=1024)
     assert noise.rows["Uniform"] == pytest.approx((spread**2,) * 2, rel=0.2)

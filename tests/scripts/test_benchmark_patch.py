@@ -12,18 +12,18 @@ from attacks.objectives import InfoNCE
 from scripts.benchmarks import patch
 from scripts.benchmarks.case import gallery_case
 from scripts.benchmarks.contest import OURS, Contestant, Setting
-from scripts.benchmarks.patch import CONTESTANTS, Cell, Job, ToGallery, moving_patch, work
-from scripts.benchmarks.patch_case import GROUPS, SCENES, SIZE, Anywhere, Askew, Ranges, question
+from scripts.benchmarks.patch import CONTESTANTS, PatchCell, PatchJob, ToGallery, moving_patch, patch_outcome
+from scripts.benchmarks.patch_case import GROUPS, SCENES, SIZE, Anywhere, Askew, PatchRanges, patch_task
 from scripts.benchmarks.peers import LogProbabilities
 from transforms.sampling.homography import invert, transform
 
 SQUARE = torch.tensor([[[-1.0, -1], [1, -1], [1, 1], [-1, 1]]], dtype=torch.float64)
-CELL = Cell(True, Ranges((0.5, 0.8)))
+CELL = PatchCell(True, PatchRanges((0.5, 0.8)))
 
 
 @pytest.fixture(scope="module")
 def task():
-    return question(1, True, Ranges((0.5, 0.8), distortion=0.2), 2)
+    return patch_task(1, True, PatchRanges((0.5, 0.8), distortion=0.2), 2)
 
 
 def test_patch_is_placed_as_documented_by_art():
@@ -49,7 +49,7 @@ def test_a_distorted_patch_has_its_corners_moved_inward():
 @pytest.mark.filterwarnings("ignore")  # raised by the libraries
 def test_both_renderers_show_a_patch_in_the_same_place(task, monkeypatch):
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
-    task = replace(task, ranges=Ranges((0.5, 0.8)))
+    task = replace(task, ranges=PatchRanges((0.5, 0.8)))
     attack_of_art, _, _ = moving_patch(task, Setting(1.0, 1), "Adam")
     u = torch.rand(SCENES, 4)
     texture = F.interpolate(torch.rand(1, 3, 6, 6), (48, 48), mode="bilinear")
@@ -66,7 +66,7 @@ def test_both_renderers_show_a_patch_in_the_same_place(task, monkeypatch):
 
 @pytest.mark.slow
 def test_groups_share_neither_scenes_nor_targets():
-    names, tasks = gallery_case(SIZE)[1].names, [question(group, True, Ranges(), 1) for group in range(GROUPS)]
+    names, tasks = gallery_case(SIZE)[1].names, [patch_task(group, True, PatchRanges(), 1) for group in range(GROUPS)]
     rows, targets = (
         torch.cat([task_of_group.rows for task_of_group in tasks]),
         [task_of_group.target for task_of_group in tasks],
@@ -81,7 +81,7 @@ def test_a_view_succeeds_if_the_target_is_nearest(task):
     cosine, success = task.judgement(target)
     torch.testing.assert_close(cosine, torch.ones(SCENES, 1))
     assert success.all() and not task.judgement(task.image)[1].any()
-    direction = question(1, False, Ranges(), 1)
+    direction = patch_task(1, False, PatchRanges(), 1)
     assert direction.judgement(target)[1].all() and not direction.judgement(direction.image)[1].any()
 
 
@@ -113,7 +113,7 @@ def test_too_many_groups_are_refused():
 @pytest.mark.parametrize("targeted", [True, False])
 def test_our_attack_spends_its_budget(monkeypatch, targeted):
     monkeypatch.setattr(patch, "CONTESTANTS", {OURS: CONTESTANTS[OURS]})  # one renderer is enough
-    outcome = work(Job(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default, 4, 2))
+    outcome = patch_outcome(PatchJob(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default, 4, 2))
     assert outcome.gradients == 4
     assert outcome.success.shape == outcome.cosine.shape == (1, SCENES, 2)
 
@@ -126,7 +126,9 @@ def test_art_spends_the_same_budget_and_moves_in_the_right_direction(name, loss)
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
     for targeted in (True, False):
         cell = CELL._replace(targeted=targeted)
-        strong, weak = (work(Job(cell, 1, name, Setting(step, 4, loss=loss), 16, 8)) for step in (0.1, 1e-6))
+        strong, weak = (
+            patch_outcome(PatchJob(cell, 1, name, Setting(step, 4, loss=loss), 16, 8)) for step in (0.1, 1e-6)
+        )
         assert strong.gradients == 16
         better = (strong.cosine - weak.cosine).mean()
         assert better > 0.02 if targeted else better < -0.02
@@ -147,15 +149,15 @@ def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
     }
     monkeypatch.setattr(patch, "CONTESTANTS", fake)
     monkeypatch.setattr(patch, "TUNING_VIEWS", 2)
-    groups, cell = [], Cell(False, Ranges((0.2, 0.4)))
-    monkeypatch.setattr(patch, "question", lambda group, *rest: groups.append(group) or question(group, *rest))
-    success, cosine = patch.comparison(cell, 1, 2, 2)
+    groups, cell = [], PatchCell(False, PatchRanges((0.2, 0.4)))
+    monkeypatch.setattr(patch, "patch_task", lambda group, *rest: groups.append(group) or patch_task(group, *rest))
+    success, cosine = patch.compare_patches(cell, 1, 2, 2)
     assert groups == [0, 0, 0] + 3 * [1, 2]
     for table in (success, cosine):
         assert list(table.rows) == [OURS, "other", "other, tuned", "absent"] and table.rows["absent"] in str(table)
         mine, other = table.rows[OURS], table.rows["other"]
         assert mine[1] is None and mine[2:] == (0, 0, 0)
         assert other[2] == pytest.approx(other[0] - mine[0], abs=1e-6) and other[3] <= other[2] <= other[4]
-    first = [work(Job(cell, 0, "other", setting, 1, patch.TUNING_VIEWS)) for setting in grid]
+    first = [patch_outcome(PatchJob(cell, 0, "other", setting, 1, patch.TUNING_VIEWS)) for setting in grid]
     best = max(range(3), key=lambda i: (float(first[i].success.mean()), -float(first[i].cosine.mean())))
     assert any(note.startswith(f"other, tuned: {grid[best]}") for note in success.notes)

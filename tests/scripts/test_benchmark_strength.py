@@ -12,9 +12,25 @@ from attacks import L2, Linf
 from scripts.benchmarks import strength, strength_case
 from scripts.benchmarks.contest import OURS, Counting, Setting
 from scripts.benchmarks.peers import eotpgd
-from scripts.benchmarks.strength import ALL_PEERS, Cell, Comparison, Job, Outcome, overview, work
-from scripts.benchmarks.strength_case import BALLS, CentredEncoder, held_out, network, pictures, random_encoder, task
-from scripts.benchmarks.strength_peers import CONTESTANTS, LINF_ATTACKS, NewView, by_hand, cosines, gradients
+from scripts.benchmarks.strength import (
+    ALL_PEERS,
+    CellResult,
+    StrengthCell,
+    StrengthJob,
+    StrengthOutcome,
+    cell_table,
+    strength_outcome,
+)
+from scripts.benchmarks.strength_case import (
+    BALLS,
+    CentredEncoder,
+    network,
+    random_encoder,
+    strength_bank,
+    strength_pictures,
+    task,
+)
+from scripts.benchmarks.strength_peers import CONTESTANTS, LINF_ATTACKS, NewView, by_hand, gradients, task_cosines
 from transforms import Affine, Brightness, Compose
 
 #: Among them no view is the picture itself, so that an attack can start there.
@@ -31,7 +47,7 @@ def tiny():
 
 def question(ball="linf8", evals=16, views=ROTATIONS, **changes):
     """Eight pictures away from black and white: some libraries average over a batch, and a power of two is exact."""
-    images = 0.1 + 0.8 * pictures(8, "table")
+    images = 0.1 + 0.8 * strength_pictures(8, "table")
     return replace(task(tiny(), images, ball, views, evals, 0), **changes)
 
 
@@ -51,7 +67,7 @@ def test_an_attack_spends_its_budget_and_stays_in_the_ball(name, ball, views):
     limit = 8 * 16 * 11 / 9 if name == OURS else 8 * 16  # it chooses an iterate by further forward passes
     assert problem.counter.gradients == 8 * 16 <= problem.counter.forwards <= limit
     assert problem.ball.norm(attacked_images - problem.image).max() <= problem.eps * 1.001
-    bank = held_out(ROTATIONS, 16, "table")
+    bank = strength_bank(ROTATIONS, 16, "table")
     assert problem.score(attacked_images, bank).mean() < problem.score(problem.image, bank).mean()
 
 
@@ -79,7 +95,7 @@ def test_mifgsm_by_hand_equals_torchattacks():
 
     class Model(nn.Module):
         def forward(self, images):
-            mean = cosines(problem, NewView(problem), images, 1)[0]
+            mean = task_cosines(problem, NewView(problem), images, 1)[0]
             return torch.stack([mean, torch.full_like(mean, 30)], 1)  # its cross-entropy is 30 less the cosine
 
     attack = module.MIFGSM(Model().eval(), eps=8 / 255, alpha=2 / 255, steps=16, decay=1.0)
@@ -132,16 +148,16 @@ def test_only_completed_backward_passes_are_counted():
 
 @pytest.mark.slow
 def test_settings_are_chosen_on_other_pictures_and_views():
-    attacked_images, screen_pictures = pictures(12, "table"), pictures(12, "screen")
+    attacked_images, screen_pictures = strength_pictures(12, "table"), strength_pictures(12, "screen")
     assert len(attacked_images) == 12 and len(screen_pictures) == strength_case.SCREEN_PICTURES
     assert not (attacked_images[:, None] == screen_pictures[None]).flatten(2).all(2).any()
-    table_points, other = held_out(ROTATIONS, 16, "table").u, held_out(ROTATIONS, 16, "screen").u
+    table_points, other = strength_bank(ROTATIONS, 16, "table").u, strength_bank(ROTATIONS, 16, "screen").u
     assert not (table_points[:, None] == other[None]).all(2).any()
 
 
 @pytest.mark.parametrize("ball", [Linf(8 / 255), L2(1.0)])
 def test_scored_picture_is_an_8_bit_file_within_the_ball(ball):
-    images = pictures(2, "table")
+    images = strength_pictures(2, "table")
     problem = replace(task(tiny(), images, "linf8", ROTATIONS, 4, 0), ball=ball)
     wild = problem.file(images + torch.randn_like(images))
     assert ball.norm(wild - images).max() <= ball.reach * (1 + 1e-4)
@@ -153,7 +169,7 @@ def test_scored_picture_is_an_8_bit_file_within_the_ball(ball):
 @pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "vit_tiny"])
 def test_an_encoder_without_training_can_be_moved_when_centred(arch, tmp_path):
     """Less their mean, and with batch norm's statistics of pictures, the embeddings no longer have cosines near 1."""
-    images, centred_encoder = pictures(8, "table"), network(arch, tmp_path)
+    images, centred_encoder = strength_pictures(8, "table"), network(arch, tmp_path)
     assert isinstance(centred_encoder, CentredEncoder) and not any(
         entry.training for entry in centred_encoder.modules()
     )
@@ -166,21 +182,21 @@ def test_an_encoder_without_training_can_be_moved_when_centred(arch, tmp_path):
         assert likeness(centred_encoder(images)) < min(0.5, likeness(random_encoder(arch)(images)))
 
 
-CELL = Cell("pocket", "di", "linf8", 16)
+CELL = StrengthCell("pocket", "di", "linf8", 16)
 
 
 @pytest.fixture
 def job(tmp_path):
-    return Job(CELL, OURS, Setting(0, 1), "table", 0, 4, 2, 8, tmp_path)
+    return StrengthJob(CELL, OURS, Setting(0, 1), "table", 0, 4, 2, 8, tmp_path)
 
 
 def test_finished_job_is_not_run_again(job, monkeypatch):
-    first = work(job)
+    first = strength_outcome(job)
     assert first.gradients == 2 * 4 and len(first.cosine) == 2 and job.file.exists()
     monkeypatch.setattr(strength, "CONTESTANTS", {})  # whatever would run fails
-    assert work(job) == first
+    assert strength_outcome(job) == first
     with pytest.raises(KeyError):
-        work(replace(job, seed=1))
+        strength_outcome(replace(job, seed=1))
 
 
 @pytest.mark.slow
@@ -207,11 +223,11 @@ def comparison(**means):
     """Contestants whose pictures lie evenly round a mean, each with its own pattern."""
 
     def outcome(mean, k):
-        return Outcome(tuple(mean + 0.01 * math.sin(k + i) for i in range(20)), 1, 0, 1.0)
+        return StrengthOutcome(tuple(mean + 0.01 * math.sin(k + i) for i in range(20)), 1, 0, 1.0)
 
     outcomes = {name: [outcome(mean, k)] for k, (name, mean) in enumerate(means.items())}
     peers = {name: Setting(0.1, 1) for name in means if name != OURS}
-    return Comparison(Cell("pocket", "di", "linf8", 64), peers, outcomes, {})
+    return CellResult(StrengthCell("pocket", "di", "linf8", 64), peers, outcomes, {})
 
 
 @pytest.mark.parametrize(
@@ -225,12 +241,12 @@ def comparison(**means):
 def test_verdict_is_on_every_peer(means, verdict):
     entry = comparison(**means)
     assert (entry.verdict, entry.best) == (verdict, "a")
-    table = strength.summary([entry, comparison(ours=0.1, a=0.2)])
+    table = strength.verdict_table([entry, comparison(ours=0.1, a=0.2)])
     assert table.rows[ALL_PEERS][:3] == tuple(
         float(name == verdict) + (name == "lowest") for name in ("lowest", "level", "beaten")
     )
     assert table.rows["a"][:3] == table.rows[ALL_PEERS][:3] and table.rows["b"][:3] == (1, 0, 0)
-    assert f"{entry.cell}: {verdict}" in "\n".join(overview([entry]).notes)
+    assert f"{entry.cell}: {verdict}" in "\n".join(cell_table([entry]).notes)
 
 
 def test_interval_is_over_pictures_not_over_seeds():

@@ -34,7 +34,7 @@ def script(monkeypatch):
 @pytest.mark.parametrize("kind", ["lowest", "newest", "candidate"])
 def test_tests_run_in_a_temporary_environment_of_the_given_kind(script, kind, capsys):
     module, commands = script
-    assert module.check(kind, ["-n", "2", "tests/run/test_run.py"]) == 3  # the exit code of pytest
+    assert module.check_pins(kind, ["-n", "2", "tests/run/test_run.py"]) == 3  # the exit code of pytest
     venv, solve_command, installed, ours, tests = commands
     assert ("lowest-direct" in solve_command) == (kind == "lowest")
     assert (solve_command[-1].endswith("also.txt")) == (

@@ -13,16 +13,16 @@ def test_the_rehearsal_runs_every_step(tmp_path, capsys):
     assert gpu_check.main(["--device", "cpu", "--out", str(tmp_path / "out")]) == 0
     summary = (tmp_path / "out" / "summary.md").read_text()
     assert [line.split(":")[0] for line in summary.splitlines() if ": done, " in line] == [
-        step.name for step in gpu_check.steps("cpu", tmp_path)
+        step.name for step in gpu_check.gpu_steps("cpu", tmp_path)
     ]
     assert capsys.readouterr().out.count(": done, ") == 4
 
 
 def test_a_step_that_fails_or_lasts_is_named(tmp_path):
-    failed = gpu_check.Step("bad", 60, ("-c", "print('why'); raise SystemExit(3)"))
+    failed = gpu_check.GpuStep("bad", 60, ("-c", "print('why'); raise SystemExit(3)"))
     good, part = gpu_check.ran(failed, tmp_path)
     assert not good and "failed with status 3" in part and "why" in part
-    late = gpu_check.Step("late", 1, ("-c", "import time; time.sleep(30)"))
+    late = gpu_check.GpuStep("late", 1, ("-c", "import time; time.sleep(30)"))
     assert "stopped after 1 s" in gpu_check.ran(late, tmp_path)[1]
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from attacks.data import gallery
 from scripts.pocket import training
-from scripts.pocket.procedural import SIDE, render
+from scripts.pocket.procedural import SIDE, render_procedural
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,7 +68,7 @@ def test_cells_of_a_picture_do_not_overlap_and_are_parts_of_it(monkeypatch):
 
 @pytest.mark.slow
 def test_a_batch_has_cells_of_the_asked_number_size_and_contrast():
-    pictures = torch.from_numpy(np.stack([render((0, i)) for i in range(12)]))
+    pictures = torch.from_numpy(np.stack([render_procedural((0, i)) for i in range(12)]))
     batch = training.Cells(pictures, torch.Generator().manual_seed(0)).batch(40)
     assert batch.shape == (40, 3, training.SIDE, training.SIDE)
     assert batch.min() >= 0 and batch.max() <= 1
@@ -77,7 +77,7 @@ def test_a_batch_has_cells_of_the_asked_number_size_and_contrast():
 
 @pytest.mark.slow
 def test_a_procedural_picture_depends_on_its_seed_alone():
-    picture, second, other = render((3, 1)), render((3, 1)), render((3, 2))
+    picture, second, other = render_procedural((3, 1)), render_procedural((3, 1)), render_procedural((3, 2))
     assert picture.shape == (SIDE, SIDE, 3) and picture.dtype == np.uint8
     assert (picture == second).all() and (picture != other).mean() > 0.5
 
@@ -90,5 +90,5 @@ def test_training_reads_no_photograph(monkeypatch):
     monkeypatch.setattr(gallery, "photographs", refuse_photograph)
     monkeypatch.setattr(gallery, "load_image", refuse_photograph)
     monkeypatch.setattr(Image, "open", refuse_photograph)
-    pictures = torch.from_numpy(np.stack([render((0, i)) for i in range(6)]))
+    pictures = torch.from_numpy(np.stack([render_procedural((0, i)) for i in range(6)]))
     training.train(training.Cells(pictures, torch.Generator().manual_seed(0)), steps=2, batch=8, seed=0)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.data.gallery import spread
+from attacks.data.gallery import evenly
 from attacks.evaluation.clusters import Row, Sample
 from attacks.experiment.bench import Bench
 from attacks.experiment.cost import Meter
@@ -76,7 +76,7 @@ def sample_of(bench: Bench, rows: Sequence[int], count: int) -> Sample:
     """`count` of the pictures `rows`, or all, spread evenly over their clusters."""
     queries = bench.study.queries
     clusters = [queries.clusters[row] for row in rows]
-    some = [rows[i] for i in spread(clusters, min(count, len(rows)))]
+    some = [rows[i] for i in evenly(clusters, min(count, len(rows)))]
     names, clusters = ([column[row] for row in some] for column in (queries.names, queries.clusters))
     return Sample(torch.tensor(some), tuple(names), tuple(clusters))
 

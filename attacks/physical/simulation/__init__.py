@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, encode_jpeg, print_raster
-from attacks.physical.simulation.photographs import MM, photograph
-from attacks.physical.simulation.shots import Ranges, draw
+from attacks.physical.simulation.photographs import MM, take_photograph
+from attacks.physical.simulation.shots import Ranges, draw_shot
 from attacks.physical.views import read_placement, read_sheet
 from attacks.runtime.files import write_bytes, write_json
 
@@ -26,7 +26,7 @@ MOST_PIXELS = 89_000_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Subject:
+class SimulatedSubject:
     """The printed card of a run, and its pictures: name, file and quads of each."""
 
     id: str
@@ -79,8 +79,10 @@ def simulate(
         picture, path, quads = subject.pictures[index % len(subject.pictures)]
         quad = index // len(subject.pictures) % len(quads)
         rng = np.random.default_rng((seed, index))
-        shot = dataclasses.replace(draw(ranges, rng), k1=lens)
-        shot_picture = photograph(_read(path), quads[quad], subject.card, subject.ink, subject.dpi, shot, size, rng)
+        shot = dataclasses.replace(draw_shot(ranges, rng), k1=lens)
+        shot_picture = take_photograph(
+            _read(path), quads[quad], subject.card, subject.ink, subject.dpi, shot, size, rng
+        )
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
         write_bytes(files[-1], encode_jpeg(shot_picture.pixels, shot.quality))
         corners = {f"{name}_px": getattr(shot_picture, name) for name in ("patch", "card", "tags", "scene")}
@@ -101,7 +103,7 @@ def simulate(
     return files
 
 
-def _subject(run: Path, strength: float) -> Subject:
+def _subject(run: Path, strength: float) -> SimulatedSubject:
     if not run.is_dir():
         raise FileNotFoundError(f"run directory `{run}` does not exist")
     if not (run / "placement.json").is_file():
@@ -124,7 +126,7 @@ def _subject(run: Path, strength: float) -> Subject:
         for side, length in zip(pixels.shape, (card.height, card.width), strict=False)
     ):
         raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
-    return Subject(record.id, card, print_raster(pixels, strength), dpi, pictures)
+    return SimulatedSubject(record.id, card, print_raster(pixels, strength), dpi, pictures)
 
 
 def _read(path: Path) -> NDArray[np.uint8]:

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.physical.simulation.optics import Warp
+from attacks.physical.simulation.optics import LensWarp
 from attacks.physical.simulation.shots import Matrix, Points, Shot, map_points
 
 Pixels = NDArray[Any]  # (h,w,channels) of light in float32; 1 saturates
@@ -68,7 +68,12 @@ def enlarge(picture: NDArray[np.uint8], side: int) -> Pixels:
 
 
 def render(
-    scene: Pixels, scene_at: Matrix, card: Pixels, card_at: Matrix, size: tuple[int, int], warp: Warp | None = None
+    scene: Pixels,
+    scene_at: Matrix,
+    card: Pixels,
+    card_at: Matrix,
+    size: tuple[int, int],
+    warp: LensWarp | None = None,
 ) -> Pixels:
     """The light on the pixels of a photograph of `size` (height, width).
 

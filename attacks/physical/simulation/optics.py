@@ -15,7 +15,7 @@ FOCAL = 1.2
 
 
 @dataclass(frozen=True, eq=False)
-class Lens:
+class CameraLens:
     """Radial distortion (Brown 1966, as in OpenCV): a point at the radius r of an ideal photograph is seen at
     r (1 + k1 r^2), r = 1 at the focal length of a telephone's main camera. Of a photograph of `size` (height,
     width)."""
@@ -112,10 +112,10 @@ class Sheet:
 
 
 @dataclass(frozen=True, eq=False)
-class Warp:
+class LensWarp:
     """A lens, and a card whose raster has dots of `dot` mm."""
 
-    lens: Lens
+    lens: CameraLens
     sheet: Sheet
     dot: float
 
@@ -136,7 +136,7 @@ class Warp:
         return self.lens.project(self.sheet.project(outline))
 
 
-def sheet(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, float]) -> Sheet:
+def sheet_light(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, float]) -> Sheet:
     """The card of `size` (width, height) in mm as it lies in a photograph. Curled, it touches the scene with its
     edges or with its middle, and lies about where it would lie flat.
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, add_noise, blurred, develop, enlarge, lit, render
-from attacks.physical.simulation.optics import Lens, Warp, sheet
+from attacks.physical.simulation.optics import CameraLens, LensWarp, sheet_light
 from attacks.physical.simulation.shots import (
     Matrix,
     Points,
@@ -19,7 +19,7 @@ from attacks.physical.simulation.shots import (
     frame,
     from_shares,
     map_points,
-    view,
+    view_homography,
 )
 
 MM = 25.4  # an inch
@@ -91,7 +91,7 @@ class Photograph:
     scene: list[list[float]]
 
 
-def photograph(
+def take_photograph(
     scene: NDArray[np.uint8],
     quad: Any,
     card: Card,
@@ -115,11 +115,11 @@ def photograph(
         ValueError: the quad is not convex, or a corner of the card lies behind the camera.
     """
     plane = from_shares((scene.shape[0], scene.shape[1]))
-    eye = np.asarray(frame(size) @ view(shot))  # from the scene to the photograph
+    eye = np.asarray(frame(size) @ view_homography(shot))  # from the scene to the photograph
     plane_view, placement = eye[:, [0, 1, 3]], four_point_homography(card.patch.corners, map_points(plane, quad))
     edge = ((0, 0), (card.width, 0), (card.width, card.height), (0, card.height))
     map_points(plane_view @ placement, edge)  # raises before anything is rendered
-    lens, paper = Lens(shot.k1, size), sheet(shot, eye, placement, (card.width, card.height))
+    lens, paper = CameraLens(shot.k1, size), sheet_light(shot, eye, placement, (card.width, card.height))
     ends = lens.project(map_points(plane_view @ plane, SHARES))
     light = add_objects(enlarge(scene, min(size)), shot)
     picture = render(
@@ -128,7 +128,7 @@ def photograph(
         ink,
         plane_view @ placement @ _from_pixels(MM / dpi, MM / dpi),
         size,
-        Warp(lens, paper, MM / dpi) if shot.k1 or shot.sag else None,
+        LensWarp(lens, paper, MM / dpi) if shot.k1 or shot.sag else None,
     )
     picture = add_disturbances(picture, lens.project(paper.project(np.array(edge, np.float64))), shot)
     picture = add_noise(blurred(lit(picture, shot), shot), shot, rng)

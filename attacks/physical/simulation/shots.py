@@ -48,7 +48,7 @@ class Ranges:
         motion: length of the motion blur in pixels, in any direction.
         shot, read: the noise has the variance `shot` x light + `read`^2; 1 is the light that saturates.
         quality: of the JPEG file, whole numbers.
-        k1: of the lens, see `optics.Lens`.
+        k1: of the lens, see `optics.CameraLens`.
         sag: how high the curled card rises, as a share of its width: in its middle, or, negative, at its edges.
         clutter: objects that lie in the scene round the card, whole numbers.
         covered: share of the card under an object across its edge.
@@ -164,7 +164,7 @@ WHOLE = ("quality", "clutter", "seed")
 SEPARATE_FIELD = "k1"
 
 
-def draw(ranges: Ranges, rng: np.random.Generator) -> Shot:
+def draw_shot(ranges: Ranges, rng: np.random.Generator) -> Shot:
     """Draw the parameters of a photograph. Always takes the same number of values from `rng`; those from `k1` on come
     from a child of it, so that the others do not depend on them."""
     bounds = vars(ranges) | {"right": ranges.shift, "down": ranges.shift, "brighter": (0, 360), "along": (0, 180)}
@@ -179,7 +179,7 @@ def draw(ranges: Ranges, rng: np.random.Generator) -> Shot:
     return Shot(**values | {name: round(values[name]) for name in WHOLE})
 
 
-def view(shot: Shot) -> Matrix:
+def view_homography(shot: Shot) -> Matrix:
     """(3,4) from the scene's plane and the height over it, (x, y, height, 1), to the photograph, both in the stage
     frame: turn and magnify about the centre, shift, tilt, move the corners."""
     angle, size = math.radians(shot.degrees), shot.scale
@@ -189,8 +189,8 @@ def view(shot: Shot) -> Matrix:
     return np.asarray(four_point_homography(SQUARE, corners) @ _tilt(shot) @ flat)
 
 
-def pose(shot: Shot) -> Matrix:
-    return view(shot)[:, [0, 1, 3]]
+def camera_pose(shot: Shot) -> Matrix:
+    return view_homography(shot)[:, [0, 1, 3]]
 
 
 def _tilt(shot: Shot) -> Matrix:
