@@ -77,10 +77,10 @@ def comparison_pictures(run: Path, photos: Path) -> dict[str, Image.Image]:
     score_rows = [photo["photo"] for photo in entries]
     sheet = next(path for name in ("sheet.png", "sheet-1.png") if (path := run / "print" / name).is_file())
     with Image.open(run / "photos" / "overview.png") as file:
-        whole = file.convert("RGB")
-    columns, rows = min(COLUMNS, whole.width // CELL[0]), min(ROWS, whole.height // CELL[1])
-    overview = whole.crop((0, 0, columns * CELL[0], rows * CELL[1]))
-    part = whole.crop((0, 0, min(2, columns) * CELL[0], rows * CELL[1]))
+        grid = file.convert("RGB")
+    columns, rows = min(COLUMNS, grid.width // CELL[0]), min(ROWS, grid.height // CELL[1])
+    overview = grid.crop((0, 0, columns * CELL[0], rows * CELL[1]))
+    part = grid.crop((0, 0, min(2, columns) * CELL[0], rows * CELL[1]))
     first = [picture_of_height(photos / name, 360) for name in score_rows[:2]]
     height = part.height
     return {

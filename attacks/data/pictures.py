@@ -252,8 +252,8 @@ def _read_entry(entry: Entry, size: int, index: PictureIndex | None) -> _Reading
         at = first_stamp if index is not None and stamp(entry.path) == first_stamp else None
     except Exception as error:  # Pillow's errors for broken files have no common base class
         return error
-    whole = (image.shape[2], image.shape[1])
-    return _Reading(IndexRecord(digest(cut), whole, tuple(notes)), at, torch.from_numpy(to_bytes(cut)))
+    full_size = (image.shape[2], image.shape[1])
+    return _Reading(IndexRecord(digest(cut), full_size, tuple(notes)), at, torch.from_numpy(to_bytes(cut)))
 
 
 def _levels(levels: Tensor) -> Tensor:

@@ -62,8 +62,8 @@ def read_vectors(path: str | Path) -> Vectors:
     for start in range(0, len(array), BLOCK):
         block = np.ascontiguousarray(array[start : start + BLOCK])
         digest.update(block.data)
-        whole = np.abs(block).max(1) >= np.finfo(array.dtype).tiny  # below, digits are lost
-        if not (good := has_direction(torch.from_numpy(block)).numpy() & whole).all():
+        is_normal = np.abs(block).max(1) >= np.finfo(array.dtype).tiny  # below, digits are lost
+        if not (good := has_direction(torch.from_numpy(block)).numpy() & is_normal).all():
             bad = start + int((~good).argmax())
             raise ValueError(
                 "`data.gallery` must hold finite rows whose length float32 can hold, such as 1; got another, row "

@@ -57,29 +57,29 @@ def write_chart(folder: Path, paper: str = "a4", dpi: int = 300) -> Plan:
 def measured_printer(photos: Sequence[Path], out: Path) -> ColourFit:
     """Fit the printer to photographs of its chart, and write it for `printer=measured`. Raises ValueError or OSError
     in one line, with the photograph."""
-    whole, swatches = chart_card(), []
+    chart, swatches = chart_card(), []
     for path in photos:
         try:
-            swatches.append(_reflectance(read_photo(path), whole))
+            swatches.append(_reflectance(read_photo(path), chart))
         except ValueError as error:
             raise ValueError(f"`--chart {path}`: {error}") from None
     light, _ = colour_fit.pool(swatches, [np.ones(3)] * len(swatches))
-    colour_map = colour_fit.fit_colours(colour_fit.nominal(whole), light)
+    colour_map = colour_fit.fit_colours(colour_fit.nominal(chart), light)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, colour_map.to_dict())
     return colour_map
 
 
-def _reflectance(photo: NDArray[np.uint8], whole: Card) -> Swatches:
+def _reflectance(photo: NDArray[np.uint8], chart: Card) -> Swatches:
     """The light of each swatch as if the paper reflected `PAPER` everywhere. Raises ValueError."""
-    tags = detect(photo, whole).corners
-    if len(tags) < len(whole.tags):
+    tags = detect(photo, chart).corners
+    if len(tags) < len(chart.tags):
         raise ValueError(f"{len(tags)} of the chart's 4 fiducials found: the whole chart, sharp, and from the front")
-    swatches = colour_fit.measure_swatches(photo, rectify.fit_homography(whole, tags).homography, whole)
+    swatches = colour_fit.measure_swatches(photo, rectify.fit_homography(chart, tags).homography, chart)
     at = np.array(
-        [[1, swatch.box.x + swatch.box.width / 2, swatch.box.y + swatch.box.height / 2] for swatch in whole.chart]
+        [[1, swatch.box.x + swatch.box.width / 2, swatch.box.y + swatch.box.height / 2] for swatch in chart.chart]
     )
-    white = np.array([swatch.colour == (WHITE,) * 3 for swatch in whole.chart]) & swatches.valid.all(1)
+    white = np.array([swatch.colour == (WHITE,) * 3 for swatch in chart.chart]) & swatches.valid.all(1)
     if white.sum() < WHITES:
         raise ValueError(f"{white.sum()} white swatches are not saturated, {WHITES} are needed: less exposure")
     plane, *_ = np.linalg.lstsq(at[white], np.log(swatches.light[white]), rcond=None)

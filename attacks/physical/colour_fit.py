@@ -126,14 +126,14 @@ def scene_cells(
         homography: from mm of the card to the photograph's pixels.
     """
     height, width = picture.shape[:2]
-    whole = Box(0, 0, width, height)
-    if not visible(scene, whole.corners):
+    frame = Box(0, 0, width, height)
+    if not visible(scene, frame.corners):
         return None
     scale = min(1.0, CELLS / max(height, width))
     rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
     edge = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
-    picture_cells = rectify(picture, edge, whole, (rows, columns))
-    photo_cells = rectify(photo, scene, whole, (rows, columns))
+    picture_cells = rectify(picture, edge, frame, (rows, columns))
+    photo_cells = rectify(photo, scene, frame, (rows, columns))
     x, y = np.meshgrid(np.linspace(0, width, columns + 1), np.linspace(0, height, rows + 1))
     points = project(scene, np.stack([x, y], -1))  # the cells' corners
     visible_cells = _cells(((points >= 0) & (points <= [photo.shape[1] - 1, photo.shape[0] - 1])).all(-1))
@@ -217,8 +217,8 @@ def fit_colours(source: Floats, swatches: Swatches) -> ColourFit:
             f"every channel; found {count} (less light, or the whole card in the picture)"
         )
     # A colour difference needs all three channels.
-    whole = swatches.valid.all(1)
-    rows = np.flatnonzero(whole) if whole.any() else np.arange(len(source))
+    is_valid = swatches.valid.all(1)
+    rows = np.flatnonzero(is_valid) if is_valid.any() else np.arange(len(source))
     held_out = {degree: _held_out(source, swatches, degree, rows) for degree in degrees}
     error = {d: float(colour_difference(light, swatches.light[rows]).mean()) for d, light in held_out.items()}
     best = min(degrees, key=lambda degree: error[degree])

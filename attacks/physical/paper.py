@@ -90,12 +90,12 @@ def _plan(card: Card, paper: str, size: tuple[float, float], dpi: int) -> Plan:
 
 def _split(length: float, room: float, pixel: float) -> list[tuple[int, int]]:
     """The fewest equal, overlapping parts of a length that fit into `room` mm: first pixel and length of each."""
-    whole, limit, overlap = round(length / pixel), math.floor(room / pixel), round(OVERLAP / pixel)
-    if whole <= limit:
-        return [(0, whole)]
-    parts = math.ceil((whole - overlap) / (limit - overlap))
-    part = math.ceil((whole + (parts - 1) * overlap) / parts)
-    return [(round(i * (whole - part) / (parts - 1)), part) for i in range(parts)]
+    total, limit, overlap = round(length / pixel), math.floor(room / pixel), round(OVERLAP / pixel)
+    if total <= limit:
+        return [(0, total)]
+    parts = math.ceil((total - overlap) / (limit - overlap))
+    part = math.ceil((total + (parts - 1) * overlap) / parts)
+    return [(round(i * (total - part) / (parts - 1)), part) for i in range(parts)]
 
 
 @dataclass(frozen=True)

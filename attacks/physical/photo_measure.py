@@ -212,9 +212,9 @@ def measure_photo(
     size = placement.size[0]
     lens = None if fit is None else fit.surface.distort
     view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, placement.size, size, lens)
-    whole = Box(0, 0, placement.size[1], placement.size[0])
-    known_scene = placement.fixed and visible(scene, whole.corners)
-    scene_pose = pose(view.frame() @ scene, whole) if known_scene else None
+    frame = Box(0, 0, placement.size[1], placement.size[0])
+    known_scene = placement.fixed and visible(scene, frame.corners)
+    scene_pose = pose(view.frame() @ scene, frame) if known_scene else None
     corners = from_corners(box.corners, to_pixels(box.corners))
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
     looks = {arm: expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}

@@ -151,8 +151,8 @@ def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict
     result = {}
     for name in (name for name in dict.fromkeys((arm, *OTHER_ARMS)) if name in arms):
         cosine, rank, success = arms[name].cosine, arms[name].rank, record.success[SAME][name]
-        whole = cosine.dim() == 2 and len(cosine) == count and cosine.numel() > 0 and success.dtype == torch.bool
-        if not (whole and rank is not None and success.shape == cosine.shape and bool((cosine.abs() <= 1.001).all())):
+        valid = cosine.dim() == 2 and len(cosine) == count and cosine.numel() > 0 and success.dtype == torch.bool
+        if not (valid and rank is not None and success.shape == cosine.shape and bool((cosine.abs() <= 1.001).all())):
             raise ValueError(
                 f"`{folder / NAME}` must have ranks, successes and cosines of -1..1 of {count} pictures in the arm "
                 f"{name}; `viewproof verify {folder}` says what has changed"

@@ -305,10 +305,10 @@ def _colour_record(measurement: PhotoMeasurement, card: Card | None, colours: Co
     }
     if measurement.swatches is None or card is None:
         return content
-    whole = measurement.swatches.valid.all(1)
-    if not whole.any():
+    is_valid = measurement.swatches.valid.all(1)
+    if not is_valid.any():
         return content
-    source, light_of_photo = colour_fit.nominal(card)[whole], measurement.swatches.light[whole]
+    source, light_of_photo = colour_fit.nominal(card)[is_valid], measurement.swatches.light[is_valid]
     content["delta_e"] = float(colour_fit.colour_difference(source, light_of_photo).mean())
     if colours.fit is not None:
         light = colour_fit.colour_terms(source, colours.fit.degree) @ np.asarray(colours.fit.coefficients).T

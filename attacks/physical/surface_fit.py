@@ -250,20 +250,20 @@ def _solve(
         errors = np.clip(np.nan_to_num(errors, nan=1e3), -1e3, 1e3)
         return np.concatenate([errors, FLOOR / SPREAD * values[..., 11:]], -1)
 
-    def whole(free: Floats) -> Floats:
+    def all_values(free: Floats) -> Floats:
         values = start.values.copy()
         values[list(unknowns)] = free
         return values
 
     def slopes(free: Floats) -> Floats:
-        values = whole(free)
+        values = all_values(free)
         steps = 1e-7 * np.maximum(1, np.abs(free))
         shifted_values = np.repeat(values[None], len(free), 0)
         shifted_values[np.arange(len(free)), unknowns] += steps
         return np.asarray(((off(shifted_values) - off(values)) / steps[:, None]).T)
 
     result = least_squares(
-        lambda free: off(whole(free)),
+        lambda free: off(all_values(free)),
         start.values[list(unknowns)],
         slopes,
         loss="cauchy",
@@ -278,7 +278,7 @@ def _solve(
     freedom = 2 * count / len(POINTS)  # an edge has a place and a direction
     criterion = freedom * math.log(power + FLOOR**2) + len(unknowns) * math.log(freedom)
     covariance = (power + FLOOR**2) * np.linalg.pinv(result.jac.T @ result.jac * freedom / count)
-    surface = replace(start, values=_limited(whole(result.x)))
+    surface = replace(start, values=_limited(all_values(result.x)))
     return Solution(surface, unknowns, criterion, math.sqrt(power), covariance)
 
 

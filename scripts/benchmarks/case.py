@@ -73,10 +73,10 @@ def encoder(arch: str) -> nn.Module:
 @lru_cache
 def gallery_case(size: int) -> tuple[nn.Module, Pictures, Tensor]:
     """The pocket encoder, frozen; every tile of every photograph; their embeddings (G,D)."""
-    network, everything = load_encoder().requires_grad_(False), tiles(size)
-    embeddings = embed(everything.images, network, torch.device("cpu"))
+    network, all_tiles = load_encoder().requires_grad_(False), tiles(size)
+    embeddings = embed(all_tiles.images, network, torch.device("cpu"))
     assert isinstance(embeddings, Tensor)
-    return network, everything, embeddings
+    return network, all_tiles, embeddings
 
 
 def cosines_to_anchors(embeddings: Tensor, anchors: Tensor) -> Tensor:

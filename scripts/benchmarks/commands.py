@@ -57,8 +57,8 @@ HELP = {
 
 def parser() -> argparse.ArgumentParser:
     """One subcommand for each benchmark."""
-    whole = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = whole.add_subparsers(dest="benchmark", required=True)
+    root = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = root.add_subparsers(dest="benchmark", required=True)
     for name, run in BENCHMARKS.items():
         text = " ".join((run.__doc__ or "").partition("\n\n")[0].split())
         shape = argparse.ArgumentDefaultsHelpFormatter
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
         threads = 1 if name in ONE_THREAD else None
         command.add_argument("--threads", type=positive, default=threads, help="of torch; None: all cores")
         command.add_argument("--out", type=Path, help="folder for the figures and the picture")
-    return whole
+    return root
 
 
 def positive(text: str) -> int:

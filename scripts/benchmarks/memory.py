@@ -38,9 +38,9 @@ def run(
     peaks, tensors, seconds, lines = {}, {}, {}, {}
     for name in arch:
         peaks[name] = tuple(in_fresh_process(views_peak, name, device, n) / MIB for n in views)
-        whole = case(name, max(views), device)
-        tensors[name] = tuple(tensor_peak(step(whole, n), device) / MIB for n in views)
-        times = median_seconds({str(n): step(whole, n) for n in views}, rounds, device)
+        question = case(name, max(views), device)
+        tensors[name] = tuple(tensor_peak(step(question, n), device) / MIB for n in views)
+        times = median_seconds({str(n): step(question, n) for n in views}, rounds, device)
         seconds[name] = tuple(times[column] for column in columns)
         fixed, slope = straight_line(views, seconds[name])
         lines[name] = (1e3 * slope, fixed / (fixed + slope * views[0]))

@@ -28,7 +28,7 @@ def our_patch(question: PatchTask, setting: Setting) -> Attack:
     direction = question.target is None
 
     def run() -> Tensor:
-        *_, last = attack(
+        *_, step = attack(
             question.image,
             question.anchor if direction else question.goal,
             encoder=question.counter,
@@ -39,7 +39,7 @@ def our_patch(question: PatchTask, setting: Setting) -> Attack:
             steps=question.evals // setting.views,
             seed=question.seed,
         )
-        return last.delta
+        return step.delta
 
     return run
 

@@ -141,12 +141,12 @@ class PatchTask:
 
 def patch_task(group: int, targeted: bool, ranges: PatchRanges, evals: int) -> PatchTask:
     """The scenes of a group; its target is a tile of a photograph that no query is cut from."""
-    network, everything, embeddings = gallery_case(SIZE)
-    query_rows = [i for i, name in enumerate(everything.names) if photograph(name) in HELD_OUT]
-    target_rows = sorted(set(range(len(everything))) - set(query_rows))
+    network, all_tiles, embeddings = gallery_case(SIZE)
+    query_rows = [i for i, name in enumerate(all_tiles.names) if photograph(name) in HELD_OUT]
+    target_rows = sorted(set(range(len(all_tiles))) - set(query_rows))
     rows = query_rows[group :: len(query_rows) // SCENES][:SCENES]
     return PatchTask(
-        everything.images[rows],
+        all_tiles.images[rows],
         torch.tensor(rows),
         target_rows[(2 * group + 1) * len(target_rows) // (2 * GROUPS)] if targeted else None,
         ranges,

@@ -120,9 +120,9 @@ def library_apgd(task: StrengthTask, setting: Setting) -> Tensor:
     apgd = partial(adversarial_library("attacks.auto_pgd")._apgd, loss_function="ce", eot_iter=setting.views)
     eps, count = torch.full((len(task.image),), task.eps), step_count(task, setting) - 1
     best: Tensor
-    last: Tensor
-    best, _, _, last = apgd(one_view_model(task), task.image, first_class(task), eps, ball_norm(task), n_iter=count)
-    return best if setting.keep else last
+    final: Tensor
+    best, _, _, final = apgd(one_view_model(task), task.image, first_class(task), eps, ball_norm(task), n_iter=count)
+    return best if setting.keep else final
 
 
 def auto_attack(task: StrengthTask, setting: Setting) -> Tensor:
@@ -132,9 +132,9 @@ def auto_attack(task: StrengthTask, setting: Setting) -> Tensor:
     apgd = make(one_view_model(task), n_iter=count, norm=name, eps=task.eps, eot_iter=setting.views)
     apgd.init_hyperparam(task.image)
     best: Tensor
-    last: Tensor
-    best, _, _, last = apgd.attack_single_run(task.image, first_class(task))
-    return best if setting.keep else last
+    final: Tensor
+    best, _, _, final = apgd.attack_single_run(task.image, first_class(task))
+    return best if setting.keep else final
 
 
 def library_pgd(task: StrengthTask, setting: Setting) -> Tensor:

@@ -60,16 +60,16 @@ class PartCard:
 
 def description_and_facts(text: str) -> tuple[str, dict[str, str]]:
     """The first paragraph of a description without its facts, and the facts."""
-    description, facts, last, first = "", dict[str, str](), "", True
+    description, facts, key, first = "", dict[str, str](), "", True
     for line in text.strip().splitlines():
         match = _FACT.match(line)
         if not line.strip():
-            last, first = "", False
+            key, first = "", False
         elif match:
-            last, first = match[1], False
-            facts[last] = match[2]
-        elif last:
-            facts[last] += f" {line.strip()}"
+            key, first = match[1], False
+            facts[key] = match[2]
+        elif key:
+            facts[key] += f" {line.strip()}"
         elif first:
             description += f" {line.strip()}"
     return description.strip(), facts

@@ -141,8 +141,8 @@ def check(content):
 
 @every_effort
 def test_the_laws_hold_on_damaged_files(times):
-    whole = st.sampled_from([*seeds().values()])
-    cases = st.builds(damage, whole, st.randoms(use_true_random=False), whole)
+    files = st.sampled_from([*seeds().values()])
+    cases = st.builds(damage, files, st.randoms(use_true_random=False), files)
     hold(check, cases, 60, times, seconds=20, memory=3 * 2**30)  # 89 million pixels of 12 bytes, read twice
 
 

@@ -24,7 +24,7 @@ def photos():
 
 
 @pytest.fixture(scope="module")
-def everything():
+def all_tiles():
     return tiles(SIZE)
 
 
@@ -42,8 +42,8 @@ def pictures(*seeds, names="abcdef"):
     return Pictures(tuple(names[: len(seeds)]), torch.stack([noise(seed) for seed in seeds]), (f"of {seeds}",))
 
 
-def test_each_tile_is_its_part_of_the_photograph(photos, everything):
-    for name, image in zip(everything.names, everything.images, strict=True):
+def test_each_tile_is_its_part_of_the_photograph(photos, all_tiles):
+    for name, image in zip(all_tiles.names, all_tiles.images, strict=True):
         photo, row, column = place(name)
         part = photos[photo][:, row * SIZE : row * SIZE + SIZE, column * SIZE : column * SIZE + SIZE]
         assert torch.equal(image, part)
@@ -55,16 +55,16 @@ def spread_of_pixels(tile):
     return float(np.sqrt(np.mean(np.var(pixels, axis=1))))
 
 
-def test_all_fitting_tiles_but_flat_ones_make_the_gallery(photos, everything):
+def test_all_fitting_tiles_but_flat_ones_make_the_gallery(photos, all_tiles):
     fit = {
         f"{name}-{row}-{column}": photo[:, row * SIZE : (row + 1) * SIZE, column * SIZE : (column + 1) * SIZE]
         for name, photo in photos.items()
         for row in range(photo.shape[1] // SIZE)
         for column in range(photo.shape[2] // SIZE)
     }
-    assert len(set(everything.names)) == len(everything) == len(everything.images)  # so no two overlap
-    assert set(everything.names) == {name for name, tile in fit.items() if spread_of_pixels(tile) > FLAT}
-    assert len(everything) < len(fit)
+    assert len(set(all_tiles.names)) == len(all_tiles) == len(all_tiles.images)  # so no two overlap
+    assert set(all_tiles.names) == {name for name, tile in fit.items() if spread_of_pixels(tile) > FLAT}
+    assert len(all_tiles) < len(fit)
 
 
 def test_a_tile_of_one_colour_is_flat_whichever_the_colour(tmp_path, monkeypatch):
@@ -81,10 +81,10 @@ def test_queries_are_cut_from_the_judged_photographs_and_all_photographs_fit_in_
     assert sum(path.stat().st_size for path in PHOTOS.iterdir()) <= 3_000_000
 
 
-def test_tiles_of_chosen_photographs(everything):
+def test_tiles_of_chosen_photographs(all_tiles):
     selection = tiles(SIZE, HELD_OUT)
     assert {place(name)[0] for name in selection.names} == set(HELD_OUT)
-    assert set(selection.names) == {name for name in everything.names if place(name)[0] in HELD_OUT}
+    assert set(selection.names) == {name for name in all_tiles.names if place(name)[0] in HELD_OUT}
 
 
 def one_line(error):

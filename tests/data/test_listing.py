@@ -39,7 +39,7 @@ def write(path, text, encoding="utf-8"):
     return path
 
 
-def everything(shelf):
+def shelf_content(shelf):
     return shelf.names, shelf.digests, shelf.read(range(len(shelf)))
 
 
@@ -60,7 +60,7 @@ FORMS = {
 def test_a_list_of_paths_gives_the_same_shelf_as_the_folder(mine, form):
     name, text = FORMS[form]
     for result, expected in zip(
-        everything(read_files(write(mine / name, text), SIZE)), everything(read_files(mine, SIZE)), strict=True
+        shelf_content(read_files(write(mine / name, text), SIZE)), shelf_content(read_files(mine, SIZE)), strict=True
     ):
         assert torch.equal(result, expected) if isinstance(result, torch.Tensor) else result == expected
 
@@ -180,9 +180,9 @@ def test_broken_files_are_refused_by_name(mine):
 
 
 def test_broken_files_are_left_out_with_a_note(mine):
-    expected, bad = everything(read_files(mine, SIZE)), break_some(mine)
+    expected, bad = shelf_content(read_files(mine, SIZE)), break_some(mine)
     shelf = read_files(mine, SIZE, "skip")
-    assert shelf.names == expected[0] and torch.equal(everything(shelf)[2], expected[2])
+    assert shelf.names == expected[0] and torch.equal(shelf_content(shelf)[2], expected[2])
     assert [note.partition(":")[0] for note in shelf.missing] == bad
     assert set(shelf.missing) <= set(shelf.notes)
     assert "too slender" in shelf.missing[-1]
@@ -291,8 +291,8 @@ def test_half_of_the_whole_clusters_are_held_out_or_no_cluster(clusters, seed):
 @given(words=st.lists(st.sampled_from(WORDS), min_size=2, max_size=9), data=st.data())
 def test_a_column_overrules_where_it_keeps_clusters_whole(words, data):
     clusters = [str(data.draw(st.integers(0, 4))) for _ in words]
-    whole = len({*zip(clusters, words, strict=True)}) == len({*clusters})
-    if whole and len({*words}) == 2:
+    is_consistent = len({*zip(clusters, words, strict=True)}) == len({*clusters})
+    if is_consistent and len({*words}) == 2:
         assert assign_split(clusters, clusters, 0, words) == tuple(words)
     else:
         with pytest.raises(ValueError, match=r"^`data.split` must be (the same for all|fit for some)"):

@@ -201,8 +201,8 @@ def test_a_png_holds_every_level(tmp_path):
 
 @pytest.mark.parametrize("offset", [-0.49, -0.1, 0.1, 0.49])
 def test_values_are_rounded_not_truncated(offset):
-    whole = torch.arange(1, 255).reshape(1, 2, 127).expand(3, -1, -1)
-    assert np.array_equal(to_bytes((whole + offset) / 255), whole.permute(1, 2, 0).numpy())
+    levels = torch.arange(1, 255).reshape(1, 2, 127).expand(3, -1, -1)
+    assert np.array_equal(to_bytes((levels + offset) / 255), levels.permute(1, 2, 0).numpy())
 
 
 def test_values_out_of_range_are_clamped():

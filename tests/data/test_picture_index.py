@@ -47,9 +47,9 @@ def is_same(one, other):
 
 
 def test_only_new_and_changed_files_are_decoded_and_the_shelf_is_as_without_an_index(folder, decoded):
-    everything = [f"{i}.jpg" for i in range(9)]
+    all_names = [f"{i}.jpg" for i in range(9)]
     read(folder)
-    assert decoded() == everything
+    assert decoded() == all_names
     read(folder)
     assert decoded() == []
     write_noise(folder / "3.jpg", 33)
@@ -70,11 +70,11 @@ def test_only_new_and_changed_files_are_decoded_and_the_shelf_is_as_without_an_i
 def test_a_damaged_index_is_reported_and_not_used(folder, decoded, place):
     read(folder)
     (file,) = folder.parent.glob("pictures-*.json")
-    whole = bytearray(file.read_bytes())
-    at = {"first": 0, "middle": len(whole) // 2}.get(place)
+    content = bytearray(file.read_bytes())
+    at = {"first": 0, "middle": len(content) // 2}.get(place)
     if at is not None:
-        whole[at] ^= 1
-    file.write_bytes({"cut": whole[:-5], "empty": b""}.get(place, whole))
+        content[at] ^= 1
+    file.write_bytes({"cut": content[:-5], "empty": b""}.get(place, content))
     decoded()
     shelf = read(folder)
     assert (
@@ -127,7 +127,7 @@ def test_a_picture_that_comes_or_goes_shifts_few_blocks():
     def blocks(names):
         return {tuple(names[row] for row in rows) for rows in _blocks(names, 64)}
 
-    whole = blocks(digests)
-    assert sorted(name for block in whole for name in block) == sorted(digests) and max(map(len, whole)) <= 64
+    parts = blocks(digests)
+    assert sorted(name for block in parts for name in block) == sorted(digests) and max(map(len, parts)) <= 64
     for change in (digests[1:], [*digests[:5], *digests[6:]], [digests[-1][::-1], *digests]):
-        assert sum(map(len, blocks(change) - whole)) <= CUT + 64
+        assert sum(map(len, blocks(change) - parts)) <= CUT + 64

@@ -109,10 +109,10 @@ def test_a_subset_of_pictures_keeps_its_places(three):
     patch, images = Patch((8, 8), places), shelf.read(range(3)).double()
     texture, views = torch.rand(1, 3, 8, 8, dtype=double), Compose([Affine(degrees=20)])
     u = torch.rand(3, views.dims, dtype=double)
-    whole = views(patch.scene(images, texture), u)
+    batch = views(patch.scene(images, texture), u)
     for some in ([2, 0], [1]):
         part = views(patch.take(torch.tensor(some)).scene(images[some], texture), u[some])
-        torch.testing.assert_close(part, whole[some], rtol=0, atol=1e-12)
+        torch.testing.assert_close(part, batch[some], rtol=0, atol=1e-12)
 
 
 def scenes(path, **more):

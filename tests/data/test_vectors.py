@@ -89,11 +89,11 @@ def test_a_gallery_with_vectors_embeds_only_its_pictures(tmp_path):
     encoder = lambda images: images.flatten(1)[:, :32]  # noqa: E731
     gallery = with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy"))
     result = embedded(gallery, encoder, torch.device("cpu"), 64)
-    whole = torch.cat([encoder(queries.images), torch.from_numpy(array)])
+    rows = torch.cat([encoder(queries.images), torch.from_numpy(array)])
     assert isinstance(result.rows, Rows) and result.passed == 3
     order = torch.tensor([11, 0, 3, 2])
-    assert torch.equal(result.rows[order], whole[order])
-    assert torch.allclose(impostors(result.rows), impostors(whole.double()), atol=1e-12)
+    assert torch.equal(result.rows[order], rows[order])
+    assert torch.allclose(impostors(result.rows), impostors(rows.double()), atol=1e-12)
     with pytest.raises(ValueError, match=r"`data.gallery` must hold .* 32 numbers a row; got 4"):
         make_array(tmp_path, 9, 4)
         embedded(with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy")), encoder, torch.device("cpu"), 64)

@@ -106,8 +106,8 @@ def test_glare_on_less_than_a_tenth_does_not_outweigh_the_rest_of_a_pale_print()
         view = texture.copy()
         view[4:12, 6:14] = 255  # 6 %, and its edge
         output = resemblance(view.astype(np.uint8), full, looks, "eot", True)
-        whole = correlation(*(item.reshape(-1, 3) for item in (expected_look(view, None, None), looks["eot"])))
-        assert minimum <= output.correlation <= maximum and whole < 0.5
+        likeness = correlation(*(item.reshape(-1, 3) for item in (expected_look(view, None, None), looks["eot"])))
+        assert minimum <= output.correlation <= maximum and likeness < 0.5
 
 
 def test_a_place_that_is_only_noisy_is_not_hidden_and_one_that_is_flat_is():

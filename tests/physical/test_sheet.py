@@ -94,17 +94,17 @@ def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
     (tmp_path / "out" / "sheet-9.png").touch()  # of a folder that holds no print yet
     assert main(["print", *arguments, "--width-mm", "260"]) == 0
     record = json.loads((tmp_path / "out" / "sheet.json").read_text())
-    whole = np.asarray(Image.open(tmp_path / "out" / "card.png"))
-    result = np.zeros_like(whole)
+    raster = np.asarray(Image.open(tmp_path / "out" / "card.png"))
+    result = np.zeros_like(raster)
     for i, page in enumerate(record["pages"]):
         picture = np.asarray(Image.open(tmp_path / "out" / f"sheet-{i + 1}.png"))
         x, y, left, top, width, height = (
             round(page[name] * 150 / MM) for name in ("x", "y", "left", "top", "width", "height")
         )
         tile = picture[top : top + height, left : left + width]
-        np.testing.assert_array_equal(tile, whole[y : y + height, x : x + width])
+        np.testing.assert_array_equal(tile, raster[y : y + height, x : x + width])
         result[y : y + height, x : x + width] = tile
-    np.testing.assert_array_equal(result, whole)
+    np.testing.assert_array_equal(result, raster)
     assert (tmp_path / "out" / "sheet-9.png").stat().st_size == 0
     (tmp_path / "out" / "sheet-notes.png").touch()
     assert main(["print", *arguments, "--width-mm", "60"]) == 0

@@ -102,10 +102,10 @@ def test_the_picture_equals_that_of_the_transforms(size, dots):
     light, ink = camera.enlarge(scene, min(size)), camera.print_raster(coarse, 0)
     quad = ((0.2, 0.3), (0.7, 0.2), (0.75, 0.8), (0.25, 0.7))
     result, _ = card_light(scene, ink, shot, size, quad)
-    whole = torch.tensor([[0, 0], [130, 0], [130, 130], [0, 130]], dtype=torch.float64)
+    square = torch.tensor([[0, 0], [130, 0], [130, 130], [0, 130]], dtype=torch.float64)
     corners = map_points(from_shares(size), quad)
     at = four_point_homography(CARD.patch.corners, corners)
-    pull = homography(torch.from_numpy(map_points(at, whole.numpy())), SQUARE[0])
+    pull = homography(torch.from_numpy(map_points(at, square.numpy())), SQUARE[0])
     layers = [torch.from_numpy(p).permute(2, 0, 1)[None] for p in (light, ink)]
     base = Layer(layers[0], None, torch.eye(3, dtype=torch.float64)[None])
     stack = Scene((base, Layer(layers[1], None, pull)), size)
@@ -164,7 +164,7 @@ def test_nearly_all_tags_are_detected_and_give_the_true_corners_of_the_patch(run
     source.cornerRefinementMethod = cv2.aruco.CORNER_REFINE_SUBPIX
     family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
     boxes = {tag.number: tag.box.corners for tag in CARD.tags}
-    errors, whole, output = [], 0, 0
+    errors, total, output = [], 0, 0
     for photo in json.loads((tmp_path / "photos" / "truth.json").read_text())["photos"]:
         picture = cv2.imread(str(tmp_path / "photos" / photo["file"]), cv2.IMREAD_GRAYSCALE)
         double_size = cv2.resize(picture, None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC)
@@ -172,12 +172,12 @@ def test_nearly_all_tags_are_detected_and_give_the_true_corners_of_the_patch(run
         result = {int(n): (q[0] + 0.5) / 2 - 0.5 for n, q in zip(np.ravel(numbers), quads, strict=True)}
         ends = {int(n): np.array(at) for n, at in photo["tags_px"].items()}
         inside = {n for n, at in ends.items() if at.min() > 2 and (at.max(0) < (637, 477)).all()}
-        whole, output = whole + len(inside), output + len(inside & set(result))
+        total, output = total + len(inside), output + len(inside & set(result))
         if len(result) == 4:  # cornerSubPix draws blurred corners inwards; over four tags that cancels
             points = np.concatenate([boxes[n] for n in result]), np.concatenate(list(result.values()))
             at = cv2.findHomography(*points)[0]
             errors += np.linalg.norm(map_points(at, CARD.patch.corners) - photo["patch_px"], axis=1).tolist()
-    assert whole >= 50 and output >= 0.98 * whole
+    assert total >= 50 and output >= 0.98 * total
     assert len(errors) >= 12 and np.median(errors) < 0.3
 
 
@@ -215,8 +215,8 @@ def test_truth_describes_each_file(run, tmp_path):
     assert {photo["quad"] for photo in truth["photos"] if photo["picture"] == "street"} == {0, 1}
     for photo in truth["photos"]:
         assert photo["values"]["blur (px)"] == 2 and set(photo["tags_px"]) == {str(tag.number) for tag in CARD.tags}
-        patch, whole = np.array(photo["patch_px"], np.float32), np.array(photo["card_px"], np.float32)
-        assert all(cv2.pointPolygonTest(whole, tuple(map(float, at)), False) > 0 for at in patch)
+        patch, card = np.array(photo["patch_px"], np.float32), np.array(photo["card_px"], np.float32)
+        assert all(cv2.pointPolygonTest(card, tuple(map(float, at)), False) > 0 for at in patch)
     assert cv2.imread(str(files[0])).shape == (96, 128, 3)
 
 

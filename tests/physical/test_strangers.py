@@ -119,10 +119,10 @@ def test_broken_scores_are_refused(tmp_path, cosine, success, arms):
 def test_the_simulation_decodes_only_png_of_a_limited_size(tmp_path):
     run = printed_run(tmp_path / "run", card_dots(smooth(20, 20)))
     clean = run / "pictures" / "clean" / "bench.png"
-    whole = clean.read_bytes()
+    content = clean.read_bytes()
     side = (60_000).to_bytes(4, "big")
     jpeg = cv2.imencode(".jpg", np.zeros((48, 48, 3), np.uint8))[1].tobytes()
-    for png, message in ((jpeg, "no PNG"), (whole[:16] + side + side + whole[24:], "3600000000 pixels")):
+    for png, message in ((jpeg, "no PNG"), (content[:16] + side + side + content[24:], "3600000000 pixels")):
         clean.write_bytes(png)
         with pytest.raises(ValueError, match=message):
             simulate(run, tmp_path / "out", 1, size=(64, 64))

@@ -205,14 +205,14 @@ def test_table_gives_the_best_setting_of_each_peer(monkeypatch, tmp_path):
     contestants = {OURS: CONTESTANTS[OURS], "PGD": pgd, "absent": replace(pgd, module="no_such")}
     monkeypatch.setattr(strength, "CONTESTANTS", contestants)
     monkeypatch.setattr(strength, "CELLS", (CELL,))
-    whole, verdicts, rows = strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
+    overview, verdicts, rows = strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
     assert list(rows.rows) == [OURS, "PGD", "absent"] and rows.rows["absent"] == "not installed"
     assert rows.notes == ("PGD: step 0.3 eps, 1 views",)
-    mine, theirs, difference, low, high = whole.rows[str(CELL)]
+    mine, theirs, difference, low, high = overview.rows[str(CELL)]
     assert (mine, theirs) == (rows.rows[OURS][0], rows.rows["PGD"][0])
     assert low <= difference <= high and difference == pytest.approx(mine - theirs, abs=1e-9)
     assert rows.rows["PGD"][1] == pytest.approx(-difference) and rows.rows["PGD"][4:6] == (16, 0)
-    assert sum(verdicts.rows[ALL_PEERS][:3]) == 1 and str(whole) and str(verdicts)
+    assert sum(verdicts.rows[ALL_PEERS][:3]) == 1 and str(overview) and str(verdicts)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
     assert len(files) == 2 + 2 + 2  # screening, ours and PGD in the table
     strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
