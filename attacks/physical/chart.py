@@ -1,8 +1,4 @@
-"""A colour chart alone, printed and photographed before anything is optimised: it gives a printer.
-
-It is a card whose patch is a grid of swatches. There is no scene to compare the light with, so the paper is the
-reference: its white swatches give exposure, white balance and the fall-off of the light, as a plane.
-"""
+"""A colour chart alone, printed and photographed before anything is optimised: it gives a printer."""
 
 import itertools
 from collections.abc import Sequence

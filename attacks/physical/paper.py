@@ -1,11 +1,5 @@
 """The sheets of paper as drawings in millimetres, which the PNG files and the PDF both draw: the tile of the card on
-each, and the marks, ruler and text beside it.
-
-A card that fits is centred on one page, portrait or landscape. A larger one is cut into overlapping, equal tiles, and
-one more page shows where each lies.
-Tiles lie on whole pixels of the print, so that a page in pixels is a copy of the card's pixels. Marks keep out of the
-bleed, so that a cut beside the line meets white paper.
-"""
+each, and the marks, ruler and text beside it."""
 
 import math
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""The sheets as a PDF: exact millimetres, lossless pixels, fonts embedded.
-
-Tags, swatches, marks and the ruler are vector shapes. The texture is one image in the file, already sampled at the
-resolution of the print, so that no printer driver interpolates it; every page shows its part of it.
-"""
+"""The sheets as a PDF: exact millimetres, lossless pixels, fonts embedded."""
 
 from collections.abc import Iterable
 from pathlib import Path

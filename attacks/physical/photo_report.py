@@ -257,8 +257,7 @@ def preset_text(config: dict[str, Any], stages: dict[str, dict[str, Any]], colou
 
 
 def _printer_groups(body: dict[str, Any], colour: str) -> dict[str, Any]:
-    """The groups that depend on a printer, with the measured one. All colours may be asked for (`gamut`): the map
-    decides what is printed, and a limit to the gamut of the generic printer would be to another one's."""
+    """The groups that depend on a printer, with the measured one."""
     printer = dict(body.get("printer") or {"name": "none"})
     if printer["name"] in ("none", "generic", "family"):
         printer = {"stages": printer.get("stages", {}), "name": "measured"}

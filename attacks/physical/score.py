@@ -1,8 +1,4 @@
-"""Scores of photographs by the run's encoder and measures, beside the run's own figures and predictions.
-
-A prediction renders the texture again: in the run's held-out views with the fitted colour map in place of the printer
-that the attack assumed, then with the pose of each photograph in place of the camera's.
-"""
+"""Scores of photographs by the run's encoder and measures, beside the run's own figures and predictions."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -59,8 +59,7 @@ class CentredEncoder(nn.Module):
 
 
 def encoder(arch: str) -> nn.Module:
-    """(N,3,H,W) in [0,1] -> (N,D), in evaluation mode, its weights as they come: each requires a gradient. All but
-    the pocket encoder have random weights, the same each time: speed does not depend on their values."""
+    """(N,3,H,W) in [0,1] -> (N,D), in evaluation mode, its weights as they come: each requires a gradient."""
     if arch == "pocket":
         return load_encoder().requires_grad_(True)
     with torch.random.fork_rng(devices=[]):

@@ -1,7 +1,7 @@
 """How long things take, what they need, and how good they are, as ratios within one run.
 
 Contestants take turns, round by round, and medians are compared: a noisy machine disturbs all of them alike. With
-`--out DIR`, the figures and the machine go to DIR/NAME.json and a picture of them to DIR/NAME.png.
+`--out DIR`, the figures and the machine go to DIR/NAME.json.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
             )
         threads = 1 if name in ONE_THREAD else None
         command.add_argument("--threads", type=positive, default=threads, help="of torch; None: all cores")
-        command.add_argument("--out", type=Path, help="folder for the figures and the picture")
+        command.add_argument("--out", type=Path, help="folder for the figures")
     return root
 
 

@@ -2,17 +2,23 @@
 
 import importlib
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from attacks.runtime.progress import Progress
 
-from .processes import Job, Map, Outcome
-
+Job = TypeVar("Job")
+Outcome = TypeVar("Outcome")
 Key = TypeVar("Key", bound=Hashable)
+#: `map`, or that of a pool of processes: outcomes come in the order of the jobs.
+Map = Callable[[Callable[[Job], Outcome], Sequence[Job]], Iterable[Outcome]]
 #: The attack of a contestant, ready to be run: the gradient, the attacked pictures or the texture.
 Attack = Callable[[], Tensor]
 
@@ -100,3 +106,23 @@ class Counting(nn.Module):
 
     def _back(self, grad: Tensor) -> None:
         self.gradients += len(grad)
+
+
+@contextmanager
+def spread_over(workers: int) -> Iterator[Map[Any, Any]]:
+    """`map` in so many processes of one thread each. Results do not depend on their number."""
+    if workers == 1:
+        yield map
+        return
+    with _pool(workers, 1) as pool:
+        yield pool.map
+
+
+def in_fresh_process(work: Callable[..., Outcome], *arguments: object) -> Outcome:
+    """`work(*arguments)` in a process of its own, with as many threads as this one."""
+    with _pool(1, torch.get_num_threads()) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def _pool(workers: int, threads: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (threads,))

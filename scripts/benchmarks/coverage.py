@@ -93,7 +93,7 @@ def _table(name: str, kind: MeasureKind, repeats: int) -> BenchmarkTable:
     notes = tuple(f"worst cell of {method}: {cell_name}: {share:.3f}" for method, (share, cell_name) in worst.items())
     title = f"{name}: coverage in the worst of {len(kind.populations)} populations, and mean width"
     columns = dict.fromkeys(map(str, CLUSTERS), ".3f")
-    return BenchmarkTable(title, columns, {key: tuple(row) for key, row in rows.items()}, None, notes, "clusters")
+    return BenchmarkTable(title, columns, {key: tuple(row) for key, row in rows.items()}, notes, "clusters")
 
 
 def coverage_and_width(

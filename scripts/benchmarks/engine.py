@@ -12,10 +12,9 @@ from attacks.encoders.engine import Choice, Decision, Trial, describe, keep_free
 from attacks.encoders.engine.tuner import choose
 
 from .case import PIPELINE, GradientCase, case
-from .contest import Attack, Setting
+from .contest import Attack, Setting, in_fresh_process
 from .memory import MIB, peak
 from .peers import PEERS
-from .processes import in_fresh_process
 from .table import MISSING, BenchmarkTable, Row
 from .timing import allocating, median_seconds
 
@@ -53,8 +52,8 @@ def compare_engines(arch: str, rounds: int, views: int, device: str) -> tuple[Be
     ratios, notes = dict.fromkeys(RATIOS, ".2f"), tuple(describe(choice))
     memory = f"Peak memory of it, above that before it: {subject}"
     return (
-        BenchmarkTable(title, {"ms per view": ".2f"} | ratios, _rows(times), "bars", notes),
-        BenchmarkTable(memory, {"MiB": ".0f"} | ratios, _rows(peaks), "bars"),
+        BenchmarkTable(title, {"ms per view": ".2f"} | ratios, _rows(times), notes),
+        BenchmarkTable(memory, {"MiB": ".0f"} | ratios, _rows(peaks)),
     )
 
 

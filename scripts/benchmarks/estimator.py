@@ -1,8 +1,5 @@
 """The error of the estimated gradient by number of views and by sampler."""
 
-import math
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -45,22 +42,20 @@ def run(rounds: int = 15, reference: int = 8192, device: str = "cpu") -> list[Be
         cosine[name] = tuple(float(F.cosine_similarity(samples, truth, dim=1).mean()) for samples in rows)
         errors[name] = [(samples - truth).square().sum(1) / truth.square().sum() for samples in rows]
 
-    def figures_by_sampler(figure: Callable[[Tensor, Tensor], float | None]) -> dict[str, Row]:
-        """A figure of the errors and of those of uniform draws."""
-        return {name: tuple(map(figure, samples, errors["Uniform"])) for name, samples in errors.items()}
-
     subject = f"by number of views, {rounds} repeats"
     fine, coarse = (dict.fromkeys(map(str, VIEWS), form) for form in (".3f", ".2f"))
     spread: dict[str, Row] = {
         name: tuple(n * float(e.mean()) for n, e in zip(VIEWS, samples, strict=True))
         for name, samples in errors.items()
     }
-    ratio = figures_by_sampler(lambda e, b: float(e.mean() / b.mean()))
+    ratio: dict[str, Row] = {
+        name: tuple(float(e.mean() / b.mean()) for e, b in zip(samples, errors["Uniform"], strict=True))
+        for name, samples in errors.items()
+    }
     return [
-        BenchmarkTable(f"Cosine to the gradient of {reference} views, {subject}", fine, cosine, "lines", notes),
-        BenchmarkTable(f"Mean squared error / that of uniform draws, {subject}", coarse, ratio, "lines", void),
-        BenchmarkTable("One standard error of that ratio", coarse, figures_by_sampler(_doubt), None, void),
-        BenchmarkTable("c = n x mean squared error / |g|^2 (Uniform: tr Cov / |g|^2)", coarse, spread, None, void),
+        BenchmarkTable(f"Cosine to the gradient of {reference} views, {subject}", fine, cosine, notes),
+        BenchmarkTable(f"Mean squared error / that of uniform draws, {subject}", coarse, ratio, void),
+        BenchmarkTable("c = n x mean squared error / |g|^2 (Uniform: tr Cov / |g|^2)", coarse, spread, void),
     ]
 
 
@@ -71,11 +66,3 @@ def agreement_notes(agreement: float, reference: int) -> tuple[tuple[str, ...], 
         return (text,), ()
     void = (f"VOID: {text}, below {AGREEMENT}; use a larger --reference",)
     return void, void
-
-
-def _doubt(errors: Tensor, baseline: Tensor) -> float | None:
-    """The standard error of the ratio of two means; None for a single repeat, and for the baseline itself."""
-    if errors is baseline or len(errors) < 2:
-        return None
-    shares = [float(e.std() / e.mean()) / math.sqrt(len(e)) for e in (errors, baseline)]
-    return float(errors.mean() / baseline.mean()) * math.hypot(*shares)

@@ -17,7 +17,6 @@ from torch import Tensor
 from attacks import EOT
 
 from .case import PIPELINE, GradientCase, case
-from .processes import in_fresh_process
 from .table import BenchmarkTable
 from .timing import median_seconds
 
@@ -31,13 +30,11 @@ def run(
 ) -> list[BenchmarkTable]:
     """Memory and time of a step against the number of views.
 
-    Peak memory in a fresh process for each number of views, that of the tensors, seconds, and a straight line through
-    these.
+    The peak of the tensors and the seconds of each number of views, and a straight line through the seconds.
     """
     columns = [str(n) for n in views]
-    peaks, tensors, seconds, lines = {}, {}, {}, {}
+    tensors, seconds, lines = {}, {}, {}
     for name in arch:
-        peaks[name] = tuple(in_fresh_process(views_peak, name, device, n) / MIB for n in views)
         question = case(name, max(views), device)
         tensors[name] = tuple(tensor_peak(step(question, n), device) / MIB for n in views)
         times = median_seconds({str(n): step(question, n) for n in views}, rounds, device)
@@ -47,18 +44,10 @@ def run(
     subject = f"of one step by number of views, {CHUNK} at a time, on {device}"
     share = f"fixed part of {views[0]} views"
     return [
-        BenchmarkTable(
-            f"Peak memory {subject} (MiB above that before it)", dict.fromkeys(columns, ".1f"), peaks, "lines"
-        ),
-        BenchmarkTable(f"Peak of the tensors {subject} (MiB)", dict.fromkeys(columns, ".1f"), tensors, "lines"),
-        BenchmarkTable(f"Seconds {subject}", dict.fromkeys(columns, ".3f"), seconds, "lines"),
+        BenchmarkTable(f"Peak of the tensors {subject} (MiB)", dict.fromkeys(columns, ".1f"), tensors),
+        BenchmarkTable(f"Seconds {subject}", dict.fromkeys(columns, ".3f"), seconds),
         BenchmarkTable("The straight line through the seconds", {"ms per view": ".3f", share: ".1%"}, lines),
     ]
-
-
-def views_peak(arch: str, device: str, views: int) -> int:
-    """The peak bytes of the first step that this process makes."""
-    return peak(step(case(arch, views, device), views), device)
 
 
 def step(question: GradientCase, views: int) -> Callable[[], Tensor]:

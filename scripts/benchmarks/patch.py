@@ -213,7 +213,7 @@ def compare_patches(cell: PatchCell, evals: int, groups: int, views: int) -> tup
     notes = tuple(f"{row}: {setting}; {scores[row][0].gradients:g} gradients" for row, (_, setting) in rows.items())
     better = "higher" if cell.targeted else "lower"
     return (
-        BenchmarkTable(f"Success of a patch, {subject} {size}", patch_columns(3), success, "bars", notes),
+        BenchmarkTable(f"Success of a patch, {subject} {size}", patch_columns(3), success, notes),
         BenchmarkTable(f"Cosine to the anchor, {better} is stronger: {subject}", patch_columns(4), cosine),
     )
 

@@ -1,8 +1,4 @@
-"""The input of every contestant of the comparison of patches: scenes, a goal, ranges of placement, a budget.
-
-ART moves its patch about by itself; `Anywhere` draws from exactly its distribution, and the judge looks through both
-renderers, so that neither is at home.
-"""
+"""The input of every contestant of the comparison of patches: scenes, a goal, ranges of placement, a budget."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .contest import OURS, Contestant, Setting, outcomes
-from .processes import Map, spread_over
+from .contest import OURS, Contestant, Map, Setting, outcomes, spread_over
 from .strength_case import ENCODERS, SIZE, VIEWS, network, strength_bank, strength_pictures, task
 from .strength_peers import CONTESTANTS, LINF_ATTACKS
 from .table import MISSING, BenchmarkTable, Row, student_interval
@@ -231,7 +230,7 @@ class CellResult:
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")
         heads |= {"gradients": ".0f", "forward": ".0f", "s": ".2f"}
         notes = tuple(f"{name}: {setting}" for name, setting in self.settings.items())
-        return BenchmarkTable(f"Mean cosine, lower is stronger: {self.cell}", heads, rows | self.missing, None, notes)
+        return BenchmarkTable(f"Mean cosine, lower is stronger: {self.cell}", heads, rows | self.missing, notes)
 
 
 def cell_table(results: Sequence[CellResult]) -> BenchmarkTable:
@@ -248,7 +247,6 @@ def cell_table(results: Sequence[CellResult]) -> BenchmarkTable:
         f"Strength: ours against the best peer, {len(first[0].cosine)} pictures of {SIZE}x{SIZE}, {len(first)} seeds",
         {"ours": ".4f", "best peer": ".4f", "- peer": "+.4f", "low": "+.4f", "high": "+.4f"},
         rows,
-        None,
         tuple(
             f"{entry.cell}: {entry.verdict}; best is {entry.best}, {entry.settings[entry.best]}" for entry in results
         ),
@@ -272,6 +270,5 @@ def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
         f"Cells that ours wins, at 95 %, paired by picture, of {len(results)}",
         {"lowest": ".0f", "level": ".0f", "beaten": ".0f"},
         rows,
-        None,
         ("lowest: significantly below every peer, or this one; beaten: significantly above one; level: neither",),
     )

@@ -1,4 +1,4 @@
-"""The results of a benchmark: printed, and written as JSON, with the machine, and as a picture."""
+"""The results of a benchmark: printed, and written as JSON, with the machine."""
 
 import datetime
 import json
@@ -9,12 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import scipy.stats
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from attacks.experiment.manifest import revision, version_of
@@ -27,8 +24,7 @@ PACKAGES = ("torch", "torchvision", "kornia", "numpy", *PEERS)
 
 
 def student_interval(values: Tensor) -> tuple[float, float, float]:
-    """The mean over pictures of (B,V) values with the ends of Student's 95 % interval. A run's report gives none for
-    so few pictures, because it must hold for any distribution."""
+    """The mean over pictures of (B,V) values with the ends of Student's 95 % interval."""
     units = values.double().mean(1).cpu().numpy()
     low, high = scipy.stats.ttest_1samp(units, 0).confidence_interval() if len(units) > 1 else (units[0], units[0])
     return float(units.mean()), float(low), float(high)
@@ -42,8 +38,6 @@ class BenchmarkTable:
         title: what was measured, and on what.
         columns: the heading of each column, and the format of its figures: {"ms": ".1f"}.
         rows: name of a row -> a figure for each column, or words ("not installed").
-        chart: "bars" draws the first column, a bar a row; "lines" draws a line a row, over headings that are
-            numbers; None draws nothing.
         notes: lines printed below.
         across: what the columns are.
     """
@@ -51,7 +45,6 @@ class BenchmarkTable:
     title: str
     columns: Mapping[str, str]
     rows: Mapping[str, Row]
-    chart: Literal["bars", "lines"] | None = None
     notes: tuple[str, ...] = ()
     across: str = ""
 
@@ -100,38 +93,7 @@ def machine(device: str) -> dict[str, object]:
 
 
 def save_tables(tables: Sequence[BenchmarkTable], name: str, folder: Path, machine: Mapping[str, object]) -> None:
-    """Write `folder`/`name`.json (figures and machine) and `folder`/`name`.png (the tables with a chart, if any)."""
+    """Write `folder`/`name`.json (figures and machine)."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"benchmark": name, "machine": dict(machine), "tables": [table.plain() for table in tables]}
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    charts = [table for table in tables if table.chart]
-    if not charts:
-        return
-    figure = Figure(figsize=(8, 0.5 + 3.2 * len(charts)), dpi=110)
-    for table, axis in zip(charts, figure.subplots(len(charts), squeeze=False).flat, strict=True):
-        (_bars if table.chart == "bars" else _lines)(axis, table)
-        axis.set_title("\n".join([table.title, *table.notes[-1:]]), fontsize=8)
-        axis.tick_params(labelsize=8)
-    figure.tight_layout()
-    figure.savefig(folder / f"{name}.png", metadata={"Software": None})
-
-
-def _bars(axis: Axes, table: BenchmarkTable) -> None:
-    (column, form), *_ = table.columns.items()
-    values = {name: row[0] for name, row in table.rows.items() if not isinstance(row, str) and row[0] is not None}
-    bars = axis.barh(list(values), list(values.values()), color="#1a56a8")
-    axis.bar_label(bars, [format(value, form) for value in values.values()], padding=3, fontsize=8)
-    axis.margins(x=0.12)
-    axis.invert_yaxis()
-    axis.set_xlabel(column, fontsize=8)
-
-
-def _lines(axis: Axes, table: BenchmarkTable) -> None:
-    at = [float(column) for column in table.columns]
-    for name, row in table.rows.items():
-        if not isinstance(row, str):
-            axis.plot(at, [float("nan") if x is None else x for x in row], marker="o", label=name)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(at, list(table.columns))
-    axis.minorticks_off()
-    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))  # beside the curves, not on them

@@ -20,9 +20,7 @@ Contestants = Mapping[str, Callable[[], object]]
 def median_seconds(
     contestants: Contestants, rounds: int, device: str = "cpu", *, warm: bool = False
 ) -> dict[str, float]:
-    """The median seconds of each, over rounds in which all take turns; the first round is not counted. Who goes first
-    changes from round to round: a contestant inherits the memory that the one before it has freed. `warm` gives each
-    a run off the clock at the beginning of its turn, for what a long run does again and again."""
+    """The median seconds of each, over rounds in which all take turns; the first round is not counted."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
     for i in range(rounds + 1):

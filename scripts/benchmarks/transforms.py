@@ -63,4 +63,4 @@ def run(rounds: int = 15) -> list[BenchmarkTable]:
         f"{VIEWS} views of {SIZE}x{SIZE}, forward and backward, {torch.get_num_threads()} threads, {rounds} rounds"
     )
     rows = {name: (1e3 * s, s / bare, s / ours) for name, s in seconds.items()}
-    return [BenchmarkTable(title, {"ms": ".1f", "/ grid_sample": ".2f", "/ ours": ".2f"}, rows, "bars")]
+    return [BenchmarkTable(title, {"ms": ".1f", "/ grid_sample": ".2f", "/ ours": ".2f"}, rows)]

@@ -17,7 +17,7 @@ from attacks.evaluation.sanity.rules import mean
 from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, short_attack
 from transforms import Affine, Brightness, Compose
 
-from .processes import spread_over
+from .contest import spread_over
 from .table import BenchmarkTable, Row
 from .zoo_encoders import SIZE, RiggedEncoder, honest, rigged_encoders
 
@@ -171,7 +171,7 @@ def zoo_tables(zoo_results: list[ZooResult], rounds: int, pictures: int) -> list
 def _table(
     title: str, columns: dict[str, str], zoo_results: Iterable[ZooResult], across: str, note: str
 ) -> BenchmarkTable:
-    return BenchmarkTable(title, columns, {entry.name: entry.row for entry in zoo_results}, None, (note,), across)
+    return BenchmarkTable(title, columns, {entry.name: entry.row for entry in zoo_results}, (note,), across)
 
 
 def _share(zoo_results: list[ZooResult], rounds: int) -> str:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from attacks import EOT
+from scripts.benchmarks.contest import in_fresh_process
 from scripts.benchmarks.memory import high_water
-from scripts.benchmarks.processes import in_fresh_process
 from tests.helpers.solving import estimate
 from transforms import Affine, Compose, Perspective
 from transforms.scene import scene_of

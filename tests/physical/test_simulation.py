@@ -16,12 +16,12 @@ from attacks.physical.simulation import Ranges, camera, simulate
 from attacks.physical.simulation.shots import (
     LIMITS,
     Shot,
-    camera_pose,
     draw_shot,
     four_point_homography,
     frame,
     from_shares,
     map_points,
+    view_homography,
 )
 from tests.helpers.simulated import CARD, QUAD, RANDOM, card_dots, flat, printed_run, smooth, take_photo
 from transforms import Compose
@@ -47,7 +47,7 @@ def run(tmp_path, dots):
 def card_light(scene, ink, shot, size, quad=QUAD):
     """The light of a photograph before lens and sensor, and the card's corners in it."""
     truth = take_photo(flat(0), shot, size, scene, quad)
-    output, plane = frame(size) @ camera_pose(shot), from_shares(scene.shape[:2])
+    output, plane = frame(size) @ view_homography(shot)[:, [0, 1, 3]], from_shares(scene.shape[:2])
     dots = np.array([[0.1, 0, 0.05], [0, 0.1, 0.05], [0, 0, 1]])  # ten a millimetre
     at = output @ four_point_homography(CARD.patch.corners, map_points(plane, quad)) @ dots
     light = camera.enlarge(scene, min(size))
@@ -91,7 +91,9 @@ def test_the_geometry_equals_that_of_the_transforms(size):
         for stage, original in zip(result, u.split([5, 5, 8], 1), strict=True):
             back = back @ stage.matrix(original)  # from the view to the scene
         ours = transform(invert(back), SQUARE)[0][0].numpy() * min(size) / 2 + (np.array(size[::-1]) - 1) / 2
-        np.testing.assert_allclose(map_points(frame(size) @ camera_pose(shot), SQUARE[0].numpy()), ours, atol=1e-9)
+        np.testing.assert_allclose(
+            map_points(frame(size) @ view_homography(shot)[:, [0, 1, 3]], SQUARE[0].numpy()), ours, atol=1e-9
+        )
 
 
 @pytest.mark.slow

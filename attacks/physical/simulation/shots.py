@@ -189,10 +189,6 @@ def view_homography(shot: Shot) -> Matrix:
     return np.asarray(four_point_homography(SQUARE, corners) @ _tilt(shot) @ flat)
 
 
-def camera_pose(shot: Shot) -> Matrix:
-    return view_homography(shot)[:, [0, 1, 3]]
-
-
 def _tilt(shot: Shot) -> Matrix:
     """(3,4): a pinhole before the plane: a plane turned by yaw about the vertical axis, then by pitch about the
     horizontal one, its centre at such a depth that it is 1 / distance as large as unturned at distance 1."""
