@@ -15,15 +15,15 @@ __version__ = "0.1.0"
 def _refuse_other_transforms() -> None:
     """Raise ImportError where `import transforms` would find a file or a folder of the user's by that common name."""
     root = Path(__file__).resolve().parents[1]
-    found = importlib.util.find_spec("transforms")
-    origin = Path(found.origin).resolve() if found and found.origin else None
+    spec = importlib.util.find_spec("transforms")
+    origin = Path(spec.origin).resolve() if spec and spec.origin else None
     if origin != root / "transforms" / "__init__.py":
-        why = (
+        message = (
             f"viewproof needs its own `transforms` in {root}; Python finds {origin}: rename that, or start elsewhere"
         )
         if sys.argv[:1] == ["-m"]:  # python -m attacks.run
-            sys.exit(f"error: {why}")
-        raise ImportError(why)
+            sys.exit(f"error: {message}")
+        raise ImportError(message)
 
 
 _refuse_other_transforms()

@@ -120,7 +120,7 @@ def run_facts(verdict: Verdict, folder: Path) -> RunFacts:
     return RunFacts(name, folder, verdict, content, previous.manifest, sha256(folder / "files.json"), worst)
 
 
-def rule(requirement: Requirement) -> str:
+def requirement_rule(requirement: Requirement) -> str:
     """A stable id of a requirement, whatever its bar: such as success-eot-same-mean-at-most."""
     side = "at-most" if requirement.at_least is None else "at-least"
     parts = (requirement.measure, requirement.arm, requirement.bank, requirement.of, side)

@@ -8,7 +8,7 @@ import json
 import uuid
 from typing import Any
 
-from attacks.evidence.facts import Facts, RunFacts, WorstView, rule
+from attacks.evidence.facts import Facts, RunFacts, WorstView, requirement_rule
 from attacks.gate.verdict import Decision
 from attacks.runtime.extras import extra
 
@@ -46,7 +46,7 @@ def sarif(facts: Facts) -> str:
     """SARIF 2.1.0: a rule a requirement, a result for each that fails, at its line of the policy."""
     results, rules = [], {}
     for run, row, worst in facts.rows:
-        name = rule(row.requirement)
+        name = requirement_rule(row.requirement)
         rules[name] = {"id": name, "shortDescription": {"text": str(row.requirement)}}
         if row.verdict == "FAIL":
             mark = hashlib.sha256(f"{name} {run.encoder}".encode()).hexdigest()
@@ -73,7 +73,7 @@ def cyclonedx(facts: Facts) -> str:
     evidence = [
         {
             "bom-ref": f"evidence-{i}",
-            "propertyName": rule(row.requirement),
+            "propertyName": requirement_rule(row.requirement),
             "description": requirement_text(row, worst),
             "data": [{"name": "run", "contents": {"attachment": {"content": f"sha256 of files.json {run.files}"}}}],
         }

@@ -56,8 +56,8 @@ class Requirement:
 
     def __str__(self) -> str:
         views = "" if self.bank == "same" else f", {self.bank} views"
-        whole = {"mean": "", "p10": f" in {P10_SHARE:.0%} of the clusters", "worst": " in every cluster"}[self.of]
-        return f"{self.measure} of {self.arm}{views} {'<=' if self.at_least is None else '>='} {self.bar:g}{whole}"
+        scope = {"mean": "", "p10": f" in {P10_SHARE:.0%} of the clusters", "worst": " in every cluster"}[self.of]
+        return f"{self.measure} of {self.arm}{views} {'<=' if self.at_least is None else '>='} {self.bar:g}{scope}"
 
 
 @dataclass(frozen=True)

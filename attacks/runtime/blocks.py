@@ -33,6 +33,6 @@ def in_blocks(rule: Callable[..., Tensor], *pictures: Tensor) -> Tensor:
     if len(parts) == 1:
         return rule(*pictures).to(first.dtype)
     result = torch.empty(first.shape, dtype=first.dtype)
-    for (whole,), part in zip(blocks(result), parts, strict=True):
-        whole.copy_(rule(*part))
+    for (block,), part in zip(blocks(result), parts, strict=True):
+        block.copy_(rule(*part))
     return result

@@ -200,8 +200,8 @@ def _padded(content: bytes) -> bytes:
             progressive = code == 0xC2
             left = {(part, k) for part in head[6::3] for k in range(64 if progressive else 1)}
         if code == 0xDA and not (progressive and head[-1] & 15):
-            last = head[-2] if progressive else 0
-            left -= {(part, k) for part in head[1:-3:2] for k in range(head[-3] if progressive else 0, last + 1)}
+            end = head[-2] if progressive else 0
+            left -= {(part, k) for part in head[1:-3:2] for k in range(head[-3] if progressive else 0, end + 1)}
     if marker is None or left:
         raise ValueError("scans of its data are missing")
     return b"".join([*parts, content[at : marker.start()], *_ends(restarts, len(_ENDS)), content[marker.start() :]])
@@ -222,8 +222,8 @@ def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
         raise ValueError("values with a sign or a point have no fixed range; save it with 8 or 16 bits")
     if set(bits) != {8} and (tags.get(284, 1) == 2 or 1 in tags.get(338, ())):  # planes; colours times alpha
         raise ValueError("Pillow misreads planes or premultiplied alpha of other than 8 bits; save it without")
-    whole = (1, 7) if tags[262] == 6 else (1, 4, 5, 7, 8, 32_773, 32_946, 34_925, 50_000, 50_001)  # 6: YCbCr
-    if compression not in whole:
+    compressions = (1, 7) if tags[262] == 6 else (1, 4, 5, 7, 8, 32_773, 32_946, 34_925, 50_000, 50_001)  # 6: YCbCr
+    if compression not in compressions:
         raise ValueError(f"whether data of compression {compression} are whole is not certain; save RGB with LZW")
     lengths = tags.get(279, tags.get(325, ()))
     if compression == 1 and 8 * sum(lengths) < pixels * sum(bits):

@@ -9,11 +9,11 @@ def refuse_links(folder: Path) -> None:
 
     The directory itself may be a link, which its user chose, and trackers link files within it.
     """
-    whole = os.path.realpath(folder)
+    root = os.path.realpath(folder)
     for place, folders, files in os.walk(folder):  # does not follow links
         for name in (*folders, *files):
             path = Path(place, name)
-            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(whole):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
                 raise ValueError(
                     f"`{path}` is a link that leads out of its run directory, so files would be written elsewhere; "
                     "replace it by its target, or remove it"

@@ -9,91 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from attacks.schema.class_schema import class_schema
+from attacks.schema.data import BundledConfig, FolderConfig
 from attacks.schema.encoder import ENCODERS, DefenceConfig
+from attacks.schema.objective import (
+    AwayConfig,
+    InfoNCEConfig,
+    LayersConfig,
+    MixedConfig,
+    TowardConfig,
+    TripletConfig,
+)
 from attacks.schema.options import MISSING, option, variant
-from attacks.schema.patch import SPLIT, PatchConfig, PrinterConfig, ScenesConfig
+from attacks.schema.patch import PatchConfig, PrinterConfig, ScenesConfig
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
-TARGET = "another (of another photograph, drawn by the seed), a gallery picture's name, or the path of an image"
-ANCHOR = "own: the untouched picture; views: its mean over views; paired: itself in the same view (a second pass)"
 GRADIENTS = "of each picture in an attack: encoder passes forward and back, one a view"
 STEPS = "so many steps in place of gradients; with views=auto each counts as one gradient"
 VIEWS = "of a picture in a step; auto: one, and more where gradients are noisy and many"
-
-
-@dataclass
-class AwayConfig:
-    """The view should stop looking like its own picture."""
-
-    name: str = "away"
-    metric: str = option("cosine", "or l2, which an attack spends on lengths", range="cosine, l2")
-    anchor: str = option("own", ANCHOR, range="own, views, paired")
-
-
-@dataclass
-class TowardConfig:
-    """The view should look like another picture."""
-
-    name: str = "toward"
-    target: str = option("another", TARGET)
-    metric: str = option("cosine", range="cosine, l2")
-
-
-@dataclass
-class TripletConfig:
-    """The view should be nearer to another picture than to its own."""
-
-    name: str = "triplet"
-    target: str = option("another", TARGET)
-    margin: float | None = option(
-        None, "a view won by so much hardly counts any more (a hinge)", range="[0, 2)", paper="Schroff et al. 2015"
-    )
-
-
-@dataclass
-class InfoNCEConfig:
-    """The true match should lose its share of the softmax over the gallery; or a target should win it."""
-
-    name: str = "infonce"
-    temperature: float = option(
-        0.07, "that of the encoder's training, if it is known", range="above 0", paper="van den Oord et al. 2018"
-    )
-    target: str | None = option(None, f"should win: {TARGET}; null: the true match should lose")
-
-
-@dataclass
-class LayersConfig:
-    """Features inside the encoder should stop looking like those of the untouched picture.
-
-    Use: an embedding that hides what happens inside, or features that another network reads.
-    Not: a search by the embedding itself: away.
-    Source: the cosine of features, as of away.
-    Oracle: each weight belongs to its layer, tests/objectives/test_aim.py.
-    """
-
-    name: str = "layers"
-    layers: list[str] = option(
-        ["stages.5:flat", "stages.8:flat"], "module, or module:pool with the pool flat, mean, cls or tokens"
-    )
-    weights: list[float] = option([], "one for each layer, in order; none: equal ones", range="at least 0")
-    metric: str = option("cosine", range="cosine, l2")
-    anchor: str = option("own", ANCHOR, range="own, views, paired")
-
-
-@dataclass
-class MixedConfig:
-    """Away from the own picture and below the best impostor at once.
-
-    Use: a best impostor that changes from view to view, which away alone does not reach.
-    Not: a gallery that the attacker does not know: away.
-    Source: the weighted sum of away and retrieval.
-    Cost: a product of each view's embedding with the gallery.
-    Oracle: a weighted sum, tests/objectives/test_embedding.py.
-    """
-
-    name: str = "mixed"
-    away: float = option(1.0, "weight of away", range="at least 0")
-    retrieval: float = option(1.0, "weight of retrieval", range="at least 0")
 
 
 @dataclass
@@ -160,57 +92,6 @@ class SanityConfig:
     pictures: int = option(2, "of the run's own; 0: no checks", low=0)
     steps: int = option(20, "of each short run", low=1)
     views: int = option(4, "of each of their steps, at most", low=1)
-
-
-@dataclass
-class BundledConfig:
-    """Tiles of the bundled photographs; the gallery is every tile of every photograph.
-
-    Use: a first run, and figures that others can repeat.
-    Not: a statement about your pictures: folder.
-    Oracle: tests/data/test_gallery.py.
-    """
-
-    name: str = "bundled"
-    photos: list[str] = option(
-        [
-            *("astronaut", "camera", "cell", "chelsea", "clock", "coffee"),
-            *("hubble", "retina", "rocket", "text"),
-        ],
-        "photographs that queries are cut from; all others are in the gallery only",
-    )
-    size: int = option(128, "side of a tile in pixels", low=8, high=8192)
-    count: int | None = option(10, "pictures to attack, spread over the photographs; null: every one")
-
-
-@dataclass
-class FolderConfig:
-    """Pictures of your own.
-
-    Use: a statement about your own pictures and your own gallery.
-    Not: pictures with places for a patch: scenes.
-    Oracle: tests/data/test_listing.py.
-    With: data.path=my/pictures
-    """
-
-    name: str = "folder"
-    path: str = option(
-        MISSING,
-        "a picture, folder, .txt (a path a line) or .csv (columns path, perhaps identity); bundled: the photographs",
-    )
-    gallery: str | None = option(
-        None,
-        "what a view can be taken for, likewise, or .npy, embeddings; null: all of data.path; bundled: our tiles",
-    )
-    size: int = option(224, "shorter side in pixels; the central square is used", low=8, high=8192)
-    count: int | None = option(None, "pictures to attack; null: every one")
-    split: str | None = option(None, SPLIT)
-    unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")
-    cache: str | None = option(None, "a folder that keeps the gallery's embeddings and index for other runs")
-    classes: str | None = option(
-        None, "for encoders with a text tower: a text file, a class a line, in place of the gallery"
-    )
-    templates: list[str] = option(["a photo of a {}."], "sentences for the classes")
 
 
 @dataclass

@@ -25,6 +25,7 @@ from attacks.resizers.pipeline import kernel_pipeline as resizer
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
 from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING
+from attacks.schema.objective import LayersConfig, TowardConfig
 from attacks.schema.patch import PatchConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
@@ -49,7 +50,7 @@ SPENT = ("gradients", "steps", "views")
 def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], Any] | None = None) -> Study:
     """The study of a configuration; a `module` replaces the encoder, and `function` is the pipeline that the
     configuration records as given in Python. Raises ValueError or FileNotFoundError in one line."""
-    if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, groups.LayersConfig):
+    if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     risk_of_views: risk.Risk = named("risk", run.risk)
     views = views_of(run, risk_of_views.multiple)
@@ -264,7 +265,7 @@ def check_classes(run: Run) -> None:
         )
     if run.data.gallery is not None:
         raise ValueError("`data.classes` take the place of a gallery; data.gallery cannot be given beside them")
-    if isinstance(run.objective, groups.TowardConfig) and run.objective.metric == "l2":
+    if isinstance(run.objective, TowardConfig) and run.objective.metric == "l2":
         raise ValueError(
             "`objective.metric=l2` toward a class would only shorten the embedding, since a text has length 1 here; "
             "with data.classes use cosine"

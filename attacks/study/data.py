@@ -13,7 +13,7 @@ from attacks.data.pictures import Shelf, read_files
 from attacks.data.scenes import Print, placements_in, read_scenes
 from attacks.data.vectors import read_vectors
 from attacks.evaluation.classes import Classes
-from attacks.schema import groups
+from attacks.schema.data import BundledConfig, FolderConfig
 from attacks.schema.patch import PatchConfig, ScenesConfig
 from attacks.study.duplicates import joined
 from attacks.study.make import make
@@ -25,7 +25,7 @@ NAMED = 3
 
 
 def data(
-    node: groups.BundledConfig | groups.FolderConfig | ScenesConfig, perturbation: object = None
+    node: BundledConfig | FolderConfig | ScenesConfig, perturbation: object = None
 ) -> tuple[Pictures, Gallery, Tensor]:
     """The queries, the gallery, and each query's row in it, (N,). Scenes have placements for a patch, which depend on
     its shape; without a `perturbation` they are plain pictures.
@@ -34,7 +34,7 @@ def data(
     with identities, any picture of the same identity. It does not measure whether an encoder recognises a person from
     other pictures alone.
     """
-    if isinstance(node, groups.BundledConfig):
+    if isinstance(node, BundledConfig):
         queries, pictures = make(gallery.tiles, node, "data"), gallery.tiles(node.size)
         chosen = queries.spread(node.count)
         rows = {name: row for row, name in enumerate(pictures.names)}
@@ -45,7 +45,7 @@ def data(
     return _folder(node)
 
 
-def _folder(node: groups.FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
+def _folder(node: FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
     own = read_files(path, node.size, node.unreadable, node.cache, node.split)
@@ -68,7 +68,7 @@ def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery
     return replace(queries, placements=placements, notes=(*queries.notes, *notes)), pictures, truth
 
 
-def _check(node: groups.FolderConfig | ScenesConfig) -> None:
+def _check(node: FolderConfig | ScenesConfig) -> None:
     if node.unreadable not in ("refuse", "skip"):
         raise ValueError(f"`data.unreadable` must be refuse or skip; got {node.unreadable!r}")
     if node.cache is not None:
@@ -80,15 +80,13 @@ def _check(node: groups.FolderConfig | ScenesConfig) -> None:
             ) from None
 
 
-def _chosen(
-    node: groups.FolderConfig | ScenesConfig, own: Shelf, rows: list[int]
-) -> tuple[Pictures, Gallery, Tensor]:
+def _chosen(node: FolderConfig | ScenesConfig, own: Shelf, rows: list[int]) -> tuple[Pictures, Gallery, Tensor]:
     """The chosen rows of the user's pictures as queries, and their gallery."""
     if node.path == "bundled":  # of one photograph with its tiles
         own = replace(own, clusters=tuple(Path(name).stem for name in own.names))
     chosen = own.only(rows)
     notes, vectors, source = chosen.remarks(), None, "data.gallery"
-    if isinstance(node, groups.FolderConfig) and node.classes is not None:  # classes replace the gallery
+    if isinstance(node, FolderConfig) and node.classes is not None:  # classes replace the gallery
         others = own.only([])
     elif node.gallery == node.path or (node.gallery is None and node.path != "bundled"):
         others, source = own, "all of data.path"

@@ -18,6 +18,7 @@ from attacks.objectives.composite import Each, Sum, Term
 from attacks.objectives.embedding import Away, Paired, Toward
 from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet
 from attacks.schema import groups
+from attacks.schema.objective import InfoNCEConfig, LayersConfig, MixedConfig, TowardConfig, TripletConfig
 from attacks.study.make import declared_class, make
 from transforms import Compose
 
@@ -34,14 +35,14 @@ def wants_gallery(node: Any) -> bool:
 
 def shown_sign(node: Any) -> int:
     """-1 where minus the loss is shown: the cosine to a target, which the attack maximises."""
-    return -1 if isinstance(node, groups.TowardConfig) and node.metric == "cosine" else 1
+    return -1 if isinstance(node, TowardConfig) and node.metric == "cosine" else 1
 
 
 @contextmanager
 def watched(encoder: nn.Module, node: Any) -> Iterator[nn.Module]:
     """The encoder as the objective needs it: for objective=layers it returns the features of these layers until the
     end of the `with`. Raises ValueError for layers that the encoder does not have."""
-    if not isinstance(node, groups.LayersConfig):
+    if not isinstance(node, LayersConfig):
         yield encoder
         return
     pools = {name: pool for name, (pool, _) in make(weighted, node, "objective").items()}
@@ -86,21 +87,21 @@ def aim(node: Any, known: Knowledge, encoder: Encoder, transforms: Compose, seed
         part = declared_class("objective", node.name)
         given = {key: value for key, value in gallery.items() if key in inspect.signature(part).parameters}
         return Aim(make(part, node, "objective", **given), known.truth if "gallery" in given else known.embeddings)
-    if isinstance(node, groups.MixedConfig):
+    if isinstance(node, MixedConfig):
         return make(mixed, node, "objective", known=known)
-    if isinstance(node, groups.TowardConfig):
+    if isinstance(node, TowardConfig):
         assert goal is not None
         return Aim(make(Toward, node, "objective"), goal)
-    if isinstance(node, groups.TripletConfig):
+    if isinstance(node, TripletConfig):
         assert goal is not None
         return Aim(make(Triplet, node, "objective"), {"positive": goal, "negative": known.embeddings})
-    if isinstance(node, groups.InfoNCEConfig):
+    if isinstance(node, InfoNCEConfig):
         targeted = node.target is not None
         row = known.goal if targeted else known.truth
         assert row is not None
         return Aim(make(InfoNCE, node, "objective", targeted=targeted, **gallery), row)
     objective: Objective = make(Away, node, "objective")
-    if isinstance(node, groups.LayersConfig):
+    if isinstance(node, LayersConfig):
         layers = make(weighted, node, "objective")
         objective = Each({name: weight for name, (_, weight) in layers.items()}, objective)
         if node.anchor != "views":  # features of layers may be large: one picture at a time

@@ -15,24 +15,24 @@ from attacks import EOT, NES, Away, Linf, load_encoder, solve, tiles
 from attacks.encoders.black_box.asked import BlackBox
 from transforms import Compose
 
-hidden = load_encoder("pocket")
+network = load_encoder("pocket")
 
 
 @torch.no_grad()
 def service(pictures: np.ndarray) -> np.ndarray:
     """8-bit pictures (N,H,W,3) -> vectors (N,D)."""
-    return hidden(torch.from_numpy(pictures).permute(0, 3, 1, 2) / 255).numpy()
+    return network(torch.from_numpy(pictures).permute(0, 3, 1, 2) / 255).numpy()
 
 
-encoder, ball, some = BlackBox(service, "my service"), Linf(16 / 255), tiles(64).spread(2).images
-anchor = encoder(some)
+encoder, ball, originals = BlackBox(service, "my service"), Linf(16 / 255), tiles(64).spread(2).images
+anchor = encoder(originals)
 parts = {"encoder": encoder, "objective": Away(), "perturbation": ball, "eot": EOT(Compose(), views=20)}
-noise = some + ball.quantise(ball.noise(some, torch.Generator().manual_seed(0)), some)
-best = solve(some, anchor, optimiser=NES(), steps=60, **parts)
-attacked = some + ball.quantise(best.delta, some)
+noise = originals + ball.quantise(ball.noise(originals, torch.Generator().manual_seed(0)), originals)
+best = solve(originals, anchor, optimiser=NES(), steps=60, **parts)
+attacked_images = originals + ball.quantise(best.delta, originals)
 
 figure, axes = plt.subplots(2, 3, figsize=(6, 4.4), layout="constrained")
-for column, (name, images) in enumerate({"untouched": some, "noise": noise, "NES": attacked}.items()):
+for column, (name, images) in enumerate({"untouched": originals, "noise": noise, "NES": attacked_images}.items()):
     cosine = torch.cosine_similarity(encoder(images), anchor)
     for axis, picture, value in zip(axes[:, column], images, cosine, strict=True):
         axis.imshow(picture.permute(1, 2, 0).numpy())

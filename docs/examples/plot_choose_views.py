@@ -21,18 +21,18 @@ cameras = {
 encoder, pictures = load_encoder("pocket"), tiles(128)
 with torch.no_grad():
     gallery = encoder(pictures.images)
-some = pictures.spread(12)
-rows = torch.tensor([pictures.names.index(name) for name in some.names])
+sample = pictures.spread(12)
+rows = torch.tensor([pictures.names.index(name) for name in sample.names])
 
 figure, axes = plt.subplots(3, 6, figsize=(8, 4.6), layout="constrained")
 for line, (name, camera) in zip(axes, cameras.items(), strict=True):
     views = bank(camera, 32, seed=0, purpose="evaluate")
-    scores = evaluate(some.images, gallery[rows], gallery, encoder=encoder, bank=views)
-    recognised = (scores.nearest == rows[:, None]).float().mean()
-    print(f"{name:14} untouched pictures recognised in {recognised:.2f} of the views")
-    line[0].set_title(f"{name}: {recognised:.2f} recognised", loc="left", fontsize=9)
+    scores = evaluate(sample.images, gallery[rows], gallery, encoder=encoder, bank=views)
+    accuracy = (scores.nearest == rows[:, None]).float().mean()
+    print(f"{name:14} untouched pictures recognised in {accuracy:.2f} of the views")
+    line[0].set_title(f"{name}: {accuracy:.2f} recognised", loc="left", fontsize=9)
     for axis, u in zip(line, views.u[:6], strict=True):
-        axis.imshow(camera(some.images[:1], u[None])[0].permute(1, 2, 0).clamp(0, 1).numpy())
+        axis.imshow(camera(sample.images[:1], u[None])[0].permute(1, 2, 0).clamp(0, 1).numpy())
         axis.set_axis_off()
 plt.show()
 

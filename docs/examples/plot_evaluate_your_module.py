@@ -26,9 +26,9 @@ result = robustness(module, preset="smoke", out=f"{tempfile.mkdtemp()}/run", **s
 
 success = {arm: row["success"] for arm, row in result.arms.items()}
 plt.figure(figsize=(6, 2.4), layout="constrained")
-for arm, each in success.items():
-    plt.plot([each["low"], each["high"]], [arm, arm], color="tab:grey")
-    plt.plot(each["mean"], arm, "o", color="tab:blue")
+for arm, interval in success.items():
+    plt.plot([interval["low"], interval["high"]], [arm, arm], color="tab:grey")
+    plt.plot(interval["mean"], arm, "o", color="tab:blue")
 plt.xlim(-0.02, 1.02)
 plt.margins(y=0.2)
 plt.xlabel("share of views taken for another picture")

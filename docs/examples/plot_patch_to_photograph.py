@@ -34,13 +34,13 @@ assert main(["score", str(run), str(photos)]) == 0
 # %%
 # The card as it is printed, with its fiducials and its colour chart, and the simulated photographs:
 
-scored = json.loads((run / "photos" / "photos.json").read_text())["photos"]
+results = json.loads((run / "photos" / "photos.json").read_text())["photos"]
 figure, axes = plt.subplots(1, 4, figsize=(9, 2.6), layout="constrained")
 axes[0].imshow(Image.open(run / "print" / "card.png"))
 axes[0].set_title("the card, made for chelsea-0-0", fontsize=9)
-for axis, each in zip(axes[1:], scored, strict=True):
-    axis.imshow(Image.open(photos / each["photo"]))
-    axis.set_title(f"taken for {each['nearest']}", fontsize=9)
+for axis, result in zip(axes[1:], results, strict=True):
+    axis.imshow(Image.open(photos / result["photo"]))
+    axis.set_title(f"taken for {result['nearest']}", fontsize=9)
 for axis in axes:
     axis.set_axis_off()
 plt.show()

@@ -18,20 +18,20 @@ with torch.no_grad():
     gallery = encoder(pictures.images)
 target = pictures.names.index("chelsea-0-1")
 rows = torch.tensor([pictures.names.index(name) for name in ("astronaut-0-1", "coffee-1-2", "rocket-1-2")])
-some, anchor = pictures.images[rows], gallery[target].expand(3, -1)
+originals, anchor = pictures.images[rows], gallery[target].expand(3, -1)
 
 parts = {"encoder": encoder, "objective": Toward(), "perturbation": ball, "optimiser": Wiener()}
-best = solve(some, anchor, **parts, eot=EOT(camera, views=2), steps=60)
-attacked = some + ball.quantise(best.delta, some)
+best = solve(originals, anchor, **parts, eot=EOT(camera, views=2), steps=60)
+attacked_images = originals + ball.quantise(best.delta, originals)
 
-unseen = bank(camera, 64, seed=0, purpose="evaluate")
-before, after = (evaluate(x, anchor, gallery, encoder=encoder, bank=unseen) for x in (some, attacked))
+views = bank(camera, 64, seed=0, purpose="evaluate")
+clean, scores = (evaluate(x, anchor, gallery, encoder=encoder, bank=views) for x in (originals, attacked_images))
 figure, axes = plt.subplots(1, 4, figsize=(8, 2.6), layout="constrained")
 axes[0].imshow(pictures.images[target].permute(1, 2, 0).numpy())
 axes[0].set_title("the target", fontsize=9)
 for i, axis in enumerate(axes[1:]):
-    hits, cosines = (after.nearest[i] == target).float().mean(), (before.cosine[i].mean(), after.cosine[i].mean())
-    axis.imshow(attacked[i].permute(1, 2, 0).numpy())
+    hits, cosines = (scores.nearest[i] == target).float().mean(), (clean.cosine[i].mean(), scores.cosine[i].mean())
+    axis.imshow(attacked_images[i].permute(1, 2, 0).numpy())
     axis.set_title(f"taken for it: {hits:.2f}\ncosine {cosines[0]:.2f} to {cosines[1]:.2f}", fontsize=9)
 for axis in axes:
     axis.set_axis_off()

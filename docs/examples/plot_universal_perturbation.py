@@ -25,11 +25,11 @@ best = solve(train, anchor, **parts, eot=EOT(camera, views=1), steps=40)
 noise = shared.noise(train, torch.Generator().manual_seed(0))
 deltas = {"none": torch.zeros_like(noise), "random noise": noise, "universal": best.delta}
 
-unseen = bank(camera, 32, seed=0, purpose="evaluate")
+views = bank(camera, 32, seed=0, purpose="evaluate")
 figure, axes = plt.subplots(1, 3, figsize=(7, 2.9), layout="constrained")
 for axis, (name, delta) in zip(axes, deltas.items(), strict=True):
     images = (test + shared.quantise(delta, test)).clamp(0, 1)
-    scores = evaluate(images, gallery, gallery, encoder=encoder, bank=unseen)
+    scores = evaluate(images, gallery, gallery, encoder=encoder, bank=views)
     axis.imshow(images[3].permute(1, 2, 0).numpy())
     axis.set_title(f"{name}\ncosine to clean {scores.cosine.mean():.2f}", fontsize=9)
     axis.set_axis_off()

@@ -33,17 +33,17 @@ with torch.no_grad():
     features = torch.nn.functional.normalize(encoder(pictures.images))
 cat = torch.tensor([name.startswith("chelsea") for name in pictures.names])
 direction = torch.nn.functional.normalize(features[cat].mean(0) - features[~cat].mean(0), dim=0)
-some = pictures.only((~cat).nonzero()[:, 0].tolist()).spread(4).images
+originals = pictures.only((~cat).nonzero()[:, 0].tolist()).spread(4).images
 
 parts = {"encoder": encoder, "objective": CatScore(direction), "perturbation": ball, "optimiser": Wiener()}
-best = solve(some, encoder(some), **parts, eot=EOT(camera, views=2), steps=30)
-attacked = some + ball.quantise(best.delta, some)
+best = solve(originals, encoder(originals), **parts, eot=EOT(camera, views=2), steps=30)
+attacked_images = originals + ball.quantise(best.delta, originals)
 
-unseen = bank(camera, 32, seed=0, purpose="evaluate")
-groups = {"other pictures": some, "attacked": attacked, "tiles of the cat": pictures.images[cat][:4]}
+test_bank = bank(camera, 32, seed=0, purpose="evaluate")
+groups = {"other pictures": originals, "attacked": attacked_images, "tiles of the cat": pictures.images[cat][:4]}
 plt.figure(figsize=(6, 2.8), layout="constrained")
 for name, images in groups.items():
-    views = torch.nn.functional.normalize(unseen.features(images, encoder, chunk=64), dim=-1)
+    views = torch.nn.functional.normalize(test_bank.features(images, encoder, chunk=64), dim=-1)
     plt.hist((views @ direction).flatten().numpy(), bins=30, range=(-1, 1), alpha=0.6, label=name)
 plt.xlabel("score in unseen views")
 plt.legend()

@@ -12,7 +12,7 @@ from attacks.data.gallery import FLAT, HELD_OUT, PHOTOS, Pictures, evenly, on_sh
 from attacks.data.gallery import gather as gather
 from attacks.data.images import save_image
 from attacks.data.pictures import read_files
-from attacks.schema.groups import BundledConfig
+from attacks.schema.data import BundledConfig
 from tests.helpers.galleries import all_pictures
 
 SIZE = 128

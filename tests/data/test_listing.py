@@ -14,7 +14,7 @@ from attacks.data.listing import list_entries
 from attacks.data.pictures import SLENDER, read_files, square
 from attacks.data.scene_table import read_table
 from attacks.data.split import FIT, JUDGE, MIN_CLUSTERS, WORDS, assign_split
-from attacks.schema import groups
+from attacks.schema.data import FolderConfig
 from attacks.study.data import data
 from tests.helpers.galleries import all_pictures
 
@@ -92,7 +92,7 @@ def test_clusters_are_read_from_the_table(mine):
 
 def test_pictures_are_spread_over_the_clusters_of_the_table(mine):
     table = write(mine / "x.csv", "path,cluster\na.png,walk\nb.png,walk\nc.png,walk\np/x.png,b.png\nq/x.png,\n")
-    queries, _, _ = data(groups.FolderConfig(path=str(table), size=SIZE, count=3))
+    queries, _, _ = data(FolderConfig(path=str(table), size=SIZE, count=3))
     assert len(set(queries.clusters)) == 3
 
 
@@ -233,9 +233,7 @@ def test_slender_pictures_are_cropped_up_to_a_limit():
 
 
 def folder(path, **more):
-    return groups.FolderConfig(
-        path=str(path), size=SIZE, **{key: value and str(value) for key, value in more.items()}
-    )
+    return FolderConfig(path=str(path), size=SIZE, **{key: value and str(value) for key, value in more.items()})
 
 
 def test_queries_have_one_row_in_any_gallery(mine):
@@ -253,7 +251,7 @@ def test_classes_need_no_gallery(mine):
 
 
 def test_notes_have_conversions_of_queries_and_ignored_gallery_folders(mine, tmp_path_factory):
-    queries, _, _ = data(groups.FolderConfig(path=str(mine), gallery=str(mine), size=SIZE + 1, count=1))
+    queries, _, _ = data(FolderConfig(path=str(mine), gallery=str(mine), size=SIZE + 1, count=1))
     assert [note.partition(":")[0] for note in queries.notes] == [str(mine), "a.png"]
     separate = tmp_path_factory.mktemp("alone")
     (mine / "a.png").rename(separate / "a.png")

@@ -14,6 +14,7 @@ from attacks.evaluation.ranking import Rows
 from attacks.evaluation.retrieval_metrics import impostors
 from attacks.experiment.embeddings import embedded
 from attacks.schema import groups
+from attacks.schema.objective import AwayConfig, InfoNCEConfig
 from attacks.schema.run import EvaluateConfig
 from attacks.schema.validate import Run
 from attacks.study.assembly import check_gallery
@@ -177,9 +178,9 @@ def test_what_is_no_such_file_is_refused_in_one_line(tmp_path, what):
 def test_an_attack_that_compares_with_all_rows_is_refused(tmp_path):
     make_array(tmp_path)
     gallery = with_vectors(pictures().shelf(), read_vectors(tmp_path / "g.npy"))
-    plain = {"objective": groups.AwayConfig(), "attack": groups.SingleConfig()}
+    plain = {"objective": AwayConfig(), "attack": groups.SingleConfig()}
     for changes in (
-        {"objective": groups.InfoNCEConfig()},
+        {"objective": InfoNCEConfig()},
         {"attack": groups.SuiteConfig()},
         {"evaluate": EvaluateConfig(failure=1)},
     ):

@@ -11,7 +11,7 @@ from PIL import Image
 from attacks.data.gallery import on_shelf, tiles
 from attacks.data.images import to_bytes
 from attacks.data.pictures import make_shelf
-from attacks.schema import groups
+from attacks.schema.data import BundledConfig, FolderConfig
 from attacks.schema.patch import ScenesConfig
 from attacks.schema.validate import Run
 from attacks.study import duplicates
@@ -97,7 +97,7 @@ def test_a_copy_of_a_query_is_no_impostor(pictures, tmp_path, kind, folder_key):
         save_copy(image, folders["path"] / f"{i}.png")
         save_copy(image, folders[folder_key] / f"copy {i}{ending}", **options)
     save_copy(pictures[5], folders["gallery"] / "other.png")
-    node = groups.FolderConfig(path=str(folders["path"]), gallery=str(folders["gallery"]), size=128)
+    node = FolderConfig(path=str(folders["path"]), gallery=str(folders["gallery"]), size=128)
     queries, gallery_of_run, truth = data(node)
     numbers = dict(zip(gallery_of_run.names, gallery_of_run.originals, strict=True))
     copies = {name: name.split()[1][0] for name in gallery_of_run.names if name.startswith("copy")}
@@ -141,17 +141,17 @@ def test_the_default_gallery_is_all_of_the_path_and_nothing_of_ours(pictures, tm
     for i, image in enumerate(pictures[:7]):
         save_copy(image, tmp_path / "p" / f"{i}.png")
     path = str(listing(tmp_path / "p", kind, 7))
-    queries, gallery_of_run, truth = data(groups.FolderConfig(path=path, size=64, count=count))
+    queries, gallery_of_run, truth = data(FolderConfig(path=path, size=64, count=count))
     assert len(queries) == (count or 7) and sorted(gallery_of_run.names) == [f"{i}.png" for i in range(7)]
     assert gallery_of_run.source == "all of data.path" and [gallery_of_run.names[row] for row in truth] == list(
         queries.names
     )
-    _, ours, _ = data(groups.FolderConfig(path=path, gallery="bundled", size=64, count=count))
+    _, ours, _ = data(FolderConfig(path=path, gallery="bundled", size=64, count=count))
     assert ours.source == "the bundled tiles" and len(ours) > 200
 
 
 def test_bundled_pictures_keep_the_bundled_tiles():
-    for node in (groups.BundledConfig(size=128), ScenesConfig(path="bundled", size=64, count=1)):
+    for node in (BundledConfig(size=128), ScenesConfig(path="bundled", size=64, count=1)):
         queries, gallery_of_run, truth = data(node)
         assert gallery_of_run.source == "the bundled tiles" and len(gallery_of_run) >= 215
         equals = (gallery_of_run.cluster_numbers == gallery_of_run.cluster_numbers[truth[0]]).nonzero()[:, 0].tolist()
@@ -165,6 +165,6 @@ def test_bundled_pictures_keep_the_bundled_tiles():
 def test_a_gallery_of_one_thing_is_refused_with_the_fix(pictures, tmp_path, copies):
     for i in range(copies):
         save_copy(pictures[0], tmp_path / f"{i}.jpg", quality=95 - i)
-    _, gallery_of_run, _ = data(groups.FolderConfig(path=str(tmp_path), size=64))
+    _, gallery_of_run, _ = data(FolderConfig(path=str(tmp_path), size=64))
     with pytest.raises(ValueError, match=r"`data.gallery` must show two things .*data.gallery=bundled"):
         check_gallery(Run(), gallery_of_run)

@@ -24,6 +24,7 @@ from attacks.optimisers.apgd import APGD
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.schema import groups
 from attacks.schema import validate as schema
+from attacks.schema.objective import InfoNCEConfig, MixedConfig
 from attacks.solvers.suite import members
 from attacks.study.assembly import build
 from attacks.study.data import targeted
@@ -107,8 +108,8 @@ OBJECTIVE = groups.CHOICES["objective"]
 NODES = {
     "retrieval": OBJECTIVE["retrieval"](),
     "hinge": OBJECTIVE["retrieval"](margin=0.1),
-    "infonce": groups.InfoNCEConfig(temperature=0.1),
-    "mixed": groups.MixedConfig(away=1, retrieval=1),
+    "infonce": InfoNCEConfig(temperature=0.1),
+    "mixed": MixedConfig(away=1, retrieval=1),
 }
 
 

@@ -8,6 +8,7 @@ from attacks import EOT, PGD, Linf, bank, load_encoder, solve
 from attacks.data.gallery import tiles
 from attacks.objectives.aim import Knowledge
 from attacks.schema import groups
+from attacks.schema.objective import AwayConfig, InfoNCEConfig, LayersConfig, MixedConfig, TowardConfig, TripletConfig
 from attacks.study.objective import aim, shown_sign, wants_gallery, watched
 from attacks.study.pipeline import pipeline
 from transforms import Affine, Compose
@@ -16,22 +17,22 @@ from transforms.compose import seen
 VIEWS = Compose([Affine(degrees=(-10, 10), scale=(0.9, 1.1))])
 OBJECTIVE = groups.CHOICES["objective"]
 NODES = {
-    "away": groups.AwayConfig(),
-    "l2": groups.AwayConfig(metric="l2"),
-    "views": groups.AwayConfig(anchor="views"),
-    "paired": groups.AwayConfig(anchor="paired"),
-    "toward": groups.TowardConfig(target="another"),
+    "away": AwayConfig(),
+    "l2": AwayConfig(metric="l2"),
+    "views": AwayConfig(anchor="views"),
+    "paired": AwayConfig(anchor="paired"),
+    "toward": TowardConfig(target="another"),
     "retrieval": OBJECTIVE["retrieval"](),
     "hinge": OBJECTIVE["retrieval"](margin=0.1),
-    "triplet": groups.TripletConfig(target="another"),
-    "infonce": groups.InfoNCEConfig(temperature=0.07),
-    "infonce toward": groups.InfoNCEConfig(temperature=0.07, target="another"),
+    "triplet": TripletConfig(target="another"),
+    "infonce": InfoNCEConfig(temperature=0.07),
+    "infonce toward": InfoNCEConfig(temperature=0.07, target="another"),
     "verification": OBJECTIVE["verification"](threshold=0.5),
-    "layers": groups.LayersConfig(layers=["stages.2", "stages.8:mean"]),
-    "weighted": groups.LayersConfig(layers=["stages.2", "stages.8:mean"], weights=[3, 1]),
-    "layers paired": groups.LayersConfig(layers=["stages.5:flat"], anchor="paired"),
-    "layers views": groups.LayersConfig(layers=["stages.5:flat"], anchor="views"),
-    "mixed": groups.MixedConfig(away=1, retrieval=0.5),
+    "layers": LayersConfig(layers=["stages.2", "stages.8:mean"]),
+    "weighted": LayersConfig(layers=["stages.2", "stages.8:mean"], weights=[3, 1]),
+    "layers paired": LayersConfig(layers=["stages.5:flat"], anchor="paired"),
+    "layers views": LayersConfig(layers=["stages.5:flat"], anchor="views"),
+    "mixed": MixedConfig(away=1, retrieval=0.5),
 }
 
 
@@ -73,7 +74,7 @@ def test_each_weight_belongs_to_its_layer(setting):
     plain, data = setting
     result = {}
     for name, weights in (("both", []), ("first", [1, 0]), ("second", [0, 1])):
-        node = groups.LayersConfig(layers=["stages.2", "stages.8:mean"], weights=weights)
+        node = LayersConfig(layers=["stages.2", "stages.8:mean"], weights=weights)
         with watched(plain, node) as encoder:
             objective, anchor = aim(node, data, encoder, VIEWS, seed=0)
             result[name] = objective(encoder(data.images.flip(0)), anchor)
@@ -94,15 +95,15 @@ def test_objectives_with_a_gallery_and_objectives_shown_with_reversed_sign():
         *("toward", "triplet", "retrieval", "hinge", "infonce", "infonce toward", "mixed")
     }
     assert [name for name, node in NODES.items() if shown_sign(node) < 0] == ["toward"]
-    assert shown_sign(groups.TowardConfig(target="another", metric="l2")) == 1
+    assert shown_sign(TowardConfig(target="another", metric="l2")) == 1
 
 
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (groups.AwayConfig(anchor="mean"), "`objective.anchor` must be one of own, views, paired"),
-        (groups.AwayConfig(metric="l2", anchor="views"), "needs `objective.metric` cosine"),
-        (groups.AwayConfig(metric="l1"), "`objective.metric` must be one of cosine, l2"),
+        (AwayConfig(anchor="mean"), "`objective.anchor` must be one of own, views, paired"),
+        (AwayConfig(metric="l2", anchor="views"), "needs `objective.metric` cosine"),
+        (AwayConfig(metric="l1"), "`objective.metric` must be one of cosine, l2"),
         (OBJECTIVE["retrieval"](margin=3), "`objective.margin` is a difference of cosines"),
     ],
 )
@@ -128,14 +129,14 @@ def test_an_invalid_objective_is_refused_by_name(node, message, setting):
 def test_invalid_layers_are_refused_by_name(layers, weights, message, setting):
     with (
         pytest.raises(ValueError, match=message),
-        watched(setting[0], groups.LayersConfig(layers=layers, weights=weights)),
+        watched(setting[0], LayersConfig(layers=layers, weights=weights)),
     ):
         pass
 
 
 def test_views_of_a_camera_give_an_anchor(setting):
     encoder, data = setting
-    node = groups.AwayConfig(anchor="views")
+    node = AwayConfig(anchor="views")
     camera = pipeline(groups.ViewsConfig(name="c", stages={"affine": {"degrees": [-5, 5]}}))
     _, anchor = aim(node, data, encoder, camera, seed=0)
     # A mean direction of views lies near the picture's own embedding, and is not it.

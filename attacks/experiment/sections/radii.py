@@ -20,7 +20,7 @@ from attacks.experiment.sections.section import Section, SectionResult, everythi
 from attacks.experiment.unit import attempt_of
 from attacks.objectives.retrieval import Retrieval
 from attacks.runtime.progress import Progress
-from attacks.schema.groups import LayersConfig
+from attacks.schema.objective import LayersConfig
 from attacks.solvers.radius import RadiusState, RadiusTrial, smallest_radius, trial_plan, views_of
 
 #: Runs at one radius whose passes the search may take.
