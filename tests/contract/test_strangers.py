@@ -14,7 +14,7 @@ from attacks.objectives.aim import Aim
 from attacks.perturbations.base import PerturbationSet
 from attacks.runtime.values import read, write
 from attacks.study import assembly as assembly
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import examine, watch, worst_views
 from transforms import Affine, Brightness, Compose
 from transforms.scene import Layer, Scene, scene_of

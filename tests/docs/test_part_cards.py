@@ -15,7 +15,7 @@ from attacks.schema.groups import CHOICES, OPEN
 from attacks.schema.suggestions import choices
 from attacks.schema.validate import validate
 from scripts.parts import cards, pictures
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.schema.test_configs import composed
 from transforms.registry import STAGES
 from transforms.resizing.resize import NAMES

@@ -98,7 +98,7 @@ def browser():
 def test_a_page_fetches_only_files_and_fits_the_width(site, browser, name, width, scheme):
     with Visit(browser, site / f"{name}.html", width, scheme) as visit:
         assert not visit.messages
-        assert visit.fetched and all(url.startswith(site.as_uri()) for url in visit.fetched)
+        assert visit.urls and all(url.startswith(site.as_uri()) for url in visit.urls)
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -122,7 +122,7 @@ def test_the_search_works_from_disk(site, browser):
         visit.page.wait_for_selector("ul.search li a")
         matches = visit.page.eval_on_selector_all("ul.search li a", "links => links.map((link) => link.href)")
         assert any("attacks.optimisers" in link for link in matches)
-        assert all(url.startswith("file:") for url in visit.fetched)
+        assert all(url.startswith("file:") for url in visit.urls)
 
 
 @pytest.mark.site

@@ -10,7 +10,7 @@ from attacks import EOT, L2, PGD, Away, attack
 from attacks.encoders import Preprocess, with_preprocess
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.engine.fold import foldable
-from tests.helpers.dressed import with_gradient
+from tests.helpers.decoration import with_gradient
 from transforms import Compose
 
 

@@ -24,7 +24,7 @@ from attacks.encoders.layers import layer_listing, visits
 from attacks.encoders.phash import Phash
 from attacks.objectives.composite import Each
 from attacks.schema.encoder import PocketConfig
-from tests.helpers.dressed import with_gradient
+from tests.helpers.decoration import with_gradient
 from tests.helpers.runs import call
 
 BLOCK = "encoder.layers.encoder_layer_0"

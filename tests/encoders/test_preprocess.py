@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from attacks.encoders.families.torchvision_models import preprocessing
 from attacks.encoders.preprocess import Preprocess, preprocess_from
 from tests.helpers import encoder_laws as laws
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MODES = {"pil_bilinear": v2.InterpolationMode.BILINEAR, "pil_bicubic": v2.InterpolationMode.BICUBIC}

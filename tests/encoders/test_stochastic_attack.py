@@ -12,7 +12,7 @@ from attacks.objectives import Members, Paired
 from attacks.solvers import Adversary
 from tests.helpers.dropping import double, pictures, plain
 from tests.helpers.fellows import together
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import estimate, examine, uphill
 from transforms import Affine, Compose
 from transforms.compose import view

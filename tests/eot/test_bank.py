@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, PGD, Linf, Toward, attack, bank, evaluate, solve
-from tests.helpers.pretended import Pretended, Waits, on_device
+from tests.helpers.fake_device import Pretended, Waits, on_device
 from transforms import Affine, Brightness, Compose, Downscale, Sobol
 from transforms.draws import Uniform
 from transforms.scene import Layer, Scene, scene_of

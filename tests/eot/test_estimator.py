@@ -11,7 +11,7 @@ from attacks import EOT, Patch
 from attacks.eot.estimate import Estimate, on_host
 from attacks.eot.problem import Problem
 from attacks.eot.risk import CVaR, Mean
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import Losses, estimate, small_problem
 from transforms import Affine, Brightness, Compose, Perspective
 from transforms.compose import view

@@ -9,7 +9,7 @@ from attacks import EOT
 from attacks.eot.risk import CVaR, Mean, SoftMax, WorstOf
 from attacks.runtime.distributed import World
 from tests.helpers.fellows import together
-from tests.helpers.sampled import mostly_nightly
+from tests.helpers.sampling import mostly_nightly
 from tests.helpers.solving import estimate
 from transforms import Affine, Brightness, Compose, Perspective
 from transforms.compose import view

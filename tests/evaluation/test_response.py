@@ -16,7 +16,7 @@ from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import least_p
 from attacks.experiment.sections.response import CELLS
 from attacks.run import compose
-from tests.helpers.recomputed import holm
+from tests.helpers.recomputation import holm
 from transforms import Affine, Brightness, Compose, Jpeg
 from transforms.camera import MotionBlur, SensorNoise
 from transforms.geometry import Crop, Flip

@@ -26,7 +26,7 @@ from attacks.gate.policy import Policy, Requirement, read_policy
 from attacks.gate.verdict import RANGE_REASON, Decision, Verdict
 from attacks.schema.groups import CHOICES
 from tests.experiment.test_units import NAN, SMALL, spoil
-from tests.helpers import reported
+from tests.helpers import report_pages
 from tests.helpers.page import Page
 from tests.helpers.runs import call
 
@@ -151,10 +151,10 @@ def facts_with_threats(*threats):
     """The text of the evidence of runs with such threats."""
     verdict, runs = Verdict(POLICY_OF_NOTHING, "run", ()), []
     for threat in threats:
-        content = reported.content()
+        content = report_pages.content()
         content["threat"] |= threat
         content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
-        runs.append(RunFacts("run", Path("run"), verdict, content, reported.manifest(), "0" * 64, ()))
+        runs.append(RunFacts("run", Path("run"), verdict, content, report_pages.manifest(), "0" * 64, ()))
     return Page(evidence_page(Facts(POLICY_OF_NOTHING, "mine.yaml", None, tuple(runs)))).text
 
 
@@ -181,7 +181,7 @@ def test_a_range_is_no_interval_in_any_piece(row):
     ends = "(0.1 to 0.4)" if row == "range" else "[0.1, 0.4]"
     decision = Decision(requirement, "UNDECIDED", 0.25, 0.1, 0.4, 3, 5, reason=RANGE_REASON if row == "range" else "")
     verdict = Verdict(POLICY_OF_NOTHING, "run", (decision,))
-    run = RunFacts("run", Path("run"), verdict, reported.content(), reported.manifest(), "0" * 64, (None,))
+    run = RunFacts("run", Path("run"), verdict, report_pages.content(), report_pages.manifest(), "0" * 64, (None,))
     run.content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
     facts = Facts(POLICY_OF_NOTHING, "mine.yaml", None, (run,))
     assert f"UNDECIDED, 0.25 {ends} from 5 pictures in 3 clusters" in requirement_text(decision, None)

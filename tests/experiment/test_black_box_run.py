@@ -8,10 +8,10 @@ import pytest
 
 from attacks.encoders.black_box.asked import SAMPLE
 from attacks.verification.verify import verify
-from tests.helpers.asked import WORDS, module, pictures, query_digests, refusal
 from tests.helpers.processes import without_times
+from tests.helpers.questions import WORDS, module, pictures, query_digests, refusal
 from tests.helpers.runs import call
-from tests.helpers.served import serving
+from tests.helpers.services import serving
 from tests.run.test_run import ROOT
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attacks.experiment.chance import levels
-from tests.helpers.galleries import labelled
+from tests.helpers.galleries import gallery_of
 
 GALLERIES = ([0, 1, 2, 3, 4], [0, 0, 1, 2, 3], [0, 0, 1, 1, 1, 2], [0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 2])
 
@@ -20,7 +20,7 @@ def test_levels_are_those_of_all_orders_of_the_gallery(identity, goal, k):
     rows = np.array(identity)
     target = None if goal is None else torch.tensor([len(rows) - 1])
     queries = SimpleNamespace(clusters=["a"])
-    parts = SimpleNamespace(gallery=labelled(identity), truth=torch.tensor([0]), goal=target, queries=queries)
+    parts = SimpleNamespace(gallery=gallery_of(identity), truth=torch.tensor([0]), goal=target, queries=queries)
     result = levels(parts, k, 4, None, (0.01,))
     names = ("success", "recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "goal_rank", "knn")
     draws = {name: [] for name in names}

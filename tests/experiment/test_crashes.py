@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.crashes import fail, limit
 from tests.helpers.processes import facts
-from tests.helpers.sampled import mostly_nightly
+from tests.helpers.sampling import mostly_nightly
 
 PARTS = range(10)
 CHANGES = ("open", "fsync", "rename", "remove", "mkdir", "rmdir")

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from tests.helpers.processes import facts
-from tests.helpers.sampled import mostly_nightly
+from tests.helpers.sampling import mostly_nightly
 
 
 def bit_flip(share):

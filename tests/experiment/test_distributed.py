@@ -19,7 +19,7 @@ from attacks.runtime.signals import StopSignal
 from tests.experiment.test_replay import run_of as compose_run
 from tests.helpers.processes import facts
 from tests.helpers.runs import call
-from tests.helpers.sampled import mostly_nightly
+from tests.helpers.sampling import mostly_nightly
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -8,10 +8,10 @@ from PIL import Image
 
 from attacks import verify
 from attacks.experiment.artefact_list import differences
+from tests.helpers.check_runs import BATTERY, SCORES, A, B, both_records
+from tests.helpers.check_runs import runs as runs
+from tests.helpers.check_runs import small as small
 from tests.helpers.liars import cell, cells, combine, delete, entry, file_bytes, lines, pixel, swap, tensors
-from tests.helpers.verified import BATTERY, SCORES, A, B, both_records
-from tests.helpers.verified import runs as runs
-from tests.helpers.verified import small as small
 
 
 def replace_value(key, value):

@@ -17,7 +17,7 @@ from attacks.runtime.distributed import World
 from attacks.schema.validate import validate
 from attacks.study.assembly import build
 from tests.helpers.galleries import all_pictures
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.schema.test_configs import composed
 
 SIZE, CPU = 16, torch.device("cpu")

@@ -8,7 +8,7 @@ from attacks.evaluation.response import slice_axes
 from attacks.experiment.sections.response import plan_of
 from attacks.run import compose
 from attacks.study.pipeline import pipeline
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 
 
 @pytest.mark.parametrize("perturbation", mostly_slow(["patch", "l0", "l1", "l2"], 2))

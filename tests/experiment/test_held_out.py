@@ -13,7 +13,7 @@ from attacks.evaluation.per_image import arms_table
 from attacks.gate.decide import decided_row
 from attacks.gate.policy import Requirement
 from attacks.report.facts import NOT_HELD_OUT, verdict
-from tests.helpers.recomputed import from_rows, leaves, read, rows
+from tests.helpers.recomputation import from_rows, leaves, read, rows
 from tests.helpers.runs import call
 
 TINY = ["data=folder", "data.size=32", "data.count=null", "attack.steps=2", "attack.views=2", "evaluate.views=4"]

@@ -19,7 +19,7 @@ from attacks.study.assembly import price
 from attacks.study.patch import patch, patch_id
 from attacks.study.patch_record import facts
 from attacks.study.printer import laid
-from tests.helpers import reported
+from tests.helpers import report_pages
 from tests.helpers.runs import quiet
 from tests.schema.test_configs import composed
 from transforms import Compose
@@ -84,8 +84,8 @@ def test_the_rows_name_printer_colours_and_target():
 
 def test_a_patch_gives_no_warning_about_the_unused_budget():
     threat = {"objective": "away", "targeted": False, "patch": record()}
-    content = quiet(0.1, 0.2, bank={"coordinates": []}, encoder=reported.encoder(), threat=threat)
-    content["primary"] = reported.primary()
+    content = quiet(0.1, 0.2, bank={"coordinates": []}, encoder=report_pages.encoder(), threat=threat)
+    content["primary"] = report_pages.primary()
     assert warnings(content) == []
     assert "take 0.90 [0.90, 0.90] of the views with the patch for something else" in verdict(content)
 

@@ -12,7 +12,7 @@ from attacks.schema.patch import PatchConfig
 from attacks.study.patch import patch
 from attacks.study.printer import anywhere, fixed
 from tests.helpers.fellows import together
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import estimate
 from transforms import Affine, Compose, Perspective
 from transforms.colour import ChannelGain

@@ -14,7 +14,7 @@ from attacks.evaluation.comparisons import primary, secondary
 from attacks.evaluation.per_image import COLUMNS, arms_table
 from attacks.experiment.sections import registry, response
 from attacks.runtime.tables import write_rows
-from tests.helpers.recomputed import EXACT, FLIPS, MEANS, MEDIANS, SHARES, from_rows, leaves, read, recompute, rows
+from tests.helpers.recomputation import EXACT, FLIPS, MEANS, MEDIANS, SHARES, from_rows, leaves, read, recompute, rows
 from tests.helpers.runs import call
 
 TINY = ["config=evaluate", "data=folder", "data.size=64", "attack.steps=1", "attack.views=2", "evaluate.views=4"]

@@ -20,10 +20,10 @@ from attacks.experiment.directory import misfit
 from attacks.verification import judgement
 from attacks.verification.agreement import CheckerError, row_differences, value_differences
 from attacks.verification.records import sanity_problems
+from tests.helpers.check_runs import BATTERY, SCORES, TINY, A, both_records, make_run
+from tests.helpers.check_runs import runs as runs
+from tests.helpers.check_runs import small as small
 from tests.helpers.liars import cell
-from tests.helpers.verified import BATTERY, SCORES, TINY, A, both_records, make_run
-from tests.helpers.verified import runs as runs
-from tests.helpers.verified import small as small
 from tests.run.test_bad_directories import manifest
 
 

@@ -15,8 +15,8 @@ from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.experiment.chance import levels
 from attacks.gate.decide import decide, decided_row, weaknesses
 from attacks.gate.policy import Policy, Requirement
-from tests.helpers import reported
-from tests.helpers.galleries import labelled
+from tests.helpers import report_pages
+from tests.helpers.galleries import gallery_of
 
 
 def rows(values, measure="success", views=64, arm="eot"):
@@ -132,7 +132,7 @@ def checks(**verdicts):
 
 
 def content(**changes):
-    return reported.content(comparisons=[], sanity=checks(plateau="passed"), failed=[]) | changes
+    return report_pages.content(comparisons=[], sanity=checks(plateau="passed"), failed=[]) | changes
 
 
 def better(other):
@@ -171,7 +171,7 @@ def test_a_range_is_in_parentheses_and_more_pictures_decide_no_row_of_a_weak_att
 
 def chance(size, goal=None):
     queries = SimpleNamespace(clusters=["a"])
-    gallery = labelled([i // 2 for i in range(size)])
+    gallery = gallery_of([i // 2 for i in range(size)])
     parts = SimpleNamespace(gallery=gallery, truth=torch.tensor([0]), goal=goal, queries=queries)
     values = levels(parts, 3, 64, torch.linspace(-0.2, 0.5, 50), [0.01])
     return {name: level._asdict() for name, level in values.items()}

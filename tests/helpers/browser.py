@@ -48,15 +48,15 @@ def chromium():
 
 
 class Visit:
-    """A page opened from disk: `page`, its console `messages`, and the URLs that it `fetched`."""
+    """A page opened from disk: `page`, its console `messages`, and the URLs that it loaded, `urls`."""
 
     def __init__(self, browser, path, width=1280, scheme="light"):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.page, self.messages, self.fetched = self.context.new_page(), [], []
+        self.page, self.messages, self.urls = self.context.new_page(), [], []
         self.page.on("console", lambda message: self.messages.append(message.text))
         self.page.on("pageerror", lambda error: self.messages.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.messages.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self.fetched.append(request.url))
+        self.page.on("request", lambda request: self.urls.append(request.url))
         self.page.goto(path.as_uri())
 
     def __enter__(self):

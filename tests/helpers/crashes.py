@@ -62,7 +62,7 @@ class Nursery:
 
 def _serve(pipe, arguments):
     torch.set_num_threads(1)
-    _draw_nothing()
+    _stub_drawings()
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         _command_line(arguments)
     pipe.send(None)
@@ -117,7 +117,7 @@ def _command_line(arguments):
     return 0
 
 
-def _draw_nothing():
+def _stub_drawings():
     """Figures take most of the time of a small run; files are written where they were."""
     import attacks.experiment.contact_sheet
     import attacks.report.page
@@ -159,9 +159,9 @@ def watch(root, notice, after_sync=lambda handle: None):
 
     def hook(event, values):
         if event == "open" and isinstance(values[0], str | bytes) and values[2] & WRITES:
-            notify("open", _whole(values[0]))
+            notify("open", _absolute(values[0]))
         elif event in CHANGES:
-            notify(event[3:], None if isinstance(values[0], int) else _whole(values[0], values[CHANGES[event]]))
+            notify(event[3:], None if isinstance(values[0], int) else _absolute(values[0], values[CHANGES[event]]))
 
     def fsync(handle):
         path = _handle_path(handle)
@@ -174,7 +174,7 @@ def watch(root, notice, after_sync=lambda handle: None):
     sys.addaudithook(hook)
 
 
-def _whole(path, folder=-1):
+def _absolute(path, folder=-1):
     """A path without `..`, whatever is there; `folder` is the handle of the one that it begins at."""
     return os.path.normpath(Path(_handle_path(folder) if folder != -1 else Path.cwd(), os.fsdecode(path)))
 

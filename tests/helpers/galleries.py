@@ -12,7 +12,7 @@ def all_pictures(gallery):
     return torch.cat([gallery.shelves[k].read([i]) for k, i in gallery.positions])
 
 
-def labelled(identity):
+def gallery_of(identity):
     """A gallery of pictures of noise with these identities."""
     levels = torch.randint(256, (len(identity), 3, 4, 4), generator=torch.Generator().manual_seed(0))
     images = levels.float() / 255

@@ -5,7 +5,7 @@ import json
 import torch
 
 from attacks.runtime.tables import write_rows
-from tests.helpers import reported
+from tests.helpers import report_pages
 
 NAMES = [f"{i:03}.png" for i in range(12)]
 EPS = (4 / 255, 8 / 255)
@@ -29,12 +29,12 @@ def summary(folder, content, manifest=None):
 def run(folder, success, *, names=NAMES, views=64, wide=None, pixels=None, radii=None, stages=None, side=96, **extra):
     """A run with the success of each picture, and 1 minus it as the cosine. `radii`: the smallest, of which None is
     beyond the largest, 4. A mapping in `extra` is merged with that section of metrics.json."""
-    content = reported.content(queries=list(names), wide=wide and {"factor": wide})
+    content = report_pages.content(queries=list(names), wide=wide and {"factor": wide})
     content["pixels"] = pixels or [f"digest of {name}" for name in names]
     content["bank"] |= {"views": views, "refine": str(folder), "side": side}
     for key, value in extra.items():
         content[key] = (content[key] | value) if key == "threat" else value
-    manifest = reported.manifest()
+    manifest = report_pages.manifest()
     manifest["config"]["transforms"] = {"name": "web", "stages": stages or {}}
     summary(folder, content, manifest)
     rows = [

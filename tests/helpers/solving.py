@@ -64,8 +64,8 @@ class Losses:
     def __len__(self):
         return self.count
 
-    def losses(self, transforms, delta, which, u):
-        return self.of(which, delta, u)
+    def losses(self, transforms, delta, rows, u):
+        return self.of(rows, delta, u)
 
 
 def split(images, anchor, *, encoder, objective, perturbation, **options):
@@ -76,9 +76,9 @@ def split(images, anchor, *, encoder, objective, perturbation, **options):
 def estimate(eot, delta, scene, loss, u, *, count=None, **world):
     """`EOT.estimate` of `scene` (rows of delta, which image) and `loss` (views, which image)."""
 
-    def of(which, delta, u):
-        views = eot.transforms(scene(delta, which), u)
-        return loss(views, which.repeat_interleave(len(u) // len(which)), **encoder_draws(eot.transforms, u))
+    def of(rows, delta, u):
+        views = eot.transforms(scene(delta, rows), u)
+        return loss(views, rows.repeat_interleave(len(u) // len(rows)), **encoder_draws(eot.transforms, u))
 
     return replace(eot, **world).estimate(Losses(of, count or len(delta)), delta, u)
 
@@ -101,12 +101,12 @@ def suite(images, aim, attacks, *, state=None, **parts):
 
 
 def examine(images, anchor, *, steps=20, **parts):
-    own = {key: parts.pop(key) for key in ("views", "planned", "trace", "module") if key in parts}
-    return sanity.examine(*split(images, anchor, steps=steps, **parts), **own)
+    options = {key: parts.pop(key) for key in ("views", "planned", "trace", "module") if key in parts}
+    return sanity.examine(*split(images, anchor, steps=steps, **parts), **options)
 
 
-def trial(images, anchor, parts, tally):
-    return short_attack(*split(images, anchor, **{"steps": 20} | parts), tally)
+def trial(images, anchor, parts, counts):
+    return short_attack(*split(images, anchor, **{"steps": 20} | parts), counts)
 
 
 def worst_views(images, anchor, *, encoder, objective, transforms, untouched=None, **rest):

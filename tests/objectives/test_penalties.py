@@ -28,7 +28,7 @@ from attacks.objectives.penalties import (
     price_of,
     total_variation,
 )
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from transforms.compose import seen
 
 double = torch.float64

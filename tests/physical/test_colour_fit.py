@@ -16,7 +16,7 @@ from attacks.physical.colour_fit import (
     nominal,
     pool,
 )
-from tests.helpers.photographed import card_light, posed, render_photo
+from tests.helpers.photographs import card_light, place_card, render_photo
 from transforms.colour import lut as colour_map
 from transforms.colour.spaces import to_linear
 
@@ -83,7 +83,7 @@ def test_held_out_swatches_are_not_fitted():
 
 
 def test_the_middle_of_every_swatch_is_measured():
-    pose = posed(CARD, width=300, degrees=200, jitter=0.2, size=(560, 560))
+    pose = place_card(CARD, width=300, degrees=200, jitter=0.2, size=(560, 560))
     pixels = render_photo(card_light(CARD), pose, (560, 560), light_at=0.6, noise=0.01, points=2)
     result = measure_swatches(pixels, pose, CARD)
     assert result.valid.all()
@@ -93,7 +93,7 @@ def test_the_middle_of_every_swatch_is_measured():
 
 
 def test_a_swatch_beyond_the_edge_is_not_measured():
-    pose = posed(CARD, width=300, size=(420, 420), shift=(60, 0))
+    pose = place_card(CARD, width=300, size=(420, 420), shift=(60, 0))
     result = measure_swatches(np.full((420, 420, 3), 99, np.uint8), pose, CARD)
     right = [swatch.box.x + swatch.box.width > 92 for swatch in CARD.chart]
     assert result.valid.any() and not result.valid[right].any()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from attacks.physical.detect import detect
-from tests.helpers.photographed import card_light, map_points, numbered_card, posed, render_photo
+from tests.helpers.photographs import card_light, map_points, numbered_card, place_card, render_photo
 
 CARD = numbered_card(28)
 LIGHT = card_light(CARD)
@@ -14,7 +14,7 @@ LIGHT = card_light(CARD)
 def shot(**options):
     """A photograph (480,640,3), and where each tag's corners are in it."""
     photo = {key: options.pop(key) for key in ("blur", "noise", "light_at") if key in options}
-    pose = posed(CARD, **{"width": 220, "size": (480, 640), **options})
+    pose = place_card(CARD, **{"width": 220, "size": (480, 640), **options})
     pixels = render_photo(options.pop("light", LIGHT), pose, options.get("size", (480, 640)), points=2, **photo)
     return pixels, {tag.number: map_points(pose, tag.box.corners) for tag in CARD.tags}
 
@@ -52,7 +52,7 @@ def test_tags_are_detected_in_a_dark_photograph(light_at):
 @pytest.mark.slow
 def test_tags_of_another_card_are_listed_as_foreign():
     other = numbered_card(32)
-    pixels = render_photo(card_light(other), posed(other, width=260, size=(480, 640)), (480, 640), points=2)
+    pixels = render_photo(card_light(other), place_card(other, width=260, size=(480, 640)), (480, 640), points=2)
     output = detect(pixels, CARD)
     assert output.corners == {} and output.foreign == (32, 33, 34, 35)
 
@@ -66,7 +66,7 @@ def test_tags_that_appear_twice_are_not_used():
 @pytest.mark.slow
 def test_a_hidden_tag_or_one_beyond_the_edge_is_not_detected():
     pixels = render_photo(
-        card_light(CARD, hidden=(30,)), posed(CARD, width=220, size=(480, 640)), (480, 640), points=2
+        card_light(CARD, hidden=(30,)), place_card(CARD, width=220, size=(480, 640)), (480, 640), points=2
     )
     assert list(detect(pixels, CARD).corners) == [28, 29, 31]
     pixels, true = shot(shift=(200, 0))
@@ -87,7 +87,7 @@ def test_no_tag_is_detected_in_noise_and_clutter():
 def test_tags_are_detected_in_twelve_megapixels(width):
     """The card fills it, or is a part too small to be resolved in a reduced copy."""
     side = (1300, 1300) if width > 500 else (440, 440)
-    pose = posed(CARD, width=width, degrees=20, jitter=0.1, size=side)
+    pose = place_card(CARD, width=width, degrees=20, jitter=0.1, size=side)
     part = render_photo(LIGHT, pose, side, points=1, blur=1.0, noise=0.0)
     pixels, corner = np.full((3000, 4000, 3), 120, np.uint8), np.array([1100, 2300])
     pixels[corner[0] : corner[0] + side[0], corner[1] : corner[1] + side[1]] = part

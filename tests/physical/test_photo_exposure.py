@@ -17,7 +17,7 @@ from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Ranges, draw_shot
 from attacks.physical.views import PlacementRecord
-from tests.helpers.photographed import clutter, encoded
+from tests.helpers.photographs import clutter, encoded
 
 CARD, DPI, SIDE = card(80, 80, words="card 7"), 75, 64
 QUAD = ((0.35, 0.3), (0.7, 0.3), (0.7, 0.65), (0.35, 0.65))

@@ -17,7 +17,7 @@ from attacks.physical.rectify import (
     project,
     rectify,
 )
-from tests.helpers.photographed import card_light, lattice, map_points, numbered_card, posed, render_photo
+from tests.helpers.photographs import card_light, lattice, map_points, numbered_card, place_card, render_photo
 from transforms import Affine, Compose, Perspective
 from transforms.sampling.homography import invert
 
@@ -37,7 +37,7 @@ def test_rectification_is_exact_to_half_a_pixel():
     rng, light, errors = np.random.default_rng(5), card_light(CARD), []
     for i in range(24):
         options = {"degrees": rng.uniform(-180, 180), "jitter": rng.uniform(0, 0.25), "seed": i}
-        true = posed(CARD, width=rng.uniform(220, 300), size=(640, 640), **options)
+        true = place_card(CARD, width=rng.uniform(220, 300), size=(640, 640), **options)
         blur, lit = rng.uniform(0.4, 1.2), rng.uniform(0.4, 0.95)
         pixels = render_photo(light, true, (640, 640), blur=blur, light_at=lit, noise=0.01, seed=i, points=2)
         layout = fit_homography(CARD, detect(pixels, CARD).corners)
@@ -53,7 +53,7 @@ def test_rectification_is_exact_to_half_a_pixel():
 def test_without_a_tag_the_edges_of_the_swatches_refine_the_fit(hidden):
     light = card_light(CARD, hidden=hidden)
     for seed in (0, 1):
-        true = posed(CARD, width=240, degrees=25 * seed - 10, jitter=0.2, size=(500, 500), seed=seed)
+        true = place_card(CARD, width=240, degrees=25 * seed - 10, jitter=0.2, size=(500, 500), seed=seed)
         pixels = render_photo(light, true, (500, 500), blur=0.9, light_at=0.7, noise=0.01, seed=seed, points=2)
         layout = fit_homography(CARD, detect(pixels, CARD).corners)
         result = align_photo(grey_picture(pixels), CARD, layout.homography, layout.tags)
@@ -61,7 +61,7 @@ def test_without_a_tag_the_edges_of_the_swatches_refine_the_fit(hidden):
 
 
 def test_a_photograph_without_edges_leaves_the_homography_unchanged():
-    true = posed(CARD, width=240, size=(400, 400))
+    true = place_card(CARD, width=240, size=(400, 400))
     blank = np.full((400, 400), 200, np.uint8)
     result = align_photo(blank, CARD, true, ())
     assert np.isfinite(result).all()
@@ -74,7 +74,7 @@ def exact(true, numbers=range(28, 32)):
 
 
 def test_the_fit_of_exact_corners_is_the_homography():
-    true = posed(CARD, degrees=130, jitter=0.3, seed=3)
+    true = place_card(CARD, degrees=130, jitter=0.3, seed=3)
     for numbers in ((28, 29, 30, 31), (29, 31), (28, 29)):
         layout = fit_homography(CARD, exact(true, numbers))
         assert layout.tags == numbers and layout.worst < 1e-4
@@ -82,7 +82,7 @@ def test_the_fit_of_exact_corners_is_the_homography():
 
 
 def test_a_tag_inconsistent_with_the_others_is_left_out():
-    true = posed(CARD, degrees=20, jitter=0.2, seed=1)
+    true = place_card(CARD, degrees=20, jitter=0.2, seed=1)
     tags = exact(true)
     tags[29] = tags[29] + [40, -15]
     layout = fit_homography(CARD, tags)
@@ -90,7 +90,7 @@ def test_a_tag_inconsistent_with_the_others_is_left_out():
 
 
 def test_tags_inconsistent_with_one_card_are_refused():
-    true = posed(CARD)
+    true = place_card(CARD)
     with pytest.raises(ValueError, match="at least 2 of the card's; found 30"):
         fit_homography(CARD, exact(true, (30,)))
     with pytest.raises(ValueError, match="do not lie as on the card"):
@@ -123,7 +123,7 @@ def test_the_pose_equals_that_of_the_stages():
 @pytest.mark.slow
 def test_a_rectified_patch_equals_the_texture():
     texture = cv2.GaussianBlur(np.random.default_rng(2).integers(0, 256, (40, 40, 3), np.uint8), (0, 0), 2)
-    true = posed(CARD, width=400, degrees=200, jitter=0.2, seed=2)
+    true = place_card(CARD, width=400, degrees=200, jitter=0.2, seed=2)
     pixels = render_photo(card_light(CARD, texture), true, (720, 960), blur=0, noise=0)
     for size in ((40, 40), (80, 80)):
         output = rectify(pixels, true, CARD.patch, size).astype(float)

@@ -30,7 +30,7 @@ from attacks.runtime.files import sha256, write_json
 from attacks.schema.presets import read as read_preset
 from attacks.schema.validate import validate
 from attacks.study.assembly import build
-from tests.helpers.photographed import card_light, posed, render_photo, stored_scores
+from tests.helpers.photographs import card_light, place_card, render_photo, stored_scores
 from tests.schema.test_configs import composed
 
 OVERRIDES = ["config=patch", "data.photos=[astronaut]", "data.count=2", "data.size=64", "perturbation.size=[16,16]"]
@@ -353,7 +353,7 @@ def test_errors_are_one_line_with_exit_code_2(run, photos, tmp_path, error_line,
 def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, error_line):
     other = card(80, 80, "vp-00000000  eot")
     pixels = render_photo(
-        card_light(other, fine=8), posed(other, width=200, size=(420, 480)), (420, 480), points=1, fine=8
+        card_light(other, fine=8), place_card(other, width=200, size=(420, 480)), (420, 480), points=1, fine=8
     )
     Image.fromarray(pixels).save(tmp_path / f"{read_names(run)[0]}--other.png")
     line = error_line("score", run, tmp_path, "--device", "cpu")

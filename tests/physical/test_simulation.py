@@ -23,7 +23,7 @@ from attacks.physical.simulation.shots import (
     map_points,
     view_homography,
 )
-from tests.helpers.simulated import CARD, QUAD, RANDOM, card_dots, flat, printed_run, smooth, take_photo
+from tests.helpers.card_simulation import CARD, QUAD, RANDOM, card_dots, flat, printed_run, smooth, take_photo
 from transforms import Compose
 from transforms.geometry.affine import Affine, Perspective
 from transforms.geometry.viewpoint import Viewpoint

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attacks.commands import main
-from tests.helpers.simulated import card_dots, printed_run
+from tests.helpers.card_simulation import card_dots, printed_run
 
 
 @pytest.fixture

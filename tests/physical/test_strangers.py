@@ -16,8 +16,8 @@ from attacks.physical.rectify import from_corners, natural_size, parse_quad, rec
 from attacks.physical.score import digital
 from attacks.physical.simulation import simulate
 from attacks.physical.views import read_placement
-from tests.helpers.photographed import stored_scores
-from tests.helpers.simulated import card_dots, printed_run, smooth
+from tests.helpers.card_simulation import card_dots, printed_run, smooth
+from tests.helpers.photographs import stored_scores
 
 WRONG = [None, "x", "../../x", "a\nb: c", -1, 1e308, float("nan"), float("inf"), 10**400, [], {}, True, [[]]]
 QUAD = [[0.2, 0.2], [0.8, 0.2], [0.8, 0.8], [0.2, 0.8]]

@@ -30,8 +30,8 @@ from attacks.physical.views import PlacementRecord, Rerun, photo_view, scene_vie
 from attacks.run import compose
 from attacks.study.assembly import build
 from attacks.study.printer import reprinted
-from tests.helpers.photographed import map_points, stored_scores
-from tests.helpers.recomputed import share
+from tests.helpers.photographs import map_points, stored_scores
+from tests.helpers.recomputation import share
 from transforms import Affine, Compose, Perspective
 from transforms.colour.lut import ColourMap, nodes
 from transforms.wrappers import OnLayers

@@ -9,7 +9,7 @@ from attacks.report.comparison import ComparedRuns, compare_runs, write_comparis
 from attacks.report.page import write_report
 from attacks.report.runs import collect
 from attacks.report.words import interval_text
-from tests.helpers import reported
+from tests.helpers import report_pages
 from tests.helpers.browser import LETTERS, PALE, Visit, chromium
 from tests.helpers.run_directories import EPS, encoder
 
@@ -36,14 +36,14 @@ def pages(tmp_path_factory):
     """A report with every section and a hostile name, and the index of three runs, the second without a wide bank."""
     folder = tmp_path_factory.mktemp("pages")
     for i, force in enumerate((0.5, 1.0, 0.1)):
-        place, content = folder / f"run {i}", reported.content(seed=10 - i, arms=reported.judged(force))
+        place, content = folder / f"run {i}", report_pages.content(seed=10 - i, arms=report_pages.arm_values(force))
         content["wide"] = content["wide"] if i != 1 else None
         place.mkdir()
         (place / "metrics.json").write_text(json.dumps(content))
-        (place / "manifest.json").write_text(json.dumps(reported.manifest()))
+        (place / "manifest.json").write_text(json.dumps(report_pages.manifest()))
         if i == 0:
-            reported.directory(place, ["astronaut-0-0.png"])
-            write_report(place, content, reported.manifest(), [reported.EVIL], reported.trace(), 0)
+            report_pages.directory(place, ["astronaut-0-0.png"])
+            write_report(place, content, report_pages.manifest(), [report_pages.EVIL], report_pages.trace(), 0)
     write_page(ComparedRuns(*collect({place: place.name for place in sorted(folder.iterdir())})), folder)
     sweep = tmp_path_factory.mktemp("sweep")
     for name, (i, eps) in itertools.product(("pocket (a.safetensors)", "a long name " * 5), enumerate(EPS)):
@@ -59,7 +59,7 @@ def test_a_page_logs_and_fetches_nothing_fits_the_width_and_is_legible(browser, 
     with Visit(browser, pages[name], width, scheme) as visit:
         page = visit.page
         assert visit.messages == []
-        assert [url for url in visit.fetched if not url.startswith("data:")] == [pages[name].as_uri()]
+        assert [url for url in visit.urls if not url.startswith("data:")] == [pages[name].as_uri()]
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -97,7 +97,7 @@ def test_every_picture_is_loaded_and_has_an_alternative_text(browser, pages):
 
 
 def test_a_cell_of_a_map_has_its_interval_as_a_tooltip(browser, pages):
-    cell = reported.content()["response"]["maps"][0]["arms"]["eot"]["success"][2][3]
+    cell = report_pages.content()["response"]["maps"][0]["arms"]["eot"]["success"][2][3]
     with Visit(browser, pages["report"]) as visit:
         result = visit.page.locator("#map-0-success-eot-2-3 > title").text_content()
     assert interval_text(cell) in result

@@ -12,7 +12,7 @@ from attacks.report.pairs import read_scores
 from attacks.report.runs import collect
 from attacks.report.warnings import warnings
 from attacks.runtime.tables import FORMULAS, read_rows, write_rows
-from tests.helpers import reported
+from tests.helpers import report_pages
 from tests.helpers.page import Page
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)><a href=javascript:alert(1)></a></style></svg>"
@@ -27,7 +27,7 @@ def spoilt(node, key=""):
         return {name: spoilt(value, name) for name, value in node.items()}
     if isinstance(node, list | tuple):
         return [spoilt(value, key) for value in node]
-    is_safe = not isinstance(node, str) or key in SELECTORS or node in (*reported.ARMS, "same", "wide")
+    is_safe = not isinstance(node, str) or key in SELECTORS or node in (*report_pages.ARMS, "same", "wide")
     return node if is_safe else f"{node}{EVIL}"
 
 
@@ -45,17 +45,17 @@ def harmless(page, scripts=0):
 
 @pytest.mark.slow
 def test_every_string_of_a_run_is_escaped_on_its_page():
-    content, manifest = spoilt(reported.content()), spoilt(reported.manifest())
-    page = harmless(render(content, manifest, [EVIL], reported.trace(), Images()))
+    content, manifest = spoilt(report_pages.content()), spoilt(report_pages.manifest())
+    page = harmless(render(content, manifest, [EVIL], report_pages.trace(), Images()))
     assert page.count("&lt;script&gt;alert(1)") > 20 and "{{7*7}}" in page and "49" not in page.split("<body")[0]
 
 
 @pytest.mark.slow
 def test_the_name_of_a_picture_is_escaped(tmp_path):
-    queries = [EVIL, *reported.QUERIES[1:]]
-    reported.directory(tmp_path, file_names(tuple(queries)))
-    content = reported.content(queries=queries, response=None, drift=None)
-    write_report(tmp_path, content, reported.manifest(queries), warnings(content), reported.trace(), 0)
+    queries = [EVIL, *report_pages.QUERIES[1:]]
+    report_pages.directory(tmp_path, file_names(tuple(queries)))
+    content = report_pages.content(queries=queries, response=None, drift=None)
+    write_report(tmp_path, content, report_pages.manifest(queries), warnings(content), report_pages.trace(), 0)
     page = harmless((tmp_path / "report.html").read_text())
     assert EVIL not in page and any(EVIL in (attributes.get("alt") or "") for name, attributes in Page(page).elements)
 
@@ -65,7 +65,7 @@ def test_every_string_of_a_sweep_is_escaped_in_its_index(tmp_path):
         folder = tmp_path / f"{number}{EVIL.replace('/', '')}"
         folder.mkdir()
         (folder / "report.html").write_text("")
-        for name, content in (("metrics", reported.content()), ("manifest", reported.manifest())):
+        for name, content in (("metrics", report_pages.content()), ("manifest", report_pages.manifest())):
             (folder / f"{name}.json").write_text(json.dumps(spoilt(content)))
     (tmp_path / f"broken{EVIL.replace('/', '')}").mkdir()
     result = ComparedRuns(*collect({folder: folder.name for folder in sorted(tmp_path.iterdir())}))

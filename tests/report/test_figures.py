@@ -11,7 +11,7 @@ from attacks.report.curves import dots, drift_curve, loss_curve, response_curve
 from attacks.report.maps import heat_map
 from attacks.report.page import render
 from attacks.report.words import interval_text, measure_groups, measure_value, numbers, p_value, short
-from tests.helpers import reported
+from tests.helpers import report_pages
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
@@ -44,7 +44,7 @@ def test_the_page_sets_the_colours_of_a_drawing_except_its_cells():
 
 @pytest.mark.slow
 def test_a_cell_of_a_map_has_its_number_its_interval_and_its_star():
-    result = reported.response()["maps"][0]
+    result = report_pages.response()["maps"][0]
     svg = heat_map(result, "success", "map")
     for arm, rows in result["arms"].items():
         for j, row in enumerate(rows["success"]):
@@ -65,7 +65,7 @@ def test_a_cell_of_a_map_has_its_number_its_interval_and_its_star():
     [([-20.0, 20.0], 3), ([-25.0, 35.0], 3), ([-90.0, 90.0], 7), ([60.0, 60.0], 1), ([5.0, 10.0], 0)],
 )
 def test_the_frame_surrounds_the_cells_of_the_trained_range(bounds, columns):
-    result = reported.response()["maps"][0]
+    result = report_pages.response()["maps"][0]
     result["x"] = result["x"] | {"trained": bounds}
     svg = heat_map(result, "cosine", "map")
     cell = width(svg, "eot-0-0") / 0.97
@@ -84,9 +84,9 @@ def width(svg, gid):
 @pytest.mark.slow
 def test_a_drawing_is_deterministic_and_shows_every_arm():
     curves = [
-        (3, loss_curve, (reported.trace(), "away", reported.judged())),
-        (4, drift_curve, (reported.drift(),)),
-        (5, response_curve, (reported.response()["curves"][0], "curve")),
+        (3, loss_curve, (report_pages.trace(), "away", report_pages.arm_values())),
+        (4, drift_curve, (report_pages.drift(),)),
+        (5, response_curve, (report_pages.response()["curves"][0], "curve")),
     ]
     for arms, curve, content in curves:
         svg, repeat = curve(*content), curve(*content)
@@ -97,7 +97,7 @@ def test_a_drawing_is_deterministic_and_shows_every_arm():
 
 
 def test_the_table_has_the_measures_of_the_arms():
-    rows = reported.judged()
+    rows = report_pages.arm_values()
     groups = dict(measure_groups(rows, {}))
     assert [measure.key for measure in groups["Verification"]] == ["tar 0.001", "tar 0.01"]
     assert measure_value(rows["eot"], "tar 0.01") == rows["eot"]["tar"]["0.01"]
@@ -145,9 +145,9 @@ def test_an_interval_has_brackets_and_as_many_digits_as_it_supports(value, optio
     ],
 )
 def test_the_page_explains_the_stars_and_extremes_of_a_map(change, note):
-    content = reported.content()
+    content = report_pages.content()
     content["response"]["maps"] = [grid | change for grid in content["response"]["maps"]]
-    page = html.unescape(render(content, reported.manifest()))
+    page = html.unescape(render(content, report_pages.manifest()))
     assert note in page and ("Star:" in page) == ("p_holm" not in change)
 
 

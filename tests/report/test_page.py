@@ -17,9 +17,9 @@ from attacks.report.page import Images, render, sections, write_report
 from attacks.report.sheets import LARGEST, perturbation
 from attacks.report.warnings import warnings
 from attacks.report.words import interval_text, numbers
-from tests.helpers import reported
+from tests.helpers import report_pages
 from tests.helpers.page import Page
-from tests.helpers.reported import ARMS, EVIL
+from tests.helpers.report_pages import ARMS, EVIL
 
 OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "deployment", "explanations", "failure")
 OPTIONAL += ("detection", "costs")
@@ -29,9 +29,9 @@ NOTHING = dict.fromkeys(OPTIONAL) | {"comparisons": []}
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
-    reported.directory(out, ["astronaut-0-0.png"])
+    report_pages.directory(out, ["astronaut-0-0.png"])
     beware = [f"beware of {EVIL} & co"]
-    write_report(out, reported.content(), reported.manifest(), beware, reported.trace(), 0)
+    write_report(out, report_pages.content(), report_pages.manifest(), beware, report_pages.trace(), 0)
     return (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -39,7 +39,7 @@ def whole(tmp_path_factory):
     ("cosine", "recall", "count"), [(0.9, 0.95, 0), (0.65, 0.95, 1), (0.9, 0.6, 1), (0.65, None, 1)]
 )
 def test_a_task_that_fails_in_the_clean_views_is_a_warning(cosine, recall, count):
-    content = reported.content(files_right=0.85)
+    content = report_pages.content(files_right=0.85)
     content["arms"]["clean"] |= {"cosine": {"mean": cosine}, "recall_at_1": recall and {"mean": recall}}
     messages = [text for text in warnings(content) if "FAILS IN THE CLEAN VIEWS" in text]
     assert len(messages) == count and all(
@@ -62,7 +62,7 @@ def intervals(result):
 
 @pytest.mark.slow
 def test_every_interval_of_the_metrics_is_on_the_page(whole):
-    content = reported.content()
+    content = report_pages.content()
     parts = ("arms", "wide", "comparisons", "drift", "response", "left_out", "deployment", "detection")
     for section in (*parts, "explanations"):
         results = list(intervals(content[section]))
@@ -117,13 +117,13 @@ def test_headings_tables_and_pictures_are_accessible(whole):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", OPTIONAL)
 def test_a_part_is_on_the_page_if_the_run_has_one(part):
-    whole = reported.content()
+    whole = report_pages.content()
     pages = [NOTHING, NOTHING | {part: [] if part == "comparisons" else {}}, NOTHING | {part: whole[part]}]
     titles = [[section.title for section in sections(whole | changes, Images(), False)] for changes in pages]
     assert titles[0] == titles[1]
     assert len(titles[2]) - len(titles[0]) == (part not in ("wide", "costs"))
     for changes, expected in zip(pages, titles, strict=True):
-        assert re.findall("<h2>(.*?)</h2>", render(whole | changes, reported.manifest())) == expected
+        assert re.findall("<h2>(.*?)</h2>", render(whole | changes, report_pages.manifest())) == expected
 
 
 @pytest.mark.slow
@@ -133,10 +133,10 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
     patch = {"texture": [48, 64], "start": "grey", "shape": "rectangle", "grey": False, "gamut": None, "places": 1}
     patch |= {"anywhere": None, "area": area, "sheet_area": None, "width_mm": 80.0, "card": False, "tags": None}
     patch |= {"printer": printer, "target": "chelsea"}
-    content = reported.content(response=None)
+    content = report_pages.content(response=None)
     content["threat"] |= {"patch": patch, "norm": "patch", "eps": 1.0}
-    reported.directory(tmp_path, ["astronaut-0-0.png"])
-    write_report(tmp_path, content, reported.manifest(), [], reported.trace(), 0)
+    report_pages.directory(tmp_path, ["astronaut-0-0.png"])
+    write_report(tmp_path, content, report_pages.manifest(), [], report_pages.trace(), 0)
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert (
         "random patch" in page.text and "random noise" not in page.text and "of the views with the patch" in page.text
@@ -153,19 +153,22 @@ def test_a_picture_keeps_its_file_whichever_others_are_left_out(tmp_path, failed
     names = ("anna/1.jpg", "bert/1.jpg", "bert/2.jpg", "carl/2.jpg")  # alone, each would be 1.png or 2.png
     rows = [row for row in range(len(names) - left) if row not in failed]
     changes = {"queries": [names[row] for row in rows], "left": left, "response": None}
-    content = reported.content(failed=[{"picture": row, "name": "", "reason": ""} for row in failed], **changes)
+    content = report_pages.content(failed=[{"picture": row, "name": "", "reason": ""} for row in failed], **changes)
     for number, row in enumerate(rows):
         out = tmp_path / str(row)
-        reported.directory(out, [file_names(names)[row]])
-        write_report(out, content, reported.manifest(names), [], reported.trace(), number)
+        report_pages.directory(out, [file_names(names)[row]])
+        write_report(out, content, report_pages.manifest(names), [], report_pages.trace(), number)
         assert "The attacked picture" in (out / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
 def test_the_command_repeats_the_run(whole):
     (text,) = re.findall(r'<pre[^>]*aria-label="The command of this run">(.*?)</pre>', whole)
-    assert shlex.split(html.unescape(text)) == ["python", "-m", "attacks.run", *reported.manifest()["overrides"]]
-    manifest, bare = reported.manifest() | {"overrides": ["seed=3"], "preset": "smoke"}, reported.content(**NOTHING)
+    assert shlex.split(html.unescape(text)) == ["python", "-m", "attacks.run", *report_pages.manifest()["overrides"]]
+    manifest, bare = (
+        report_pages.manifest() | {"overrides": ["seed=3"], "preset": "smoke"},
+        report_pages.content(**NOTHING),
+    )
     assert "attacks.run config=smoke seed=3<" in render(bare, manifest)
     # No command can name a module from Python.
     page = render(bare, manifest | {"encoder": {"name": "module"}})
@@ -174,7 +177,7 @@ def test_the_command_repeats_the_run(whole):
 
 @pytest.mark.slow
 def test_the_page_shows_the_cost_of_each_arm(whole):
-    table, costs = re.search(r'<section id="arms">.*?</table>', whole, re.DOTALL)[0], reported.content()["costs"]
+    table, costs = re.search(r'<section id="arms">.*?</table>', whole, re.DOTALL)[0], report_pages.content()["costs"]
     names = {"forward": ("forward passes, choice of the iterate included", 0), "backward": ("gradients", 0)}
     names |= {"seconds": ("seconds", 1)}
     for key, (name, digits) in names.items():
@@ -190,7 +193,7 @@ def test_comparisons_are_grouped_by_bank_and_complete(whole):
         "Views from the attack's own ranges",
         "Views from wider ranges",
     ]
-    banks = [row["bank"] for row in reported.content()["comparisons"]]
+    banks = [row["bank"] for row in report_pages.content()["comparisons"]]
     assert [body.count("<tr>") for _, body in groups] == [banks.count("same"), banks.count("wide")]
 
 
@@ -206,21 +209,21 @@ def test_a_perturbation_is_shown_unscaled_and_amplified_to_the_full_range(tmp_pa
     clean = np.full((20, 30, 3), 100)
     attacked_pixels = clean + np.where(np.arange(30)[None, :, None] % 2, 5, -5)
     for name, values in (("clean", clean), ("eot", attacked_pixels)):
-        reported.write(tmp_path / f"{name}.png", values)
+        report_pages.write(tmp_path / f"{name}.png", values)
     pictures = perturbation(tmp_path / "clean.png", tmp_path / "eot.png")
     files = [io.BytesIO(base64.b64decode(item.source.partition(",")[2])) for item in pictures]
     arrays = [np.asarray(Image.open(item)).astype(int) for item in files]
     np.testing.assert_array_equal(arrays[2] - 128, attacked_pixels - clean)
     np.testing.assert_array_equal(arrays[3] - 128, 25 * (attacked_pixels - clean))  # 25 * 5 is the most that fits
     assert "amplified 25 times" in pictures[3].caption and "5 of 255" in pictures[2].caption
-    reported.write(tmp_path / "wide.png", np.zeros((10, LARGEST + 50, 3)))
+    report_pages.write(tmp_path / "wide.png", np.zeros((10, LARGEST + 50, 3)))
     assert perturbation(tmp_path / "wide.png", tmp_path / "wide.png")[0].width == LARGEST
     assert perturbation(tmp_path / "clean.png", tmp_path / "none.png") == []
 
 
 @pytest.mark.slow
 def test_the_verdict_compares_the_attack_with_the_strongest_baseline():
-    content = reported.content()
+    content = report_pages.content()
     arms, first = content["arms"], content["primary"]
     text = verdict(content)
     assert text.startswith("In 512 held-out views of each of 15 pictures in 12 clusters, the attack with EOT makes")
@@ -237,20 +240,20 @@ def test_the_verdict_compares_the_attack_with_the_strongest_baseline():
 
 @pytest.mark.slow
 def test_ranges_have_no_brackets_and_too_few_clusters_no_p_value():
-    content = reported.few(reported.content(response=None))
-    page = render(content, reported.manifest(), warnings(content))
+    content = report_pages.shorten_values(report_pages.content(response=None))
+    page = render(content, report_pages.manifest(), warnings(content))
     assert "Difference +0.48 (+0.36 to +0.60), not tested: too few clusters: 6 needed." in page
     assert "15 pictures in 3 clusters: fewer than 10 clusters" in page
     assert not re.search(r"\d <small>\[", page) and "Star:" not in page
     assert page.count("too few clusters: 6 needed") == 2 + len(content["comparisons"])
-    assert warnings(reported.content()) == warnings(content)[:1]  # of a sanity check
-    small = content | {"gallery": 2, "chance": reported.CHANCE | {"success": reported.level(0.5)}}
+    assert warnings(report_pages.content()) == warnings(content)[:1]  # of a sanity check
+    small = content | {"gallery": 2, "chance": report_pages.CHANCE | {"success": report_pages.level(0.5)}}
     assert [text[:14] for text in warnings(small)[2:]] == ["A GALLERY OF 2"]
 
 
 @pytest.mark.slow
 def test_one_view_is_named_where_it_is_stronger():
-    content = reported.content()
+    content = report_pages.content()
     for low, high, count in ((-0.2, -0.1, 1), (-0.2, 0.1, 0), (0.1, 0.2, 0)):
         change = {"mean": (low + high) / 2, "low": low, "high": high, "kind": "interval"}
         rows = [row | {"difference": change} for row in content["comparisons"] if row["measure"] == "success"]
@@ -259,7 +262,10 @@ def test_one_view_is_named_where_it_is_stronger():
 
 @pytest.mark.slow
 def test_the_protocol_has_all_that_a_citation_needs():
-    content, manifest = reported.content(**NOTHING | {"wide": reported.content()["wide"]}), reported.manifest()
+    content, manifest = (
+        report_pages.content(**NOTHING | {"wide": report_pages.content()["wide"]}),
+        report_pages.manifest(),
+    )
     section = re.search(r'<section id="protocol">.*?</section>', render(content, manifest), re.DOTALL)[0]
     text = html.unescape(" ".join(re.sub("<[^>]*>", " ", section).split()))
     facts = [

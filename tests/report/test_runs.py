@@ -12,7 +12,7 @@ from attacks.report.comparison import ComparedRuns, link, own_page, write_page
 from attacks.report.runs import MEASURES, collect
 from attacks.report.warnings import warnings
 from attacks.runtime.untrusted import MOST_LETTERS
-from tests.helpers import reported
+from tests.helpers import report_pages
 from tests.helpers.page import Page
 from tests.helpers.run_directories import summary
 
@@ -26,12 +26,12 @@ def sweep_page(folder, *directories):
 @pytest.fixture
 def sweep(tmp_path):
     seeds = enumerate((3, 1, 2))
-    return [summary(tmp_path / str(i), reported.content(seed=seed), reported.manifest()) for i, seed in seeds]
+    return [summary(tmp_path / str(i), report_pages.content(seed=seed), report_pages.manifest()) for i, seed in seeds]
 
 
 def test_a_summary_has_the_values_of_its_run(sweep):
     (run, *_), omissions = collect({folder: folder.name for folder in sweep})
-    content, values = reported.content(seed=3), run.values
+    content, values = report_pages.content(seed=3), run.values
     assert omissions == [] and [values[key] for key in ("run", "seed", "pictures", "clusters")] == ["0", 3, 15, 12]
     assert [values[key] for key in ("preset", "encoder", "threat")] == ["evaluate", "pocket", "linf 16/255"]
     for prefix, arms in (("", content["arms"]), ("wide_", content["wide"]["arms"])):
@@ -42,9 +42,9 @@ def test_a_summary_has_the_values_of_its_run(sweep):
 
 
 def test_a_run_without_a_part_has_an_empty_cell(tmp_path):
-    part = reported.content(wide=None)
+    part = report_pages.content(wide=None)
     del part["arms"]["one_view"], part["cost"], part["arms"]["eot"]["worst_cosine"]
-    folders = [summary(tmp_path / "a", part), summary(tmp_path / "b", reported.content())]
+    folders = [summary(tmp_path / "a", part), summary(tmp_path / "b", report_pages.content())]
     text, result = sweep_page(tmp_path, *folders)
     missing = {key for key, value in result.runs[0].values.items() if value is None}
     assert missing >= {"eot_worst_cosine", "passes", "seconds", "one_view_success", "wide_eot_success"}
@@ -83,7 +83,7 @@ def test_a_broken_or_foreign_directory_is_left_out_with_its_reason(tmp_path, swe
     "number", ["NaN", "Infinity", "-1e999", "1e400", "true", '"0.5"', "null", "[0.5]", "10" * 400]
 )
 def test_a_value_that_is_no_number_is_missing(tmp_path, number):
-    content = json.dumps(reported.content()).replace('"seconds": 125.0', f'"seconds": {number}')
+    content = json.dumps(report_pages.content()).replace('"seconds": 125.0', f'"seconds": {number}')
     folder = summary(tmp_path / "run", {})
     (folder / "metrics.json").write_text(content.replace('"seed": 0', f'"seed": {number}'))
     (run,) = sweep_page(tmp_path, folder)[1].runs
@@ -92,7 +92,7 @@ def test_a_value_that_is_no_number_is_missing(tmp_path, number):
 
 def test_strings_are_no_longer_than_a_line_and_reveal_no_folder(tmp_path):
     long = "<b>a\nb</b>" * 100
-    content = reported.content(preset=long)
+    content = report_pages.content(preset=long)
     content["encoder"] |= {"model": long, "weights": f"/home/somebody/secret/{long}"}
     content["threat"] |= {"norm": long, "eps": long, "transforms": long}
     text, result = sweep_page(tmp_path, summary(tmp_path / "run", content))
@@ -109,8 +109,8 @@ def test_only_the_pages_own_script_may_run(sweep, tmp_path):
 
 
 def test_a_link_never_leads_out_of_the_folder_of_the_page(tmp_path):
-    inside = summary(tmp_path / "sweep" / "a b#c?d%", reported.content())
-    outside = summary(tmp_path / "elsewhere", reported.content())
+    inside = summary(tmp_path / "sweep" / "a b#c?d%", report_pages.content())
+    outside = summary(tmp_path / "elsewhere", report_pages.content())
     folder = tmp_path / "sweep"
     (folder / "link").symlink_to(outside, target_is_directory=True)
     (folder / "half").mkdir()

@@ -8,7 +8,7 @@ from attacks.resizers.hiding import TOLERANCE, hide, nearest_picture, psnr, rms
 from attacks.resizers.openness import crop_to, target_picture
 from attacks.resizers.separable import Separable, kernel_matrices, whole
 from tests.helpers.resizers import OPENCV, PILLOW, TORCH, shrinker
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 
 
 @pytest.mark.parametrize("kernel", ["pil_bilinear", "cv2_cubic", "cv2_nearest", "cv2_area"])

@@ -11,7 +11,7 @@ from PIL import Image
 
 from attacks.resizers.identify import identify
 from tests.helpers.resizers import KERNELS, shrinker
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 
 RATIOS = (1.25, 1.5, 2, 2.5, 3, 4, 5.3, 8)
 OUT, SIZE = (48, 56), (206, 250)

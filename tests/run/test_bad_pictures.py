@@ -12,7 +12,7 @@ from PIL import Image
 from attacks.data.pictures import read_files
 from attacks.run import compose
 from attacks.study.data import data
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.wrong import refused
 
 RGB = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)

@@ -21,7 +21,7 @@ from attacks.schema.encoder import PROGRAMS
 from attacks.schema.suggestions import keys
 from attacks.schema.validate import fraction
 from tests.helpers.runs import call
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 
 LEAN = {"data": {"count": 1, "size": 64}, "evaluate": {"views": 2, "refine": 0, "one_view": False}}
 

@@ -15,7 +15,7 @@ from attacks.schema.groups import CHOICES
 from attacks.schema.options import options, refuse_out_of_range
 from attacks.schema.suggestions import keys, suggestion
 from attacks.schema.validate import validate
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.wrong import refused as refusal
 from tests.schema.test_fuzz_configs import no_side_effects, warm
 

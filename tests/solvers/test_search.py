@@ -15,7 +15,7 @@ from attacks.eot.protocols import Objective
 from attacks.optimisers.nes import NES, LabelOnly
 from attacks.optimisers.square import HALVINGS, Square
 from attacks.solvers import Adversary
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import VIEWS, Dot, Untargeted, small_problem, watch
 
 SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}

@@ -19,7 +19,7 @@ from attacks.perturbations.patch.placement import UNIT, Placements
 from attacks.solvers.selection import LOOKS, LookPlan, selection
 from attacks.solvers.solver import run_steps
 from attacks.study.pipeline import preset
-from tests.helpers.pretended import Pretended, Waits, on_device
+from tests.helpers.fake_device import Pretended, Waits, on_device
 
 STEPS = 3
 PATCH = Patch((24, 24), ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75)))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks.study.pipeline import stages
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from transforms import Affine, Brightness, Compose, Downscale, warp_perspective
 from transforms.camera import Defocus, GaussianBlur, MotionBlur
 from transforms.geometry import Cylinder, Lens

@@ -7,7 +7,7 @@ import torch
 from attacks import EOT, PGD, Away, Linf, attack
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.encoders.black_box.function import function
-from tests.helpers.asked import module, query_digests
+from tests.helpers.questions import module, query_digests
 
 
 class Victim:

@@ -10,7 +10,7 @@ import torch
 from attacks.encoders import Phash, bits
 from attacks.encoders.black_box import endpoint as module
 from attacks.encoders.black_box.endpoint import endpoint
-from tests.helpers.served import serving
+from tests.helpers.services import serving
 
 
 @pytest.fixture(autouse=True)

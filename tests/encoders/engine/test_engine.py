@@ -8,7 +8,7 @@ from torch import nn
 
 from attacks import load_encoder
 from attacks.encoders.engine import Decision, prepare
-from tests.helpers.dressed import resnet, with_gradient
+from tests.helpers.decoration import resnet, with_gradient
 
 
 def test_decision_round_trip():

@@ -7,7 +7,7 @@ from torch import nn
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.loading import load_encoder
-from tests.helpers.dressed import resnet, with_gradient, with_statistics
+from tests.helpers.decoration import resnet, with_gradient, with_statistics
 
 
 class Conv2dThrice(nn.Module):

@@ -14,7 +14,7 @@ from attacks.encoders.families.open_clip_models import preprocessing
 from attacks.encoders.loading import load_encoder
 from attacks.encoders.request import seeded
 from tests.helpers import encoder_laws as laws
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.tiny_models import CLIP_VISION, CLIP_WORDS, CLIPS
 
 pytestmark = [pytest.mark.families, pytest.mark.usefixtures("tiny_clips")]

@@ -10,7 +10,7 @@ from attacks.encoders.families.timm_models import preprocessing
 from attacks.encoders.loading import load_encoder
 from attacks.encoders.request import seeded
 from tests.helpers import encoder_laws as laws
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.tiny_models import TIMM_MODELS
 
 pytestmark = pytest.mark.families

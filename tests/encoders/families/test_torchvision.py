@@ -21,7 +21,7 @@ from attacks.encoders.loading import load_encoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import Request
 from tests.helpers import encoder_laws as laws
-from tests.helpers.sampled import mostly_nightly
+from tests.helpers.sampling import mostly_nightly
 from tests.helpers.tiny_models import before_the_head
 
 MODELS = torchvision.models.list_models(module=torchvision.models)

@@ -11,7 +11,7 @@ import torch
 from attacks.encoders.families.processor import preprocessing
 from attacks.encoders.loading import load_encoder
 from tests.helpers import encoder_laws as laws
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.tiny_models import SQUARE, VISION, make_config, make_processor
 
 pytestmark = pytest.mark.families

@@ -23,7 +23,7 @@ from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import Adam
 from attacks.optimisers.square import Square
 from attacks.optimisers.wiener import Wiener
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.small import small, smooth
 from tests.helpers.solving import trial
 from transforms import Affine, Brightness, Compose

@@ -11,7 +11,7 @@ from attacks.evaluation.sanity.battery import LASTS
 from attacks.evaluation.sanity.differences import REPEAT_ERROR, REPEATS, repeats
 from attacks.evaluation.sanity.questions import SELF_COSINE, SMOOTH_GRADIENT, self_cosine
 from attacks.evaluation.sanity.rules import not_worse
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.small import small, smooth
 from tests.helpers.solving import examine
 from transforms import Affine, Compose

@@ -12,7 +12,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as tvf
 
 from attacks import load_encoder
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, audit
 
 CAMERA = Compose(

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.quasirandom import SobolEngine
 
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from transforms import Sobol
 from transforms.draws import Antithetic, Fixed, Grid, Latin, Uniform, stream
 

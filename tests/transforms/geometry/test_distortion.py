@@ -11,7 +11,7 @@ from scipy.interpolate import RBFInterpolator
 from scipy.ndimage import map_coordinates
 from torch.autograd import gradcheck
 
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from transforms.compose import UNSEEN, Compose, Framed
 from transforms.geometry.affine import Affine, Crop, Flip, Perspective
 from transforms.geometry.cylinder import Cylinder

@@ -6,7 +6,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from tests.helpers.resizers import OPENCV, PILLOW, by_opencv, by_pillow
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from transforms import Downscale, resize
 from transforms.resizing.banded import Bands
 from transforms.resizing.eight_bit import resize_levels

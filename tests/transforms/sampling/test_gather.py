@@ -9,7 +9,7 @@ import skimage.transform
 import torch
 from PIL import Image
 
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.slopes import assert_slope
 from transforms import Affine, Compose, Perspective, warp_affine
 from transforms.sampling.warp import sample

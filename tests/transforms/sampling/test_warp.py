@@ -9,7 +9,7 @@ import skimage.transform
 import torch
 from torch.autograd import gradcheck
 
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from transforms import perspective, warp_affine, warp_perspective
 
 SIZE = (70, 90)  # neither square nor the photograph's size

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from transforms.camera.downscale import Downscale
 from transforms.colour.photometric import Brightness, Contrast
 from transforms.compose import Compose, Framed, Geometry, Homography, Stage

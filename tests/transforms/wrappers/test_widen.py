@@ -9,7 +9,7 @@ import torch
 
 from attacks.encoders.randomness import EncoderDraws
 from attacks.study.pipeline import CONFIGS, preset
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.transforms.test_laws import every_stage
 from transforms import Affine, Brightness, Compose, Downscale, Jpeg, Viewpoint
 from transforms.camera import GaussianBlur, ResizePad, SensorNoise

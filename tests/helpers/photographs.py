@@ -91,7 +91,7 @@ def render_photo(light, homography, size, *, blur=0.7, noise=0.01, light_at=1.0,
     return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
 
 
-def posed(card, *, width=300.0, degrees=0.0, jitter=0.0, size=(720, 960), seed=0, shift=(0.0, 0.0)):
+def place_card(card, *, width=300.0, degrees=0.0, jitter=0.0, size=(720, 960), seed=0, shift=(0.0, 0.0)):
     """A homography mm -> px: the patch about `width` px wide, turned, its corners moved by up to `jitter` of half a
     side, in the middle of the photograph but for `shift` px."""
     rng = np.random.default_rng(seed)

@@ -336,8 +336,8 @@ def left_out(table):
     for stage in values_in(table, "without"):
         cells = []
         for test in values_in(table, "test"):
-            arm_rows, whole = (select(table, without=name, test=test) for name in (stage, "nothing"))
-            difference = None if stage == "nothing" else minus(arm_rows, whole)
+            arm_rows, full = (select(table, without=name, test=test) for name in (stage, "nothing"))
+            difference = None if stage == "nothing" else minus(arm_rows, full)
             cells.append(section(arm_rows) | {"test": test, "difference": difference})
         lines.append({"without": stage, "cells": cells})
     return sizes(table) | {"rows": lines}

@@ -36,7 +36,7 @@ def share(mean, half=0.04):
     return interval(min(1.0, max(0.0, mean)), half, 0.0)
 
 
-def judged(fade=1.0):
+def arm_values(fade=1.0):
     rows = {}
     for arm in ARMS:
         force = FORCE[arm] * fade
@@ -222,14 +222,14 @@ def secondary():
     return rows
 
 
-def few(node):
+def shorten_values(node):
     """The same content of a run with three clusters: ranges for intervals, and no tests."""
     if isinstance(node, list):
-        return [few(value) for value in node]
+        return [shorten_values(value) for value in node]
     if not isinstance(node, dict):
         return node
     changes = {"kind": "range", "clusters": 3, "p": None, "p_holm": None, "needed": 6}
-    result = {key: changes[key] if key in changes else few(value) for key, value in node.items()}
+    result = {key: changes[key] if key in changes else shorten_values(value) for key, value in node.items()}
     return result | ({"clusters": [str(i % 3) for i in range(len(node["queries"]))]} if "queries" in node else {})
 
 
@@ -260,7 +260,7 @@ def content(**changes):
         "identities": 100,
     }
     result |= {"intervals": "95 %, over clusters", "neighbours": 5, "comparisons": secondary(), "primary": primary()}
-    result |= {"arms": judged(), "wide": {"factor": 1.5, "bank": {"views": 512}, "arms": judged(0.8)}}
+    result |= {"arms": arm_values(), "wide": {"factor": 1.5, "bank": {"views": 512}, "arms": arm_values(0.8)}}
     result |= {"verification": {"thresholds": {"0.001": 0.71, "0.01": 0.55}, "impostors": 35000}}
     result |= {"costs": {arm: {key: i * value for key, value in costs.items()} for i, arm in enumerate(ARMS)}}
     result |= {"cost": {"forward": 20010, "backward": 12000, "seconds": 125.0}, "sanity": sanity(), "drift": drift()}
