@@ -40,4 +40,4 @@ plt.show()
 
 # %%
 # The rows have the same letter (column *group*) and nearly the same success: on six pictures the two cannot be told
-# apart, and less detail did not help. ``viewproof plan`` says how many pictures a pair needs.
+# apart, and less detail did not help. ``viewproof plan`` says how many pictures a comparison needs.
