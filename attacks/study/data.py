@@ -21,7 +21,7 @@ from attacks.study.patch import made_size
 from transforms.draws import stream
 
 #: Pairs of near duplicates that a note names.
-NAMED = 3
+PAIR_LIMIT = 3
 
 
 def data(
@@ -36,10 +36,10 @@ def data(
     """
     if isinstance(node, BundledConfig):
         queries, pictures = make(gallery.tiles, node, "data"), gallery.tiles(node.size)
-        chosen = queries.spread(node.count)
+        selection = queries.spread(node.count)
         rows = {name: row for row, name in enumerate(pictures.names)}
-        truth = torch.tensor([rows[name] for name in chosen.names])
-        return chosen, gallery.on_shelf(pictures.shelf()), truth
+        truth = torch.tensor([rows[name] for name in selection.names])
+        return selection, gallery.on_shelf(pictures.shelf()), truth
     if isinstance(node, ScenesConfig):
         return _scenes(node, perturbation)
     return _folder(node)
@@ -48,8 +48,8 @@ def data(
 def _folder(node: FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
-    own = read_files(path, node.size, node.unreadable, node.cache, node.split)
-    return _chosen(node, own, gallery.evenly(gallery.on_shelf(own).clusters, node.count))
+    shelf = read_files(path, node.size, node.unreadable, node.cache, node.split)
+    return _chosen(node, shelf, gallery.evenly(gallery.on_shelf(shelf).clusters, node.count))
 
 
 def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery, Tensor]:
@@ -58,9 +58,9 @@ def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery
             "`data=scenes` says where a patch lies: use it with perturbation=patch; data=folder takes plain pictures"
         )
     _check(node)
-    own, photos = read_scenes(node.path, node.size, node.unreadable, node.split)
-    rows = gallery.evenly(gallery.on_shelf(own).clusters, node.count)
-    queries, pictures, truth = _chosen(node, own, rows)
+    shelf, photos = read_scenes(node.path, node.size, node.unreadable, node.split)
+    rows = gallery.evenly(gallery.on_shelf(shelf).clusters, node.count)
+    queries, pictures, truth = _chosen(node, shelf, rows)
     if perturbation is None:
         return queries, pictures, truth
     sheet = Print(made_size(perturbation), perturbation.width_mm)
@@ -80,48 +80,54 @@ def _check(node: FolderConfig | ScenesConfig) -> None:
             ) from None
 
 
-def _chosen(node: FolderConfig | ScenesConfig, own: Shelf, rows: list[int]) -> tuple[Pictures, Gallery, Tensor]:
+def _chosen(node: FolderConfig | ScenesConfig, shelf: Shelf, rows: list[int]) -> tuple[Pictures, Gallery, Tensor]:
     """The chosen rows of the user's pictures as queries, and their gallery."""
     if node.path == "bundled":  # of one photograph with its tiles
-        own = replace(own, clusters=tuple(Path(name).stem for name in own.names))
-    chosen = own.only(rows)
-    notes, vectors, source = chosen.remarks(), None, "data.gallery"
+        shelf = replace(shelf, clusters=tuple(Path(name).stem for name in shelf.names))
+    selection = shelf.only(rows)
+    notes, vectors, source = selection.remarks(), None, "data.gallery"
     if isinstance(node, FolderConfig) and node.classes is not None:  # classes replace the gallery
-        others = own.only([])
+        others = shelf.only([])
     elif node.gallery == node.path or (node.gallery is None and node.path != "bundled"):
-        others, source = own, "all of data.path"
+        others, source = shelf, "all of data.path"
     elif node.gallery in (None, "bundled"):
         others, source = gallery.tiles(128).shelf(node.size), "the bundled tiles"
     elif node.gallery.endswith(".npy"):
-        others, vectors = own.only([]), read_vectors(node.gallery)
+        others, vectors = shelf.only([]), read_vectors(node.gallery)
     else:
         others = read_files(node.gallery, node.size, node.unreadable, node.cache)
         notes += others.notes  # without the conversions, of which there may be thousands
-    images = chosen.read(range(len(chosen)))
-    known = gallery.gather(chosen, others) if vectors is None else gallery.with_vectors(chosen, vectors)
-    known = joined(replace(known, source=source), node.cache)
-    if others is not own:
-        own.forget()
-    clusters = known.clusters[: len(chosen)]
-    queries = Pictures(chosen.names, images, (*notes, *_remarks(known)), clusters=clusters, split=chosen.split)
-    return queries, known, torch.arange(len(chosen))
+    images = selection.read(range(len(selection)))
+    pictures = gallery.gather(selection, others) if vectors is None else gallery.with_vectors(selection, vectors)
+    pictures = joined(replace(pictures, source=source), node.cache)
+    if others is not shelf:
+        shelf.forget()
+    clusters = pictures.clusters[: len(selection)]
+    queries = Pictures(
+        selection.names, images, (*notes, *_remarks(pictures)), clusters=clusters, split=selection.split
+    )
+    return queries, pictures, torch.arange(len(selection))
 
 
-def _remarks(known: Gallery) -> list[str]:
+def _remarks(pictures: Gallery) -> list[str]:
     """A note on the near duplicates."""
-    pairs = [f"{each.picture} and {each.other} ({each.counts})" for each in known.duplicates]
-    more = f", and {len(pairs) - NAMED} more pairs (duplicates.csv)" if len(pairs) > NAMED else ""
-    return [f"near duplicates: {', '.join(pairs[:NAMED])}{more}; joined, they count as one picture"] if pairs else []
+    pairs = [f"{pair.picture} and {pair.other} ({pair.counts})" for pair in pictures.duplicates]
+    suffix = f", and {len(pairs) - PAIR_LIMIT} more pairs (duplicates.csv)" if len(pairs) > PAIR_LIMIT else ""
+    return (
+        [f"near duplicates: {', '.join(pairs[:PAIR_LIMIT])}{suffix}; joined, they count as one picture"]
+        if pairs
+        else []
+    )
 
 
-def hidden(known: Gallery | Classes, queries: Pictures, truth: Tensor) -> set[int]:
+def hidden(pictures: Gallery | Classes, queries: Pictures, truth: Tensor) -> set[int]:
     """The rows of the gallery of held-out clusters, such as tiles of a photograph, which the attack may not see."""
-    attacked = {*truth[queries.attacked].tolist()}
-    held_out = sorted({*truth.tolist()} - attacked)
-    if isinstance(known, Classes) or not held_out:
+    attacked_rows = {*truth[queries.attacked].tolist()}
+    held_out = sorted({*truth.tolist()} - attacked_rows)
+    if isinstance(pictures, Classes) or not held_out:
         return set()
-    numbers = known.cluster_numbers
-    return {*torch.isin(numbers, numbers[held_out]).nonzero()[:, 0].tolist()} - attacked
+    numbers = pictures.cluster_numbers
+    return {*torch.isin(numbers, numbers[held_out]).nonzero()[:, 0].tolist()} - attacked_rows
 
 
 def targeted(
@@ -162,8 +168,8 @@ def targeted(
 
 def _another(pictures: Gallery, row: int, generator: torch.Generator, never: Set[int]) -> int:
     """A random row of another cluster, such as another photograph, and of another identity."""
-    clusters, same = pictures.cluster_numbers, pictures.same(torch.arange(len(pictures)), torch.tensor(row))
-    rows: list[int] = ((clusters != clusters[row]) & ~same).nonzero()[:, 0].tolist()
+    clusters, copies = pictures.cluster_numbers, pictures.same(torch.arange(len(pictures)), torch.tensor(row))
+    rows: list[int] = ((clusters != clusters[row]) & ~copies).nonzero()[:, 0].tolist()
     others = [i for i in rows if i not in never]
     if not others:
         raise ValueError("`objective.target=another` needs a gallery with more than one picture, or identity")

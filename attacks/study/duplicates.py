@@ -33,15 +33,15 @@ def joined(pictures: Gallery, cache: str | None = None) -> Gallery:
     signs, names, labels, edges = _hashes(pictures, cache), pictures.names, pictures.labels, list[tuple[int, int]]()
     pairs: list[Duplicate] = []
     for start in range(0, len(signs), BLOCK):
-        apart = (64 - signs[start : start + BLOCK] @ signs[: start + BLOCK].T) / 2
-        for i, j in (apart <= DIFFERENT).tril(start - 1).nonzero().tolist():
+        distances = (64 - signs[start : start + BLOCK] @ signs[: start + BLOCK].T) / 2
+        for i, j in (distances <= DIFFERENT).tril(start - 1).nonzero().tolist():
             row = start + i
             two = None not in (labels[row], labels[j]) and labels[row] != labels[j]
-            pairs.append(Duplicate(names[row], names[j], int(apart[i, j]), "apart" if two else "joined"))
+            pairs.append(Duplicate(names[row], names[j], int(distances[i, j]), "apart" if two else "joined"))
             edges += [] if two else [(row, j)]
     first = {name: row for row, name in reversed(list(enumerate(pictures.clusters)))}
-    given = [(row, first[name]) for row, name in enumerate(pictures.clusters)]
-    clusters = tuple(pictures.clusters[row] for row in _first(edges + given, len(signs)))
+    cluster_edges = [(row, first[name]) for row, name in enumerate(pictures.clusters)]
+    clusters = tuple(pictures.clusters[row] for row in _first(edges + cluster_edges, len(signs)))
     originals = tuple(_first(edges, len(signs)))
     return replace(pictures, originals=originals, clusters=clusters, duplicates=tuple(pairs))
 
@@ -64,12 +64,12 @@ def _hashes(pictures: Gallery, cache: str | None) -> torch.Tensor:
     if file is not None:
         with suppress(OSError, ValueError):
             hashes = json.loads(file.read_text())
-    fresh = [row for row, digest in enumerate(pictures.digests) if digest not in hashes]
-    for row in fresh:
+    missing_rows = [row for row, digest in enumerate(pictures.digests) if digest not in hashes]
+    for row in missing_rows:
         shelf, number = pictures.positions[row]
         signs = bits(Phash()(pictures.shelves[shelf].read([number])))[0].tolist()
         hashes[pictures.digests[row]] = "".join("01"[sign] for sign in signs)
-    if file is not None and fresh:
+    if file is not None and missing_rows:
         with suppress(OSError):  # the embeddings' cache says that nothing can be kept
             write_json(file, hashes)
     return torch.tensor([[2.0 * int(sign) - 1 for sign in hashes[digest]] for digest in pictures.digests])

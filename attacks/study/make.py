@@ -12,16 +12,16 @@ from attacks.schema import groups
 T = TypeVar("T")
 
 
-def make(part: Callable[..., T], node: Any, group: str, /, **given: Any) -> T:
+def make(part: Callable[..., T], node: Any, group: str, /, **arguments: Any) -> T:
     """Call `part` with the keys of a `node` that are its arguments, and with the arguments `given`. Raises ValueError
     with the full key, such as `optimiser.momentum`, if the part refuses a value."""
-    keys = {name: getattr(node, name) for name in taken(part, type(node)) if name not in given}
+    keys = {name: getattr(node, name) for name in argument_keys(part, type(node)) if name not in arguments}
     try:
-        return part(**given, **keys)
+        return part(**arguments, **keys)
     except (ValueError, TypeError) as error:
         if isinstance(error, TypeError) and not isinstance(part, type):
             raise
-        raise ValueError(prefixed(str(error), node, group)) from None
+        raise ValueError(_with_group(str(error), node, group)) from None
 
 
 def declared_class(group: str, name: str) -> Any:
@@ -30,13 +30,13 @@ def declared_class(group: str, name: str) -> Any:
     return getattr(importlib.import_module(module), kind)
 
 
-def taken(part: Callable[..., Any], schema: type) -> list[str]:
+def argument_keys(part: Callable[..., Any], schema: type) -> list[str]:
     """The keys of a schema that are arguments of a part, in the part's order."""
-    known = {field.name for field in fields(schema)} - {"name"}
-    return [name for name in inspect.signature(part).parameters if name in known]
+    names = {field.name for field in fields(schema)} - {"name"}
+    return [name for name in inspect.signature(part).parameters if name in names]
 
 
-def prefixed(message: str, node: Any, group: str) -> str:
+def _with_group(message: str, node: Any, group: str) -> str:
     """A message with the group before each key of the node."""
-    known = "|".join(field.name for field in fields(node))
-    return re.sub(rf"`({known})`", rf"`{group}.\1`", message)
+    names = "|".join(field.name for field in fields(node))
+    return re.sub(rf"`({names})`", rf"`{group}.\1`", message)

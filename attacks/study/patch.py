@@ -37,11 +37,13 @@ def patch(node: PatchConfig, images: Tensor, name: str, placements: Placements |
     quad: Any = placements if placements is not None else _corners(node.quad)
     if place is not None:
         quad = place.quad((images.shape[2], images.shape[3]))
-    given = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": _shape(node.shape)}
-    around = partial(make, surrounding, node, "perturbation", size=size, name=name)
-    own = around(arm="eot")
-    arms = None if own is None else lambda arm: around(arm=arm)
-    return make(Patch, node, "perturbation", **given, gamut=gamut(node.gamut), surround=own, surround_of=arms)
+    values = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": _shape(node.shape)}
+    surround_for = partial(make, surrounding, node, "perturbation", size=size, name=name)
+    surroundings = surround_for(arm="eot")
+    arms = None if surroundings is None else lambda arm: surround_for(arm=arm)
+    return make(
+        Patch, node, "perturbation", **values, gamut=gamut(node.gamut), surround=surroundings, surround_of=arms
+    )
 
 
 def patch_id(run: Run) -> str:
@@ -75,8 +77,8 @@ def _corners(quad: Any) -> Any:
     """One quad, or a list of several."""
     try:
         quads = quad if isinstance(quad[0][0], list | tuple) else [quad]
-        nested = [[tuple(map(float, corner)) for corner in one] for one in quads]
-        if not nested or any(len(one) != 4 or any(len(corner) != 2 for corner in one) for one in nested):
+        nested = [[tuple(map(float, corner)) for corner in corners] for corners in quads]
+        if not nested or any(len(corners) != 4 or any(len(corner) != 2 for corner in corners) for corners in nested):
             raise ValueError
     except (TypeError, ValueError, LookupError):
         raise ValueError(f"`perturbation.quad` must be four corners [x, y], or several quads; got {quad!r}") from None

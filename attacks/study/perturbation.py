@@ -39,13 +39,13 @@ def perturb(run: Run, images: Tensor, placements: Placements | None = None) -> P
     if isinstance(node, PatchConfig):
         return patch(node, images, patch_id(run), placements)
     eps = radius(node.eps, images) if node.name == "l2" else schema.fraction(node.eps, "perturbation.eps")
-    made: Any = make(BALLS[node.name], node, "perturbation", eps=eps)
+    ball: Any = make(BALLS[node.name], node, "perturbation", eps=eps)
     for key, wrapper in WRAPPERS.items():
         value = getattr(node, key)
         if value is not None and value is not False:
-            given = {"mask": _mask(value, images)} if key == "mask" else {}
-            made = make(wrapper, node, "perturbation", inner=made, **given)
-    return made  # type: ignore[no-any-return]
+            values = {"mask": _mask(value, images)} if key == "mask" else {}
+            ball = make(wrapper, node, "perturbation", inner=ball, **values)
+    return ball  # type: ignore[no-any-return]
 
 
 def radius(text: str, images: Tensor) -> float:

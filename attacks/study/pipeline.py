@@ -50,25 +50,25 @@ def pipeline(node: groups.ViewsConfig, side: int = SIDE) -> Compose:
 def viewed(node: groups.ViewsConfig, defence: DefenceConfig, side: int = SIDE) -> Compose:
     """The configured pipeline, with the defence before the stage that it names, if it names one. Raises ValueError
     with the full key."""
-    made, names, before = pipeline(node, side), list(node.stages), defence.before
+    camera, names, before = pipeline(node, side), list(node.stages), defence.before
     if before is None:
-        return made
+        return camera
     if before not in names:
         raise ValueError(
             f"`defence.before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); "
             f"got {printable(before)}{closest(before, names)}"
         )
-    own, at = stages(defence.stages, "defence.stages", side), names.index(before)
-    placed = [ViewDefence(Compose(own), before)] if own else []
-    return dataclasses.replace(made, stages=[*made.stages[:at], *placed, *made.stages[at:]])
+    defence_stages, at = stages(defence.stages, "defence.stages", side), names.index(before)
+    view_defence = [ViewDefence(Compose(defence_stages), before)] if defence_stages else []
+    return dataclasses.replace(camera, stages=[*camera.stages[:at], *view_defence, *camera.stages[at:]])
 
 
 def stages(node: Any, path: str, side: int | None = None) -> list[Stage]:
     """The stages of {name: arguments, ...}, in order. A repeated name has a number: affine, affine2."""
     if not isinstance(node, dict):
         raise ValueError(f"`{path}` must map the names of stages to their arguments; got {node!r}")
-    given = {str(name): {} if arguments is None else arguments for name, arguments in node.items()}
-    return [_stage(name, arguments, f"{path}.{name}", side) for name, arguments in given.items()]
+    values = {str(name): {} if arguments is None else arguments for name, arguments in node.items()}
+    return [_stage(name, arguments, f"{path}.{name}", side) for name, arguments in values.items()]
 
 
 def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
@@ -77,46 +77,46 @@ def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
         raise ValueError(f"`{printable(path)}` is unknown: stages are {', '.join(STAGES)}{closest(name, STAGES)}")
     if not isinstance(arguments, dict):
         raise ValueError(f"`{path}` must map arguments to values, such as {{degrees: 20}}; got {arguments!r}")
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
-    known = [field.name for field in dataclasses.fields(STAGES[name]) if field.init]
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    names = [field.name for field in dataclasses.fields(STAGES[name]) if field.init]
     if name == "sometimes":  # its `stages` are one stage, or several together
-        known[known.index("stage")] = "stages"
-    for key in given:
-        if key not in known:
+        names[names.index("stage")] = "stages"
+    for key in values:
+        if key not in names:
             raise ValueError(
-                f"unknown key `{path}.{printable(key)}`: known here are {', '.join(known)}{closest(str(key), known)}"
+                f"unknown key `{path}.{printable(key)}`: known here are {', '.join(names)}{closest(str(key), names)}"
             )
-    if "of" in known:
-        given.setdefault("of", side)
+    if "of" in names:
+        values.setdefault("of", side)
     try:
-        if "stages" in known:
-            inner = stages(given.pop("stages", {}), f"{path}.stages", side)
+        if "stages" in names:
+            inner = stages(values.pop("stages", {}), f"{path}.stages", side)
             if not inner:
                 raise ValueError("`stages` must name at least one stage")
             if name == "sometimes":
-                given["stage"] = inner[0] if len(inner) == 1 else Compose(inner)
+                values["stage"] = inner[0] if len(inner) == 1 else Compose(inner)
             else:
-                given["stages"] = inner
-        made: Stage = STAGES[name](**given)
+                values["stages"] = inner
+        camera: Stage = STAGES[name](**values)
     except (TypeError, ValueError) as error:
         message = str(error)
         raise ValueError(message if message.startswith(f"`{path}") else f"`{path}`: {message}") from None
-    return made
+    return camera
 
 
 def preset(name: str) -> Compose:
     """The pipeline of a preset in `configs/transforms`, or of such a YAML file, read without Hydra. Raises ValueError
     or FileNotFoundError in one line."""
     if not is_path(name):
-        known = sorted(path.stem for path in (CONFIGS / "transforms").glob("*.yaml"))
-        if name not in known:
-            raise ValueError(f"`transforms` must be one of {', '.join(known)}, or a YAML file; got {name!r}")
+        names = sorted(path.stem for path in (CONFIGS / "transforms").glob("*.yaml"))
+        if name not in names:
+            raise ValueError(f"`transforms` must be one of {', '.join(names)}, or a YAML file; got {name!r}")
     path = Path(name) if is_path(name) else CONFIGS / "transforms" / f"{name}.yaml"
     try:
-        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(groups.ViewsConfig), _merged(path)))
+        camera: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(groups.ViewsConfig), _merged(path)))
     except OmegaConfBaseException as error:
         raise ValueError(f"preset `{path}`: {str(error).splitlines()[0]}") from None
-    return pipeline(made)
+    return pipeline(camera)
 
 
 def _merged(path: Path, above: tuple[Path, ...] = ()) -> Any:

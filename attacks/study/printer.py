@@ -45,24 +45,26 @@ def printed(node: PrinterConfig) -> list[Stage]:
 def sheet(colour: str, intent: str, stages: dict[str, Any]) -> list[Stage]:
     """The printer's colours, unless they are ideal, then the stages of the sheet in their order. Raises ValueError or
     FileNotFoundError in one line, also for a stage of a camera, and for a stage of `PRINT` after one of `PAPER`."""
-    made = made_stages(stages, "printer.stages")  # refuses an unknown stage
-    bent = ""
+    parts = made_stages(stages, "printer.stages")  # refuses an unknown stage
+    paper_label = ""
     for label in stages:
         name = re.sub(r"\d+$", "", str(label))
         if name in PAPER:
-            bent = str(label)
-        elif name in PRINT and bent:
-            raise ValueError(f"`printer.stages.{label}` must stand before {bent}: a sheet is printed, then it bends")
+            paper_label = str(label)
+        elif name in PRINT and paper_label:
+            raise ValueError(
+                f"`printer.stages.{label}` must stand before {paper_label}: a sheet is printed, then it bends"
+            )
         elif name not in PRINT:
-            known = ", ".join((*PRINT, *PAPER))
+            choices = ", ".join((*PRINT, *PAPER))
             raise ValueError(
                 f"`printer.stages.{label}` is of a camera, not of a sheet (put it into transforms.stages); a sheet "
-                f"has {known}"
+                f"has {choices}"
             )
     if colour == FAMILY:
-        return [Inks(), *made]
+        return [Inks(), *parts]
     lut = read_colour_map(colour, intent)
-    return made if lut is None else [ColourMap(lut, colour), *made]
+    return parts if lut is None else [ColourMap(lut, colour), *parts]
 
 
 #: Keys of `perturbation.place`.
@@ -75,9 +77,9 @@ def laid(transforms: Compose, printer: PrinterConfig, node: object) -> Compose:
     stages = printed(printer)
     if not isinstance(node, PatchConfig):
         if stages:
-            own = f"printer={printer.name}" if printer.name != "none" else "printer.colour"
+            key_text = f"printer={printer.name}" if printer.name != "none" else "printer.colour"
             raise ValueError(
-                f"`{own}` is of what is printed, perturbation=patch; with another one use printer=none alone"
+                f"`{key_text}` is of what is printed, perturbation=patch; with another one use printer=none alone"
             )
         return transforms
     place = anywhere(node)
@@ -100,9 +102,9 @@ def placed(size: Sequence[int], place: dict[str, Any]) -> Placement | None:
             raise ValueError(
                 f"unknown key `perturbation.place.{key}`: known here are {', '.join(PLACE)}{closest(key, PLACE)}"
             )
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in place.items()}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in place.items()}
     try:
-        return Placement(**given, aspect=size[1] / size[0])
+        return Placement(**values, aspect=size[1] / size[0])
     except (TypeError, ValueError) as error:
         raise ValueError(f"`perturbation.place`: {error}") from None
 

@@ -10,7 +10,7 @@ import attacks
 from attacks.schema.groups import CHOICES, OPEN
 from attacks.schema.options import MISSING, options
 from attacks.schema.validate import fraction
-from attacks.study.make import taken
+from attacks.study.make import argument_keys
 from attacks.study.pipeline import pipeline
 from attacks.study.registry import PARTS
 from transforms import Compose
@@ -45,7 +45,7 @@ def test_keys_are_arguments_with_the_same_default_in_the_same_order(group, name)
     part_keys = []
     for part in PARTS[group][name]:
         switch, part = part if isinstance(part, tuple) else (None, part)
-        keys = taken(part, choice_schema(group, name))
+        keys = argument_keys(part, choice_schema(group, name))
         if switch is not None and options_by_key[switch].type == "bool":
             assert options_by_key[switch].default is False and switch not in keys
             part_keys.append(switch)
