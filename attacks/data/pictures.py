@@ -194,7 +194,7 @@ def read_files(
 def read_entries(
     entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse", index: PictureIndex | None = None
 ) -> Shelf:
-    """As `read_files`, for a listing, its notes, and its index."""
+    """The same as `read_files`, for a listing, its notes, and its index."""
     readable: list[Entry] = []
     readings: list[_Reading] = []
     squares: dict[int, Tensor] = {}

@@ -175,7 +175,7 @@ class _Estimation:
         return self._summary(grad, energy)
 
     def _of_one_view(self) -> Estimate:
-        """Where each image has one view: nothing is added up, so nothing is copied or in float64."""
+        """The case of one view an image: nothing is summed, so nothing is copied and no float64 is needed."""
         slopes = [
             self._record(*result)[:, 0]
             for images in self._blocks()

@@ -74,7 +74,7 @@ def flagged_rows(cosine: Mapping[str, Tensor], sample: Sample) -> list[dict[str,
 
 
 def _thresholds(clean: Tensor, clusters: Sequence[str]) -> list[Threshold]:
-    """Of each picture, from the clean pictures of all other clusters."""
+    """The threshold of each picture, from the clean pictures of all other clusters."""
     masks = {name: torch.tensor([cluster != name for cluster in clusters]) for name in dict.fromkeys(clusters)}
     by_name = {name: conformal_threshold(clean[rows]) for name, rows in masks.items()}
     return [by_name[cluster] for cluster in clusters]

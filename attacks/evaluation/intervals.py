@@ -65,7 +65,7 @@ def interval(values: Tensor) -> Interval:
 
 
 def array(values: Tensor) -> Floats:
-    """In float64, on the CPU."""
+    """The values in float64, on the CPU."""
     result: Floats = values.detach().double().cpu().numpy()
     return result
 

@@ -61,7 +61,7 @@ class Attempt:
 
     @property
     def title(self) -> str:
-        """Of the unit, for a progress bar."""
+        """The title of the unit, for a progress bar."""
         return f", batch {self.batch}" if self.batch else ""
 
 

@@ -23,7 +23,7 @@ FAULTS = (FloatingPointError, DeadGradient, MemoryError)
 HOPELESS = 3
 
 
-class Elsewhere(Exception):  # not an error
+class Elsewhere(Exception):  # a way out of the loop, not an error
     """This process has nothing left to do, and another one makes the tables."""
 
 

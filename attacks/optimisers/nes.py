@@ -128,7 +128,7 @@ class LabelOnly(NES):
 
     @staticmethod
     def factor(share: Tensor) -> Tensor:
-        """By how much the radius (N,) changes where a share (N,) of a step's answers has changed: at one half, where
+        """The change of the radius (N,) where a share (N,) of a step's answers has changed: at one half, where
         an answer carries most information, it stays."""
         return (0.5 - share).exp()
 

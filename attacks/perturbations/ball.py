@@ -270,7 +270,7 @@ def scaled(values: Tensor, radius: float, pictures: Tensor | None, limit: float)
         return far, far.clamp(-1, 1) if pictures is None else far.clamp(-picture.to(dtype), 1 - picture.to(dtype))
 
     def energies(part: Tensor, picture: Tensor) -> Tensor:
-        """Of the clamped values, and of those that are not: these are proportional to s^2. (N,2)"""
+        """Sums over the clamped values and over the others, which are proportional to s^2: (N,2)."""
         far, near = clamp_part(part, picture)
         energy = near.square()
         return torch.stack([energy.sum(1), torch.where(near == far, energy, 0).sum(1)], 1)
@@ -320,7 +320,7 @@ def check_inner(inner: Any, wrapper: str) -> None:
 
 
 def to_levels(delta: Tensor, images: Tensor) -> Tensor:
-    """By how many levels, of 255, each value of an 8-bit picture changes."""
+    """The change of each value of an 8-bit picture, in levels of 255."""
     return ((images + delta).clamp(0, 1) * 255).round() - (images * 255).round()
 
 

@@ -1,4 +1,10 @@
-"""Fits the colour map of printer, paper and light: a polynomial in linear light."""
+"""Fits the colour map of printer, paper and light: a polynomial in linear light.
+
+Fitted to the swatches of the card, it is the `printer.colour` of the next run, which then optimises the texture for
+this printer and this light. There the map applies to the patch but not to the scene, so it must not contain the
+camera's exposure and white balance: these are measured on the scene and removed. Monomials are in the order of
+`transforms.colour.lut.powers`: 1, r, g, b, r^2, rg, rb, g^2, gb, b^2.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

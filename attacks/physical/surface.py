@@ -62,7 +62,7 @@ class Surface:
         return self.k1 == 0 and not self.is_bent
 
     def project(self, points: Any) -> Floats:
-        """From mm of the flat card (...,2) to pixels of the photograph."""
+        """Pixels of the photograph for mm of the flat card (...,2)."""
         points = np.asarray(points, np.float64)
         flat = (points.reshape(-1, 2) - np.array(self.card) / 2) / (self.card[0] / 2)
         return (self.centre + self.unit * seen_points(self.values, flat)).reshape(points.shape)
@@ -93,7 +93,7 @@ class Surface:
         return np.asarray(np.array([[self.unit, 0, x], [0, self.unit, y], [0, 0, 1]]) @ plane @ back)
 
     def distort(self, ideal: Any) -> Floats:
-        """From pixels of the ideal photograph (...,2) to those of the photograph."""
+        """Pixels of the photograph (...,2) for those of the ideal photograph."""
         off = (np.asarray(ideal, np.float64) - self.centre) / self.unit
         return np.asarray(self.centre + self.unit * off * (1 + self.k1 * (off**2).sum(-1, keepdims=True)))
 

@@ -180,5 +180,5 @@ def count_text(number: int, noun: str) -> str:
 
 
 def capital(text: str) -> str:
-    """With a capital first letter; the rest is unchanged, for it may hold names."""
+    """The text with a capital first letter; the rest is unchanged, for it may hold names."""
     return text[:1].upper() + text[1:]

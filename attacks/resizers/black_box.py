@@ -103,7 +103,7 @@ class Values:
         return near if np.abs(inside - near).max() <= WHOLE else inside
 
     def __str__(self) -> str:
-        """In words; empty for levels as they are."""
+        """The pipeline in words; empty for levels as they are."""
         words = []
         if not self.straight:
             words.append("no straight line of the picture's levels (a gamma, a curve, padding)")

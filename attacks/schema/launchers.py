@@ -41,11 +41,11 @@ class Sweep(Callback):
     """Hydra's callbacks of a sweep. Its jobs may run in other processes than the one that starts it."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """In the process that starts it: remember the directory for the index at the end."""
+        """Remember the directory for the index at the end; called in the process that starts the sweep."""
         _sweep_folders.append(Path(config.hydra.sweep.dir))
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002
-        """In the process of a job, before torch is imported."""
+        """Prepare the process of a job, before torch is imported."""
         own_gpu()
 
 

@@ -136,7 +136,7 @@ def _surrogate_start(problem: Problem, ball: Ball, radii: Tensor, options: Optio
 
 
 def _ratio(ball: Ball, radii: Tensor, old_radii: Tensor, like: Tensor) -> Tensor:
-    """By how much the values of deltas change where the radii (N,) of their sets do, (N,1,1,1)."""
+    """The factor (N,1,1,1) of the values of deltas when the radii (N,) of their sets change."""
     return (reaches(ball, radii) / reaches(ball, old_radii)).to(like)[:, None, None, None]
 
 

@@ -99,7 +99,7 @@ def smallest_radius(
 
 
 def views_of(passes: int) -> int:
-    """The views of a trial in a search of so many passes of each picture."""
+    """The number of views in each trial of a search that has a budget of passes for each picture."""
     return max(FEWEST, min(VIEWS, passes // TRIALS))
 
 

@@ -146,7 +146,7 @@ class Chooser:
     runs: int = 1
 
     def with_chunk(self, chunk: int) -> "Chooser":
-        """With at most `chunk` views in memory at once."""
+        """The same chooser with at most `chunk` views in memory at once."""
         eot = self.options.eot
         return (
             self
@@ -275,7 +275,7 @@ class Chooser:
         return (gap > NOISE * error) | gap.isinf()
 
     def _gap(self, first: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """By how much the risk of one is higher (n,), and the standard error of that over their common views."""
+        """The difference of two risks (n,), and its standard error over their common views."""
         views = first[0].shape[1]
         parts = [views * self.select.risk.weights(losses).to(losses) * losses for losses, _ in (first, other)]
         differences, gap = parts[0] - parts[1], first[1] - other[1]
@@ -285,7 +285,7 @@ class Chooser:
 
 
 def _pick(mask: Tensor, first: Iterate, other: Iterate) -> Iterate:
-    """Of each picture, one where `mask` (N,) says so, else the other."""
+    """For each picture the first value where `mask` (N,) is true, else the second."""
 
     def of(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(mask[: len(a)].view(-1, *[1] * (a.dim() - 1)), a, b)

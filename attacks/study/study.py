@@ -35,7 +35,7 @@ class Views:
 
     @property
     def gradients(self) -> int:
-        """Of a picture."""
+        """The number of gradients of a picture."""
         return self.per_step * self.steps
 
     @property

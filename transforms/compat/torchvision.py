@@ -234,7 +234,7 @@ def _broadcast(*numbers: Tensor) -> tuple[Tensor, ...]:
 
 
 def _center(center: Numbers | None, size: tuple[int, int], images: Tensor) -> tuple[Tensor, Tensor]:
-    """In the pixel frame."""
+    """The centre (x, y) in the pixel frame."""
     x, y = pair_of((size[1] / 2, size[0] / 2) if center is None else center, "center", images)
     return x - 0.5, y - 0.5
 

@@ -22,7 +22,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def symmetric(value: float | Range, name: str, low: float = -LIMIT, high: float = LIMIT) -> Range:
-    """As `pair`, but a number x means (-x, x)."""
+    """The same as `pair`, but a number x means (-x, x)."""
     return pair((-abs(value), abs(value)) if is_number(value) else cast(Range, value), name, low, high)
 
 

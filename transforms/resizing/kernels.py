@@ -111,7 +111,7 @@ def bands(length: int, out: int, kernel: str, dtype: torch.dtype, device: torch.
 
 
 def matrix(length: int, out: int, kernel: str) -> Tensor:
-    """As `weights`, in float64 on the CPU, and not kept."""
+    """The same as `weights`, in float64 on the CPU, and not cached."""
     index, weight = _RULES.get(kernel, _kernel_taps)(length, out, kernel)
     dense = np.zeros((out, length))
     np.add.at(dense, (np.arange(out)[:, None], index), weight)  # one tap after the other: an edge repeats

@@ -35,7 +35,7 @@ def fold(module: nn.Module) -> None:
 
 
 class _NoNorm(nn.Module):
-    """In place of a batch norm, which normalises a linear layer's outputs only if there is no axis between."""
+    """A stand-in for a batch norm, which normalises a linear layer's outputs only if there is no axis between."""
 
     def __init__(self, dims: int) -> None:
         super().__init__()

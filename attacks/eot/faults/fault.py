@@ -32,7 +32,7 @@ class Fault(NamedTuple):
     shown: Tensor
 
     def sentence(self) -> str:
-        """In a line, without step and command."""
+        """The fault in one line, without step and command."""
         values = ", ".join(f"{name} {value:.6g}" for name, value in self.values.items())
         return (
             f"NaN or inf begins at {self.where}, in view {self.view} of image {self.picture}"

@@ -248,6 +248,6 @@ def _wide(module: nn.Module, views: Tensor) -> nn.Module | None:
 
 @torch.no_grad()
 def _difference(answer: Callable[[], Tree]) -> float:
-    """Of two answers, relative to their length."""
+    """The difference of two answers, relative to their length."""
     pairs = list(zip(leaves(answer()), leaves(answer()), strict=True))
     return max(float((a - b).double().norm() / a.double().norm().clamp(min=1e-300)) for a, b in pairs)

@@ -70,7 +70,7 @@ class RadiiSection(Section):
         return SectionResult(table, {"passes": _passes(bench, state.passes)})
 
     def recorded_facts(self, bench: Bench, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Of the passes only those of the search are as recorded."""
+        """The recorded facts; of the passes only those of the search are not computed again."""
         return {"passes": _passes(bench, content["passes"]["search"])}
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def sample_of(bench: Bench, rows: Sequence[int], count: int) -> Sample:
 
 
 def pictures_of(bench: Bench, sample: Sample) -> dict[str, Tensor]:
-    """By arm the pictures of a sample (n,3,H,W), read back from their files."""
+    """The pictures of a sample (n,3,H,W) by arm, read back from their files."""
     return {arm: bench.exhibits.pictures(arm, sample.rows.tolist()) for arm in bench.study.arms}
 
 

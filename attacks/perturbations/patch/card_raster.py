@@ -32,7 +32,7 @@ MAX_PIXELS = 89_000_000
 
 @dataclass(frozen=True)
 class RasterGrid:
-    """From millimetres to pixels: pixels a millimetre across and down, and the pixel position of (0, 0) mm."""
+    """A map of millimetres to pixels: pixels a millimetre across and down, and the pixel position of (0, 0) mm."""
 
     horizontal: float
     down: float
@@ -184,5 +184,5 @@ class Surround:
 
 
 def _enlarge(texture: Tensor, times: int) -> Tensor:
-    """As the sampler enlarges it: linear between the middles of texels."""
+    """The texture enlarged as by the sampler: linear between the centres of texels."""
     return texture if times == 1 else F.interpolate(texture, scale_factor=times, mode="bilinear", align_corners=False)

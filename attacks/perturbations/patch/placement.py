@@ -83,7 +83,7 @@ class Placements:
 
 
 def make_placements(quad: Quad | Tensor | Placements) -> Placements:
-    """From one quad, the same in all pictures, from several (K,4,2), or from placements."""
+    """Placements from one quad, the same in all pictures, from several (K,4,2), or from placements."""
     if isinstance(quad, Placements):
         return quad
     corners = torch.as_tensor(quad, dtype=torch.float64)
@@ -95,6 +95,6 @@ def make_placements(quad: Quad | Tensor | Placements) -> Placements:
 
 
 def _to_frame(shares: Tensor, size: tuple[int, int]) -> Tensor:
-    """From shares of width and height to the stage frame: the centre is 0, half the shorter side 1."""
+    """Shares of width and height in the stage frame: the centre is 0, half the shorter side 1."""
     height, width = size
     return (shares - 0.5) * shares.new_tensor([width, height]) * (2 / min(size))

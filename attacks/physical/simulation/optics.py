@@ -32,7 +32,7 @@ class CameraLens:
         return (np.array(self.size[::-1], np.float64) - 1) / 2
 
     def project(self, ideal: Points) -> Points:
-        """From the pixels of an ideal photograph (...,2) to those of this one."""
+        """Pixels of this photograph for those of an ideal one (...,2)."""
         off = (np.asarray(ideal, np.float64) - self.centre) / self.focal
         return np.asarray(self.centre + self.focal * off * (1 + self.k1 * (off**2).sum(-1, keepdims=True)))
 
@@ -76,7 +76,7 @@ class Sheet:
         return np.array([[c, s], [-s, c]])
 
     def project(self, card: Points) -> Points:
-        """From mm of the flat card (n,2) to pixels of an ideal photograph."""
+        """Pixels of an ideal photograph for mm of the flat card (n,2)."""
         off = (np.asarray(card, np.float64) - self.middle) @ self._axes.T
         height = np.zeros(len(off))
         if math.isfinite(self.radius):
