@@ -45,10 +45,10 @@ def main(config: DictConfig) -> float | None:
         run = schema.validate(config)
         presets.refuse_unasked(run, presets.typed_words(settings.overrides.task, settings.sweeper.get("params")))
         presets.refuse_unused(run, settings.overrides.task)
-        from attacks.experiment.job import job, show
+        from attacks.experiment.job import job, show_part
 
         if run.show is not None:
-            show(run)
+            show_part(run)
             return None
         out, overrides = Path(settings.runtime.output_dir), list(settings.overrides.task)
         with stoppable(out):

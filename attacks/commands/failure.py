@@ -14,7 +14,7 @@ from pathlib import Path
 
 from attacks.commands import add_encoder
 from attacks.evaluation.rare.failure import ARMS
-from attacks.experiment.reopened import reopened
+from attacks.experiment.reopened import reopen
 from attacks.experiment.sections.failure import failure_of
 from attacks.experiment.sections.section import sample_of
 from attacks.report.view_sheet import draw_failures
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
     if options.pictures is not None and options.pictures < 1:
         raise ValueError(f"`--pictures` must be at least 1; got {options.pictures}")
     refuse_file(options.out, "--out")
-    bench = reopened(options.run, options.encoder_code, options.device)
+    bench = reopen(options.run, options.encoder_code, options.device)
     seed = bench.study.seed if options.seed is None else options.seed
     if not bench.study.transforms.dims:
         raise ValueError("`RUN` has no views: its transforms have no coordinates, so every view is the same")

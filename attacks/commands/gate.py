@@ -22,8 +22,8 @@ from pathlib import Path
 
 from attacks.evidence.lock import lock, lock_date
 from attacks.evidence.pieces import INDEX, check_evidence, write_evidence
-from attacks.experiment.artefact_list import differences
-from attacks.experiment.directory import earlier, finished, opened
+from attacks.experiment.artefact_list import artefact_differences
+from attacks.experiment.directory import finished, open_run, previous_run
 from attacks.experiment.identity import refuse_other_command
 from attacks.gate.decide import decide
 from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
@@ -99,8 +99,8 @@ def _check(folder: Path) -> int:
 def run_verdict(policy: Policy, folder: Path) -> Verdict:
     """The verdict on a finished run, whose files must have their digests. Raises ValueError or OSError."""
     refuse_links(folder)
-    previous, content = opened(folder)
-    changes = [*differences(folder, previous.manifest, content)]
+    previous, content = open_run(folder)
+    changes = [*artefact_differences(folder, previous.manifest, content)]
     if changes:
         raise ValueError(f"`{folder}` was changed after its run: {changes[0]}; `viewproof verify` names everything")
     refuse_other_encoder(policy, content["encoder"])
@@ -124,7 +124,7 @@ def _refuse_other_words(options: argparse.Namespace) -> None:
     preset = next((word.partition("=")[2] for word in words if word.startswith("config=")), "quickstart")
     overrides = [word for word in words if not word.startswith("config=")]
     configuration = import_module("attacks.run").compose(preset, overrides)
-    refuse_other_command(earlier(options.into).manifest, configuration, options.into)
+    refuse_other_command(previous_run(options.into).manifest, configuration, options.into)
 
 
 def _attack(options: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from attacks.commands import add_encoder
 from attacks.data.images import save_image
 from attacks.eot.faults import NAME
 from attacks.eot.faults.trace import Line, first_fault
-from attacks.experiment.replay import Named, Replay, of_fault, of_run
+from attacks.experiment.replay import Replay, ViewAddress, of_fault, of_run
 
 #: Files that a message names.
 MAX_LINES = 3
@@ -39,7 +39,7 @@ def replay_step(options: argparse.Namespace) -> Replay:
         return of_fault(fault_file(options.run))
     if None in numbers:
         raise ValueError("a view of a finished run needs all of `--step`, `--view` and `--picture`")
-    return of_run(options.run, Named(*numbers), options.device, options.encoder_code)
+    return of_run(options.run, ViewAddress(*numbers), options.device, options.encoder_code)
 
 
 def stage_lines(lines: tuple[Line, ...]) -> list[str]:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     for note in replay.notes:
         print(f"note: {note}")
     if options.out is not None:
-        save_image(options.out, replay.shown[0].nan_to_num(0, 1, 0).clamp(0, 1))
+        save_image(options.out, replay.displayed[0].nan_to_num(0, 1, 0).clamp(0, 1))
         print(f"written: {options.out}")
 
 

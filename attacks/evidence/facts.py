@@ -11,7 +11,7 @@ import torch
 from attacks import __version__
 from attacks.eot.bank import bank
 from attacks.experiment.bench import WIDE
-from attacks.experiment.directory import Earlier, opened
+from attacks.experiment.directory import PreviousRun, open_run
 from attacks.experiment.view_scores import read_scores
 from attacks.gate.policy import Policy, Requirement
 from attacks.gate.verdict import Decision, Verdict, worst_word
@@ -19,8 +19,8 @@ from attacks.report.sheets import picture_file
 from attacks.runtime.files import sha256
 from attacks.runtime.untrusted import mapping
 from attacks.schema.encoder import GRADIENT_FREE
-from attacks.study.pipeline import viewed
-from attacks.study.printer import laid
+from attacks.study.pipeline import defended_views
+from attacks.study.printer import lay_on_sheet
 from transforms.wrappers import widened
 
 #: Of MITRE ATLAS, by what a run does.
@@ -114,7 +114,7 @@ class Facts:
 
 def run_facts(verdict: Verdict, folder: Path) -> RunFacts:
     """A finished run with its verdict. Raises ValueError or OSError."""
-    previous, content = opened(folder)
+    previous, content = open_run(folder)
     worst = tuple(_worst(previous, content, row.requirement) for row in verdict.rows)
     name = folder.resolve().name
     return RunFacts(name, folder, verdict, content, previous.manifest, sha256(folder / "files.json"), worst)
@@ -127,7 +127,7 @@ def requirement_rule(requirement: Requirement) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts))
 
 
-def _worst(previous: Earlier, content: Mapping[str, Any], requirement: Requirement) -> WorstView | None:
+def _worst(previous: PreviousRun, content: Mapping[str, Any], requirement: Requirement) -> WorstView | None:
     """Of an arm the view with the least cosine, among those in which the attacker succeeds where there are some."""
     run, scores = previous.run, read_scores(previous.folder)
     arms = scores.scores.get(requirement.bank, {})
@@ -142,8 +142,8 @@ def _worst(previous: Earlier, content: Mapping[str, Any], requirement: Requireme
     picture, number = divmod(at, cosine.shape[1])
     values: tuple[tuple[str, float], ...] = ()
     if not run.encoder.stochastic:  # whose draws are coordinates of the encoder, which is not loaded
-        camera = viewed(run.transforms, run.defence, content["bank"]["side"])
-        views, purpose = laid(camera, run.printer, run.perturbation), "evaluate"
+        camera = defended_views(run.transforms, run.defence, content["bank"]["side"])
+        views, purpose = lay_on_sheet(camera, run.printer, run.perturbation), "evaluate"
         if requirement.bank == WIDE:
             views, purpose = widened(views, run.evaluate.wide), "evaluate wide"
         u = bank(views, cosine.shape[1], seed=run.seed, purpose=purpose).u[number : number + 1]

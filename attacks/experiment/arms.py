@@ -15,7 +15,7 @@ from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Mean
 from attacks.experiment.bench import Bench
-from attacks.experiment.cost import Meter, Spent
+from attacks.experiment.cost import Cost, Meter
 from attacks.objectives.aim import Aim, Knowledge
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.damage import reading
@@ -41,7 +41,7 @@ class ArmState(NamedTuple):
     engine: dict[str, float | int | bool]
     best: Best | None
     trace: tuple[Trace, ...]
-    spent: Spent
+    cost: Cost
 
     def with_trace(self, trace: list[Trace], count: int) -> "ArmState":
         """The same with the first `count` steps of `trace`, which may have grown since."""
@@ -54,7 +54,7 @@ class Attempt:
 
     bench: Bench
     study: Study
-    known: Knowledge
+    knowledge: Knowledge
     aim: Aim
     seed: int
     batch: int = 0
@@ -66,27 +66,27 @@ class Attempt:
 
 
 def optimise(
-    arm: str, attempt: Attempt, meter: Meter, checkpoint: Checkpoint = NOWHERE, spent: int = 0
+    arm: str, attempt: Attempt, meter: Meter, checkpoint: Checkpoint = NOWHERE, gradients: int = 0
 ) -> tuple[Best, list[Trace]]:
     """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
     take at most `spent` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
     sign, best, state = shown_sign(attempt.study.objective), None, None
     look, held_out = None, None
     trace: list[Trace] = []
-    encoder, follow, count = attempt.bench.encoder, attempt.bench.place.follow, len(attempt.known.images)
-    total, first = spent or _expected(attempt), attempt.bench.world.first
+    encoder, follow, count = attempt.bench.encoder, attempt.bench.place.follow, len(attempt.knowledge.images)
+    total, first = gradients or _expected(attempt), attempt.bench.world.first
     with checkpoint.task(arm) as task, Progress(f"{arm}{attempt.title}", total, visible=first) as progress:
         engine_reset(encoder)  # an arm does not depend on the ones before it
         if task.state is not None:
-            state, engine, best, earlier, earlier_cost = task.state
+            state, engine, best, resumed_rows, earlier_cost = task.state
             engine_restore(encoder, engine)
-            trace += earlier
+            trace += resumed_rows
             meter.begin(earlier_cost)
             progress.skip(len(trace))
-        for name, step, best in _steps(arm, attempt, spent, state, meter.choosing):
+        for name, step, best in _steps(arm, attempt, gradients, state, meter.choosing):
             if best is not None and best.latest is not look:
                 look, held_out = best.latest, float(best.latest.mean())  # waits for the device, once a look
-            loss, stderr, snr, views = averaged(step.estimate)
+            loss, stderr, snr, views = mean_figures(step.estimate)
             line = Trace(
                 batch=attempt.batch,
                 arm=arm,
@@ -110,7 +110,7 @@ def optimise(
     return best, trace
 
 
-def averaged(estimate: Estimate) -> tuple[float, float, float, float]:
+def mean_figures(estimate: Estimate) -> tuple[float, float, float, float]:
     """Over the pictures of a step: the mean loss, the root mean square of its standard errors, and the mean
     signal-to-noise ratio and number of views. After a step of `descend` these are on the host."""
     values = [estimate.mean.mean(), estimate.stderr.square().mean().sqrt(), estimate.snr.mean()]
@@ -124,21 +124,21 @@ def question(purpose: str, attempt: Attempt) -> tuple[Problem, Options]:
 
 
 def _steps(
-    arm: str, attempt: Attempt, spent: int, state: Any, measured: Callable[[], AbstractContextManager[None]]
+    arm: str, attempt: Attempt, gradients: int, state: Any, timer: Callable[[], AbstractContextManager[None]]
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of an arm from `state` on (None: from the start), each with the name of its attack."""
     attack, options = attempt.study.attack, _full_options(attempt)
     problem, stop, restarts = _problem(arm, attempt), None, 1
-    select = replace(selection(problem, options), timer=measured)  # the bank and the risk of `eot`, for all arms
+    select = replace(selection(problem, options), timer=timer)  # the bank and the risk of `eot`, for all arms
     size, multiple = len(select.bank.u), select.risk.multiple
     if arm == "no_eot":
         views = options.eot.views if attack.sampled else 1  # the losses of a step
         plain = replace(options.eot, transforms=fixed(options.eot.transforms), views=views, risk=Mean())
-        options = replace(_options(arm, attempt), eot=plain, steps=spent // views)
+        options = replace(_options(arm, attempt), eot=plain, steps=gradients // views)
         select = replace(select, early=True, plan=overfitting(options.steps, size, multiple))
     elif arm == "one_view":
-        options = replace(_options(arm, attempt), eot=replace(options.eot, views=1, risk=Mean()), steps=spent)
-        select = replace(select, plan=plan_for(2 * spent, size, multiple))
+        options = replace(_options(arm, attempt), eot=replace(options.eot, views=1, risk=Mean()), steps=gradients)
+        select = replace(select, plan=plan_for(2 * gradients, size, multiple))
     elif attack.nearest is not None:
         yield from suite(problem, options, _members(attempt, attack.nearest), state=state, select=select)
         return
@@ -151,7 +151,7 @@ def _steps(
 
 def _problem(arm: str, attempt: Attempt) -> Problem:
     aim, perturbation = attempt.aim, attempt.study.perturbation.for_arm(arm)
-    return Problem(attempt.known.images, aim.anchor, attempt.bench.encoder, aim.objective, perturbation)
+    return Problem(attempt.knowledge.images, aim.anchor, attempt.bench.encoder, aim.objective, perturbation)
 
 
 def _options(arm: str, attempt: Attempt) -> Options:
@@ -183,7 +183,7 @@ def _expected(attempt: Attempt) -> int:
 
 
 def _members(attempt: Attempt, nearest: int) -> list[Member]:
-    return members(attempt.known, nearest, attempt.aim, attempt.study.optimiser)
+    return members(attempt.knowledge, nearest, attempt.aim, attempt.study.optimiser)
 
 
 def csv(trace: list[Trace]) -> str:

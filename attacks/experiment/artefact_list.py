@@ -28,8 +28,8 @@ FILES, METRICS = "files.json", "metrics.json"
 #: In a run directory: the folder of partial results, which a finished run has no more.
 CHECKPOINT = "checkpoint"
 #: Files of every run.
-ALWAYS = ["manifest.json", "events.jsonl", "per_image.csv", "steps.csv", "scores.safetensors", "report.html"]
-ALWAYS += ["perturbation.safetensors", "adversarial.png", "views.png", FILES, METRICS]
+CORE_FILES = ["manifest.json", "events.jsonl", "per_image.csv", "steps.csv", "scores.safetensors", "report.html"]
+CORE_FILES += ["perturbation.safetensors", "adversarial.png", "views.png", FILES, METRICS]
 #: The most arms of a list; a run has five or six.
 MOST_ARMS = 64
 ZEROS = "0" * 64
@@ -37,13 +37,13 @@ ZEROS = "0" * 64
 PLACE = re.compile(rb'\n  "files": "([0-9a-f]{64})"')
 
 
-def planned(study: Study, sections: Mapping[str, Section | None], policy: bool) -> dict[str, Any]:
+def artefact_plan(study: Study, sections: Mapping[str, Section | None], policy: bool) -> dict[str, Any]:
     """The files that a run may write, for manifest.json; see `listed`. Nothing else in its directory is its own.
     `sections`: of the run, None
     for one that is not configured; `policy`: whether it has one."""
-    arms, made = list(study.arms), {name: x for name, x in sections.items() if x is not None}
-    files = [*ALWAYS, *(f"{name}.csv" for name in made)]
-    files += [section.figure for section in made.values() if section.figure is not None]
+    arms, active = list(study.arms), {name: x for name, x in sections.items() if x is not None}
+    files = [*CORE_FILES, *(f"{name}.csv" for name in active)]
+    files += [section.figure for section in active.values() if section.figure is not None]
     files += [LEDGER] if black_box(study.encoder) is not None else []
     files += ["duplicates.csv"] if duplicates_of(study) else []
     files += [POLICY] if policy else []
@@ -52,7 +52,7 @@ def planned(study: Study, sections: Mapping[str, Section | None], policy: bool) 
     if study.perturbation.texture_size is not None:
         files += ["patch.png", *(f"patches/{arm}.png" for arm in arms if arm != "clean")]
     files += ["fault.safetensors", *(f"fault.{name}.safetensors" for name in sections)]
-    arms += ["radius"] if "radii" in made else []
+    arms += ["radius"] if "radii" in active else []
     pictures = {"arms": arms, "names": file_names(study.queries.names)}
     return {"pictures": pictures, "files": files, "folders": [CHECKPOINT]}
 
@@ -62,7 +62,7 @@ def duplicates_of(study: Study) -> list[dict[str, object]]:
     return [pair._asdict() for pair in getattr(study.gallery, "duplicates", ())]
 
 
-def listed(manifest: Mapping[str, Any]) -> list[str]:
+def artefact_paths(manifest: Mapping[str, Any]) -> list[str]:
     """The relative paths of all files that the run of a manifest.json may have written: its pictures, the views that
     were not finite, and its other files. The folders of `artefacts` are not among them.
 
@@ -85,8 +85,8 @@ def finish(out: Path, manifest: Mapping[str, Any], content: dict[str, Any]) -> s
     """Write files.json, and then metrics.json with its digest, which ends the run. Returns the digest."""
     content["files"] = ZEROS
     data = (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
-    entries = {path: entry(out / path) for path in sorted(listed(manifest)) if _plain(out / path)}
-    entries = {path: each for path, each in entries.items() if path not in (FILES, METRICS)}
+    entries = {path: entry(out / path) for path in sorted(artefact_paths(manifest)) if _plain(out / path)}
+    entries = {path: item for path, item in entries.items() if path not in (FILES, METRICS)}
     entries[METRICS] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
     write_json(out / FILES, {"schema": SCHEMA, "files": dict(sorted(entries.items()))})
     content["files"] = sha256(out / FILES)
@@ -109,18 +109,18 @@ def _plain(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def differences(out: Path, manifest: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
+def artefact_differences(out: Path, manifest: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
     """A line for each file that is not as files.json has it, and for files.json itself.
 
     Args:
         content: of metrics.json.
     """
-    recorded, found = str(content.get("files")), sha256(out / FILES)
-    if recorded != found:
-        yield f"{FILES}: its sha256 is {found[:12]}, metrics.json recorded {recorded[:12]}"
+    expected, actual = str(content.get("files")), sha256(out / FILES)
+    if expected != actual:
+        yield f"{FILES}: its sha256 is {actual[:12]}, metrics.json recorded {expected[:12]}"
     try:
         entries = dict(parse_json(contents(out / FILES), FILES)["files"])
-        possible = listed(manifest)
+        possible = artefact_paths(manifest)
         for path in entries:
             refuse_outside(path, FILES)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -136,9 +136,9 @@ def differences(out: Path, manifest: Mapping[str, Any], content: Mapping[str, An
                 yield f"{path}: it is missing, and {FILES} lists it"
         elif path not in entries:
             yield f"{path}: it is there, and {FILES} does not list it"
-        elif (now := entry(out / path)) != entries[path]:
+        elif (today := entry(out / path)) != entries[path]:
             was = entries[path] if isinstance(entries[path], dict) else {}
             yield (
-                f"{path}: its sha256 is {now['sha256'][:12]} of {now['size']} bytes, {FILES} recorded "
+                f"{path}: its sha256 is {today['sha256'][:12]} of {today['size']} bytes, {FILES} recorded "
                 f"{str(was.get('sha256'))[:12]} of {was.get('size')}"
             )

@@ -25,7 +25,7 @@ from attacks.runtime.values import Damaged
 from transforms.scene import Shown
 
 #: The most pictures that `adversarial.png` shows.
-SHOWN = 64
+MAX_PICTURES = 64
 #: Files that are written at the same time.
 THREADS = 4
 
@@ -47,21 +47,21 @@ class Exhibits:
 
     @contextmanager
     def writing(
-        self, rows: Sequence[int], files: Mapping[str, Tensor], saved: Mapping[str, Tensor]
+        self, rows: Sequence[int], files: Mapping[str, Tensor], textures: Mapping[str, Tensor]
     ) -> Iterator["Exhibits"]:
         """Within the block the pictures `rows` are written, one folder per arm, and the textures of a patch, from the
         deltas `saved`: `pictures`, `shown` and `digests` of what is yielded wait for the files that they need. All
         have been written where the block ends, even with an error; where a signal ends it, none is begun any more."""
         with ThreadPoolExecutor(THREADS) as pool:
             try:
-                tasks = {path: pool.submit(write) for path, write in self._writes(rows, files, saved)}
+                tasks = {path: pool.submit(write) for path, write in self._writes(rows, files, textures)}
                 yield replace(self, tasks=tasks)
             except BaseException as error:
                 pool.shutdown(cancel_futures=not isinstance(error, Exception))
                 raise
 
     def _writes(
-        self, rows: Sequence[int], files: Mapping[str, Tensor], saved: Mapping[str, Tensor]
+        self, rows: Sequence[int], files: Mapping[str, Tensor], textures: Mapping[str, Tensor]
     ) -> Iterator[tuple[Path, Callable[[], tuple[str, np.ndarray]]]]:
         """The files and how each is written; none in all but the first process."""
         if not self.world.first:
@@ -69,13 +69,13 @@ class Exhibits:
         for arm, pictures in files.items():
             make_folder(self.out / "pictures" / arm)
             for row, image in zip(rows, pictures.cpu(), strict=True):
-                yield self._file(arm, row), partial(_stored, self._file(arm, row), image)
+                yield self._file(arm, row), partial(_store, self._file(arm, row), image)
         if self.perturbation.texture_size is not None:
             alpha = self.perturbation.texture_alpha
             make_folder(self.out / "patches")
-            for arm, texture in saved.items():
+            for arm, texture in textures.items():
                 for path in (self._texture(arm), *([self.out / "patch.png"] if arm == "eot" else [])):
-                    yield path, partial(_stored, path, texture[0].cpu(), None if alpha is None else alpha[0].cpu())
+                    yield path, partial(_store, path, texture[0].cpu(), None if alpha is None else alpha[0].cpu())
 
     def digests(self) -> dict[str, str]:
         """The SHA-256 of each file of `tasks` by its path in the run directory."""
@@ -88,7 +88,7 @@ class Exhibits:
             images = torch.stack([self._read(self._file(arm, row), lambda path: load_image(path)[0]) for row in rows])
         return self.world.broadcast(images).to(self.device)
 
-    def shown(self, arm: str, rows: Sequence[int]) -> Shown:
+    def displayed(self, arm: str, rows: Sequence[int]) -> Shown:
         """What the views of an arm are sampled from, read back from its files."""
         size = self.perturbation.texture_size
         if arm == "clean" or size is None:
@@ -97,8 +97,8 @@ class Exhibits:
         if self.world.first:
             texture = self.texture(arm)
         texture = self.world.broadcast(texture).to(self.device)
-        own = self.perturbation.for_arm(arm).take(torch.tensor(list(rows)))
-        return own.evaluated(self.pictures("clean", rows), texture[None])
+        perturbation = self.perturbation.for_arm(arm).take(torch.tensor(list(rows)))
+        return perturbation.evaluated(self.pictures("clean", rows), texture[None])
 
     def texture(self, arm: str) -> Tensor:
         """The texture (3,H,W) of a patch, read back from its file."""
@@ -123,7 +123,7 @@ class Exhibits:
         return image
 
     @property
-    def alone(self) -> "Exhibits":
+    def for_one_process(self) -> "Exhibits":
         """The same for the first process by itself, while it writes what the others do not: they would not listen,
         and it would wait for them."""
         return replace(self, world=ALONE)
@@ -135,7 +135,7 @@ class Exhibits:
         return self.out / "patches" / f"{arm}.png"
 
 
-def _stored(path: Path, image: Tensor, alpha: Tensor | None = None) -> tuple[str, np.ndarray]:
+def _store(path: Path, image: Tensor, alpha: Tensor | None = None) -> tuple[str, np.ndarray]:
     """Write a picture; its digest and its pixels, from the bytes that are in the file."""
     save_image(path, image, alpha)
     content = path.read_bytes()

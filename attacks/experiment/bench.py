@@ -19,8 +19,8 @@ from attacks.evaluation.drift import layer_order
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.scores import embed, signature_method
 from attacks.experiment.artifacts import Exhibits
-from attacks.experiment.cost import Counted, Meter, Spent
-from attacks.experiment.embeddings import Cache, embedded
+from attacks.experiment.cost import Cost, CountedCalls, Meter
+from attacks.experiment.embeddings import Cache, embed_gallery
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import ALONE, World
 from attacks.solvers.trace import Trace
@@ -29,7 +29,7 @@ from transforms import Compose
 from transforms.wrappers import widened
 
 #: The banks of views: of the attack's own distribution, and of a wider one.
-SAME, WIDE = "same", "wide"
+MAIN, WIDE = "same", "wide"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,15 +52,15 @@ class Bench:
     study: Study
     place: Place
     module: nn.Module  # the encoder, with the layers that the objective reads
-    encoder: Counted  # `module` as the engine runs it, for the gradients
-    exact: Counted  # `module` in full precision, for the anchors
-    counted: Counted  # the plain encoder in full precision, for the scores
+    encoder: CountedCalls  # `module` as the engine runs it, for the gradients
+    exact: CountedCalls  # `module` in full precision, for the anchors
+    counter: CountedCalls  # the plain encoder in full precision, for the scores
     judge: Judge
     banks: dict[str, Bank]
     layers: dict[str, Pool]
     exhibits: Exhibits
     chunk: int
-    costs: dict[str, Spent] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)
     cached: int = 0
 
     @property
@@ -79,15 +79,15 @@ class Bench:
 
     def meter(self) -> Meter:
         """A meter of all encoders; some may be the same object."""
-        return Meter((self.encoder, self.counted, self.exact), self.world)
+        return Meter((self.encoder, self.counter, self.exact), self.world)
 
     def only(self, rows: Sequence[int]) -> "Bench":
         """The bench of the pictures `rows`."""
         if len(rows) == len(self.study.queries):
             return self
         study, judge, exhibits = self.study.only(rows), self.judge, self.exhibits
-        own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
-        judge = replace(judge, own=own, truth=study.truth, goal=study.goal)
+        embeddings = judge.own[torch.tensor(list(rows), device=judge.own.device)]
+        judge = replace(judge, own=embeddings, truth=study.truth, goal=study.goal)
         names = tuple(exhibits.names[row] for row in rows)
         exhibits = replace(exhibits, names=names, images=study.queries.images, perturbation=study.perturbation)
         return replace(self, study=study, judge=judge, exhibits=exhibits)
@@ -110,42 +110,49 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
     """
     began, device, chunk = time.perf_counter(), study.device, decision.chunk
     full = replace(decision, precision="float32")
-    encoder = Counted(prepare(module, decision))
-    same = module is study.encoder and full == decision
-    counted = encoder if same else Counted(prepare(study.encoder, full))
-    exact = counted if module is study.encoder else Counted(prepare(module, full))
+    encoder = CountedCalls(prepare(module, decision))
+    is_plain = module is study.encoder and full == decision
+    counter = encoder if is_plain else CountedCalls(prepare(study.encoder, full))
+    exact = counter if module is study.encoder else CountedCalls(prepare(module, full))
     images = study.queries.images
     first = images[:1].to(device)
     layers = layer_order(study.encoder, study.evaluate.layers, first) if study.evaluate.layers else {}
     world = place.world
-    gallery, passed, cached, notes = embedded(
-        study.gallery, counted.encoder, device, chunk, place.cache, keep=world.first
+    gallery, passes, cached, notes = embed_gallery(
+        study.gallery, counter.encoder, device, chunk, place.cache, keep=world.first
     )
     if world.first:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
-    own = gallery[study.truth]
+    embeddings_ = gallery[study.truth]
     if isinstance(study.gallery, Classes):  # its rows are texts
-        embeddings = embed(images, counted.encoder, device, chunk)
+        embeddings = embed(images, counter.encoder, device, chunk)
         assert isinstance(embeddings, Tensor)
-        own, passed = embeddings, passed + len(images)
+        embeddings_, passes = embeddings, passes + len(images)
     right = (study.gallery, study.truth, study.goal)
     judge = Judge(
-        counted, own, gallery, *right, study.evaluate.neighbours, chunk, world, signature_method(study.encoder)
+        counter,
+        embeddings_,
+        gallery,
+        *right,
+        study.evaluate.neighbours,
+        chunk,
+        world,
+        signature_method(study.encoder),
     )
     names = tuple(file_names(study.queries.names))
     exhibits = Exhibits(place.out, names, images, study.perturbation, device, world)
     views = banks_of(study, first)
-    spent = Spent(passed, 0, time.perf_counter() - began)
-    spent, cached = place.checkpoint.once("gallery", lambda: (spent, cached))  # as the first attempt measured it
-    parts = (module, encoder, exact, counted, judge, views, layers, exhibits)
-    return Bench(study, place, *parts, chunk, {"gallery": spent}, cached)
+    cost = Cost(passes, 0, time.perf_counter() - began)
+    cost, cached = place.checkpoint.once("gallery", lambda: (cost, cached))  # as the first attempt measured it
+    parts = (module, encoder, exact, counter, judge, views, layers, exhibits)
+    return Bench(study, place, *parts, chunk, {"gallery": cost}, cached)
 
 
 def banks_of(study: Study, like: Tensor) -> dict[str, Bank]:
     """Held-out views of the attack's own distribution, and of a wider one if configured."""
     views, transforms = study.evaluate.views, study.transforms
-    pipelines: dict[str, tuple[Compose, str]] = {SAME: (transforms, "evaluate")}
+    pipelines: dict[str, tuple[Compose, str]] = {MAIN: (transforms, "evaluate")}
     if study.evaluate.wide > 1 and transforms.dims:
         pipelines[WIDE] = widened(transforms, study.evaluate.wide), "evaluate wide"
     banks = {name: bank(pipeline, views, seed=study.seed, purpose=use) for name, (pipeline, use) in pipelines.items()}

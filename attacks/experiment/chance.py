@@ -12,18 +12,18 @@ from attacks.evaluation.ranking import votes
 from attacks.study.study import Study
 
 #: Random orders from which the chance of a vote is estimated, and the most rows that are permuted for them.
-DRAWS, PERMUTED = 4096, 512
+DRAWS, PERMUTATION_ROWS = 4096, 512
 
 
 class Level(NamedTuple):
-    """The mean of a measure where views are embedded at random, and its `least` and `most` in any order."""
+    """The mean of a measure where views are embedded at random, and its `lowest` and `highest` in any order."""
 
     chance: float
-    least: float
-    most: float
+    lowest: float
+    highest: float
 
 
-def levels(
+def chance_levels(
     study: Study, neighbours: int, views: int, impostors: Tensor | None, rates: Sequence[float]
 ) -> dict[str, Level]:
     """The level of every measure, by its name in a policy. A view is embedded at random where it has the embedding of
@@ -46,17 +46,19 @@ def levels(
     result = {name: Level(chance, -1, 1) for name, chance in cosines.items()}
     result |= {f"{TAR}{rate:g}": Level(rate, 0, 1) for rate in rates}
     result |= {"success": success, "success_survived": success, "shift": Level(0, -2, 2)}
-    alone = gallery.alone(study.truth)
-    kept = [i for i in range(len(study.truth)) if alone is None or not alone[i]]
+    is_single = gallery.alone(study.truth)
+    members_of_groups = [i for i in range(len(study.truth)) if is_single is None or not is_single[i]]
     sizes = identity.bincount()[identity[study.truth]].tolist()
-    by_size = {sizes[i]: _ranked(len(gallery), sizes[i]) for i in kept}
-    if alone is not None and neighbours:
-        rows = {sizes[i]: int(study.truth[i]) for i in kept}
+    by_size = {sizes[i]: _rank_levels(len(gallery), sizes[i]) for i in members_of_groups}
+    if is_single is not None and neighbours:
+        rows = {sizes[i]: int(study.truth[i]) for i in members_of_groups}
         by_size = {size: by_size[size] | {"knn": _vote(identity, row, neighbours)} for size, row in rows.items()}
     for name in next(iter(by_size.values()), {}):
-        result[name] = _mean([by_size[sizes[i]][name] for i in kept], [clusters[i] for i in kept])
+        result[name] = _mean(
+            [by_size[sizes[i]][name] for i in members_of_groups], [clusters[i] for i in members_of_groups]
+        )
     if study.goal is not None:
-        goals = [_ranked(len(gallery), count)["median_rank"] for count in members.int().tolist()]
+        goals = [_rank_levels(len(gallery), count)["median_rank"] for count in members.int().tolist()]
         result["goal_rank"] = _mean(goals, clusters)
     return result
 
@@ -67,29 +69,31 @@ def _mean(rows: Sequence[Level], clusters: Sequence[str]) -> Level:
     return Level(float(by_cluster(table[:, 0], clusters).mean()), float(table[:, 1].min()), float(table[:, 2].max()))
 
 
-def _ranked(rows: int, members: int) -> dict[str, Level]:
+def _rank_levels(rows: int, members: int) -> dict[str, Level]:
     """The levels of the rank of the first of `members` rows, in random orders of all."""
-    others = rows - members
-    later = torch.arange(others, dtype=torch.float64)
-    beyond = torch.cat([torch.ones(1), (1 - members / (rows - later)).cumprod(0), torch.zeros(1)])  # P(rank > k)
-    result = {f"recall_at_{k}": Level(float(1 - beyond[: k + 1][-1]), float(k > others), 1) for k in (1, 5, 10)}
-    result["mrr"] = Level(float((beyond.diff().neg() / torch.arange(1, others + 2)).sum()), 1 / (others + 1), 1)
-    return result | {"median_rank": Level(float((beyond > 0.5).sum()), 1, others + 1)}
+    rest = rows - members
+    positions = torch.arange(rest, dtype=torch.float64)
+    survival = torch.cat(
+        [torch.ones(1), (1 - members / (rows - positions)).cumprod(0), torch.zeros(1)]
+    )  # P(rank > k)
+    result = {f"recall_at_{k}": Level(float(1 - survival[: k + 1][-1]), float(k > rest), 1) for k in (1, 5, 10)}
+    result["mrr"] = Level(float((survival.diff().neg() / torch.arange(1, rest + 2)).sum()), 1 / (rest + 1), 1)
+    return result | {"median_rank": Level(float((survival > 0.5).sum()), 1, rest + 1)}
 
 
 def _vote(identity: Tensor, row: int, neighbours: int) -> Level:
     """The level of a vote on the identity of a row, by the nearest others in random orders."""
-    others, generator = (torch.arange(len(identity)) != row).nonzero()[:, 0], torch.Generator().manual_seed(0)
-    k = min(neighbours, len(others))
-    if len(others) <= PERMUTED:
-        picks = torch.rand(DRAWS, len(others), generator=generator).argsort(1)[:, :k]
+    candidates, generator = (torch.arange(len(identity)) != row).nonzero()[:, 0], torch.Generator().manual_seed(0)
+    k = min(neighbours, len(candidates))
+    if len(candidates) <= PERMUTATION_ROWS:
+        picks = torch.rand(DRAWS, len(candidates), generator=generator).argsort(1)[:, :k]
     else:  # hardly ever one twice
-        picks = torch.randint(len(others), (DRAWS, k), generator=generator)
-    sizes, foreign = identity.bincount(), identity[others] != identity[row]
-    worst = (foreign * (1 + sizes[identity[others]])).argsort(descending=True, stable=True)[:k]
-    own = torch.full((DRAWS + 1, 1), row)
-    right = votes(torch.cat([own, others[torch.cat([picks, worst[None]])]], 1), own[:, 0], identity).double()
-    same = int((~foreign).sum())
+        picks = torch.randint(len(candidates), (DRAWS, k), generator=generator)
+    sizes, foreign = identity.bincount(), identity[candidates] != identity[row]
+    worst = (foreign * (1 + sizes[identity[candidates]])).argsort(descending=True, stable=True)[:k]
+    query = torch.full((DRAWS + 1, 1), row)
+    right = votes(torch.cat([query, candidates[torch.cat([picks, worst[None]])]], 1), query[:, 0], identity).double()
+    matches = int((~foreign).sum())
     sizes[identity[row]] = 0
-    possible = int(sizes.clamp(max=same).sum()) >= k - same
+    possible = int(sizes.clamp(max=matches).sum()) >= k - matches
     return Level(float(right[:-1].mean()), float(right[-1]), float(possible))

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from attacks.data.images import to_bytes
 from attacks.evaluation.scores import Scores
-from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.bench import MAIN, Bench
 from attacks.report.words import ARMS as NAMES
 from attacks.runtime.files import atomic
 from transforms.compose import view
 from transforms.scene import scene_of
 
 #: The contact sheet shows so many views, the first of the held-out bank.
-SHOWN = 6
+VIEWS = 6
 #: Inches: the column of names, a column and a row of pictures, and what lies between pictures.
 LEFT, COLUMN, ROW, MARGIN = 0.3, 1.42, 1.64, 0.08
 
@@ -33,8 +33,8 @@ def contact_sheet(path: str | Path, bench: Bench, scores: Mapping[str, Scores]) 
     """Save views of the typical picture, one row per arm: the file itself, then held-out views with their cosine to
     the clean embedding. The frame is red where the encoder retrieves another picture."""
     picture, arms = typical(bench, scores), bench.study.arms
-    study, bank, exhibits = bench.study, bench.banks[SAME], bench.exhibits.alone
-    u = bank.u[:SHOWN]
+    study, bank, exhibits = bench.study, bench.banks[MAIN], bench.exhibits.for_one_process
+    u = bank.u[:VIEWS]
     size = LEFT + (len(u) + 1) * COLUMN, len(arms) * ROW
     figure = Figure(figsize=size, dpi=110)
     # A single axes, in inches: one for every picture takes three times as long.
@@ -44,14 +44,14 @@ def contact_sheet(path: str | Path, bench: Bench, scores: Mapping[str, Scores]) 
     for row, arm in enumerate(arms):
         axis.text(LEFT / 2, (row + 0.5) * ROW, NAMES[arm], fontsize=9, rotation=90, ha="center", va="center")
         _show(axis, (row, 0), exhibits.pictures(arm, [picture])[0], direct, "#888888")
-        views = view(bank.transforms, scene_of(exhibits.shown(arm, [picture])), u).cpu()
-        for column, (seen, cosine, nearest) in enumerate(
+        views = view(bank.transforms, scene_of(exhibits.displayed(arm, [picture])), u).cpu()
+        for column, (image, cosine, nearest) in enumerate(
             zip(views, scores[arm].cosine[picture], scores[arm].nearest[picture], strict=False), 1
         ):
-            known = bool(study.gallery.same(nearest, study.truth[picture]))
-            aimed = study.goal is not None and bool(study.gallery.same(nearest, study.goal[picture]))
-            note = "" if known else "  the target" if aimed else "  not known"
-            _show(axis, (row, column), seen, f"{cosine:.2f}{note}", "#2f855a" if known else "#c53030")
+            is_match = bool(study.gallery.same(nearest, study.truth[picture]))
+            is_goal = study.goal is not None and bool(study.gallery.same(nearest, study.goal[picture]))
+            note = "" if is_match else "  the target" if is_goal else "  not known"
+            _show(axis, (row, column), image, f"{cosine:.2f}{note}", "#2f855a" if is_match else "#c53030")
     with atomic(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
 

@@ -44,7 +44,7 @@ METRICS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Earlier:
+class PreviousRun:
     """A run on disk: the content of its manifest.json, and the configuration in it as a `Run`."""
 
     folder: Path
@@ -59,15 +59,15 @@ def read_json(path: Path) -> Any:
     return parse_json(contents(path), f"`{path}`")
 
 
-def opened(folder: Path) -> tuple[Earlier, dict[str, Any]]:
+def open_run(folder: Path) -> tuple[PreviousRun, dict[str, Any]]:
     """A finished run, and the content of its metrics.json. Raises FileNotFoundError or ValueError in one line, also
     where a record lacks what its readers need."""
-    content, previous = read_json(folder / "metrics.json"), earlier(folder)
+    content, previous = read_json(folder / "metrics.json"), previous_run(folder)
     for name, values, shape in (("metrics", content, METRICS), ("manifest", previous.manifest, MANIFEST)):
         if (lacking := misfit(values, shape)) is not None:
-            what = f"`{short(lacking)}` is missing or malformed" if lacking else "it is no mapping"
+            fault = f"`{short(lacking)}` is missing or malformed" if lacking else "it is no mapping"
             raise ValueError(
-                f"`{folder / name}.json` is not what a run writes: {what}; restore the file, or make the run again"
+                f"`{folder / name}.json` is not what a run writes: {fault}; restore the file, or make the run again"
             )
     return previous, content
 
@@ -89,8 +89,8 @@ def misfit(value: Any, shape: Any) -> str | None:
     elif isinstance(shape, dict | list) or not isinstance(value, shape):
         return ""
     for key, inner in parts:
-        if (found := misfit(value[key], inner)) is not None:
-            return f"{key}.{found}".rstrip(".")
+        if (place := misfit(value[key], inner)) is not None:
+            return f"{key}.{place}".rstrip(".")
     return None
 
 
@@ -102,33 +102,33 @@ def finished(out: Path) -> bool:
         return False
 
 
-def earlier(folder: Path) -> Earlier:
+def previous_run(folder: Path) -> PreviousRun:
     """Read a run directory. Raises FileNotFoundError or ValueError in one line."""
     path = folder / "manifest.json"
     manifest = read_json(path)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("config"), dict):
         raise ValueError(f"`{path}` has no `config`: was it written by another version?")
-    return Earlier(folder, _validated(manifest["config"], path), manifest)
+    return PreviousRun(folder, _validate(manifest["config"], path), manifest)
 
 
-def _validated(config: dict[str, Any], path: Path) -> Run:
+def _validate(config: dict[str, Any], path: Path) -> Run:
     """The configuration of the manifest at `path`. Raises ValueError in one line."""
     encoder = config.get("encoder")
-    replaced = False
+    is_replaced = False
     if isinstance(encoder, dict) and encoder.get("name") == MODULE:  # which is no choice of the command line
-        replaced, config = True, {**config, "encoder": {**encoder, "name": "pocket"}}
+        is_replaced, config = True, {**config, "encoder": {**encoder, "name": "pocket"}}
     try:
         node: Any = OmegaConf.create(config)
         run = validate(node)
     except (TypeError, ValueError, OmegaConfBaseException) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"`{path}` is not of this version: {reason}") from None
-    if replaced:
+    if is_replaced:
         run.encoder = in_memory(run.encoder)
     return run
 
 
-def interrupted(folder: Path, program: str | None = None) -> Earlier:
+def interrupted_run(folder: Path, program: str | None = None) -> PreviousRun:
     """An unfinished run with the engine decision it was started with, so that resuming gives the same results.
 
     Args:
@@ -142,7 +142,7 @@ def interrupted(folder: Path, program: str | None = None) -> Earlier:
     refuse_links(folder)
     if not (folder / "manifest.json").exists():  # written last before the first picture
         raise FileNotFoundError(f"`resume`: nothing was begun in {str(folder)!r} (no manifest.json): start the run")
-    previous = earlier(folder)
+    previous = previous_run(folder)
     manifest = previous.manifest
     if finished(folder):
         raise ValueError(f"`resume`: the run in {folder} is finished; its report is {folder / 'report.html'}")
@@ -163,7 +163,7 @@ def interrupted(folder: Path, program: str | None = None) -> Earlier:
         raise ValueError(
             f"`{folder / 'manifest.json'}` holds no engine decision: was it written by another version?"
         ) from None
-    return replace(previous, run=_validated(config, folder / "manifest.json"))
+    return replace(previous, run=_validate(config, folder / "manifest.json"))
 
 
 #: The only overrides of a resumed run, because a run directory may not choose them.
@@ -190,8 +190,8 @@ def refuse_program(run: Run, program: str | None, hint: str) -> None:
     """Raise ValueError for an encoder that runs code unless the user names it as `program`, with the `hint`."""
     if run.encoder.name not in PROGRAMS or run.encoder.model == program:
         return
-    what = schema.PROGRAMS.get(run.encoder.name, "runs a program")
+    action = schema.PROGRAMS.get(run.encoder.name, "runs a program")
     raise ValueError(
-        f"`encoder={run.encoder.name}` {what}, {run.encoder.model}, so a run directory may not choose it: "
+        f"`encoder={run.encoder.name}` {action}, {run.encoder.model}, so a run directory may not choose it: "
         f"where you trust it, say {hint}" + (f"; got {program!r}" if program else "")
     )

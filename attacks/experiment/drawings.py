@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.experiment.arms import trace_of
-from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.contact_sheet import contact_sheet, typical
 from attacks.experiment.sections.registry import Sections
 from attacks.experiment.view_scores import ViewScores
@@ -24,7 +24,7 @@ def draw(
 
 def draw_sheets(out: Path, bench: Bench, scores: ViewScores, extras: Sections) -> None:
     """Write the drawings."""
-    contact_sheet(out / "views.png", bench, scores.scores[SAME])
+    contact_sheet(out / "views.png", bench, scores.scores[MAIN])
     extras.draw(out)
 
 
@@ -33,4 +33,4 @@ def page_values(
 ) -> tuple[Any, ...]:
     """What the page is made of."""
     first = [line for line in trace_of(bench.exhibits.out) if line.batch == 0]
-    return content, record, warnings(content), first, typical(bench, scores.scores[SAME])
+    return content, record, warnings(content), first, typical(bench, scores.scores[MAIN])

@@ -48,18 +48,18 @@ class Cache:
     width: int
 
 
-class Embedded(NamedTuple):
+class GalleryEmbeddings(NamedTuple):
     """The gallery's embeddings (G,D) in the order of its rows, how many pictures were encoded and how many were read
     from the cache, and notes on unusable cache files."""
 
     rows: Tensor | Rows
-    passed: int
+    passes: int
     cached: int
     notes: tuple[str, ...]
 
 
 @torch.no_grad()
-def embedded(
+def embed_gallery(
     gallery: Gallery | Classes,
     encoder: Encoder,
     device: torch.device,
@@ -67,7 +67,7 @@ def embedded(
     cache: Cache | None = None,
     *,
     keep: bool = True,
-) -> Embedded:
+) -> GalleryEmbeddings:
     """The embeddings of a gallery on `device`; at most `chunk` pictures are in memory at a time. Classes already have
     embeddings.
 
@@ -75,7 +75,7 @@ def embedded(
         keep: whether to write to the cache. Only one of several processes does, so that its counts are right.
     """
     if isinstance(gallery, Classes):
-        return Embedded(gallery.rows.to(device), 0, 0, ())
+        return GalleryEmbeddings(gallery.rows.to(device), 0, 0, ())
     parts: list[Tensor] = []
     counts, notes = {True: 0, False: 0}, []
     for shelf in gallery.shelves:
@@ -92,27 +92,27 @@ def embedded(
             parts.append(block_rows.to(device))
     for shelf in gallery.shelves:  # after all, for two may be parts of one
         shelf.forget()
-    own = torch.cat(parts)[gallery.order.to(device)]
-    return Embedded(_with(own, gallery), counts[True], counts[False], tuple(notes))
+    embeddings = torch.cat(parts)[gallery.order.to(device)]
+    return GalleryEmbeddings(_with_vectors(embeddings, gallery), counts[True], counts[False], tuple(notes))
 
 
-def _with(own: Tensor, gallery: Gallery) -> Tensor | Rows:
+def _with_vectors(embeddings: Tensor, gallery: Gallery) -> Tensor | Rows:
     """The pictures' embeddings followed by those of a file. Raises ValueError where the file has a picture's own
     embedding as that of something else: then a view of the picture would be taken for it half of the time."""
     vectors = gallery.vectors
     if vectors is None:
-        return own
-    if own.shape[1] != vectors.rows.shape[1]:
+        return embeddings
+    if embeddings.shape[1] != vectors.rows.shape[1]:
         raise ValueError(
-            f"`data.gallery` must hold embeddings of the run's encoder, {own.shape[1]} numbers a row; got "
+            f"`data.gallery` must hold embeddings of the run's encoder, {embeddings.shape[1]} numbers a row; got "
             f"{vectors.rows.shape[1]}: embed the gallery with this encoder"
         )
-    rows, unit = Rows((own, vectors.rows)), Rows((own,)).unit(own)
-    for start, block in rows.blocks(len(own)):
+    rows, unit = Rows((embeddings, vectors.rows)), Rows((embeddings,)).unit(embeddings)
+    for start, block in rows.blocks(len(embeddings)):
         for i, j in (unit @ block.T > 1 - COPY).nonzero().tolist():
             j += start
             labels = (*gallery.labels, *(vectors.labels or (None,) * len(vectors)))
-            if j >= len(own) and None in (labels[i], labels[j]):
+            if j >= len(embeddings) and None in (labels[i], labels[j]):
                 raise ValueError(
                     f"`data.gallery`: row {gallery.names[j]!r} is the embedding of the picture {gallery.names[i]!r}, "
                     "and would count as something else: leave it out, or give both one identity"
@@ -169,9 +169,9 @@ class _Block:
             return f"cached embeddings cannot be kept in {self.path.parent}: {' '.join(str(error).split())}"
         return ""
 
-    def _trouble(self, why: str) -> str:
+    def _trouble(self, reason: str) -> str:
         assert self.path is not None
-        return f"cached embeddings {self.path} are of no use, and made afresh: {why}"
+        return f"cached embeddings {self.path} are of no use, and made afresh: {reason}"
 
 
 def _sha256(tensor: Tensor) -> str:

@@ -23,7 +23,7 @@ FREE = ("show.", "tracker.", "checkpoint.", "data.cache.", "workers.", "shard.",
 #: Prefixes of configuration keys that change no number; the engine's decision is added apart.
 NO_MATTER = (*FREE, "engine.", "require.")
 #: A message names at most so many differences.
-SHOWN = 5
+MAX_DIFFERENCES = 5
 
 Identity = dict[str, str]
 
@@ -31,7 +31,7 @@ Identity = dict[str, str]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def identity(run: Run, study: Study, decision: Decision, world: World, versions: Mapping[str, str]) -> Identity:
+def run_identity(run: Run, study: Study, decision: Decision, world: World, versions: Mapping[str, str]) -> Identity:
     """What the numbers depend on: the configuration and the files that it names, the code, libraries, the weights of
     the encoder and of a surrogate, the engine's decision, pictures and gallery, and the number of processes. Values
     and digests by name."""
@@ -66,12 +66,14 @@ def key_of(run_identity: Identity) -> str:
 
 def refuse_other_command(manifest: Mapping[str, Any], run: Run, folder: Path) -> None:
     """Raise ValueError, in one line with the differences, unless the run in `folder` has this configuration."""
-    before, now = (dict(_leaves(config)) for config in (manifest["config"], json.loads(json.dumps(asdict(run)))))
-    names = [name for name in {**before, **now} if not f"{name}.".startswith(FREE)]
+    stored_values, values = (
+        dict(_leaves(config)) for config in (manifest["config"], json.loads(json.dumps(asdict(run))))
+    )
+    names = [name for name in {**stored_values, **values} if not f"{name}.".startswith(FREE)]
     differences = [
-        f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}"
+        f"{name} was {_short(stored_values.get(name))} and is {_short(values.get(name))}"
         for name in names
-        if before.get(name) != now.get(name) or (name in before) != (name in now)
+        if stored_values.get(name) != values.get(name) or (name in stored_values) != (name in values)
     ]
     if differences:
         _refuse(folder, differences)
@@ -94,10 +96,10 @@ def refuse_other(manifest: Mapping[str, Any], current: Identity, folder: Path) -
 
 
 def _refuse(folder: Path, differences: Sequence[str]) -> NoReturn:
-    more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+    suffix = f", and {len(differences) - MAX_DIFFERENCES} more" if len(differences) > MAX_DIFFERENCES else ""
     raise ValueError(
-        f"the run in {folder} was another run: {'; '.join(differences[:SHOWN])}{more}. Its numbers would not fit "
-        "together: go on as it was begun, or start a new run in another directory"
+        f"the run in {folder} was another run: {'; '.join(differences[:MAX_DIFFERENCES])}{suffix}. Its numbers would "
+        "not fit together: go on as it was begun, or start a new run in another directory"
     )
 
 

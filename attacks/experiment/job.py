@@ -24,17 +24,17 @@ from attacks.evaluation.sanity.check import Sanity, skip
 from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.artefact_list import CHECKPOINT, duplicates_of, finish
 from attacks.experiment.bench import Bench, bench_of
-from attacks.experiment.directory import finished, interrupted, refuse_overrides
+from attacks.experiment.directory import finished, interrupted_run, refuse_overrides
 from attacks.experiment.identity import refuse_other_command
-from attacks.experiment.preparation import Prepared, cache_folder, prepare, prepared_again
-from attacks.experiment.required import keep, refuse_changed, settled
-from attacks.experiment.results import Facts, comparison_lines, encoder_line, headline, metrics, rows_of, table
+from attacks.experiment.preparation import Preparation, cache_folder, prepare_run, resume_preparation
+from attacks.experiment.required import is_decided, keep, refuse_changed
+from attacks.experiment.results import RunFigures, comparison_lines, encoder_line, headline, metrics, rows_of, table
 from attacks.experiment.sections.drift import result_of as drift_rows
-from attacks.experiment.sections.registry import Sections, measured
-from attacks.experiment.sections.section import everything
-from attacks.experiment.states import Entry, entered
+from attacks.experiment.sections.registry import Sections, measure_sections
+from attacks.experiment.sections.section import all_pictures
+from attacks.experiment.states import RunEntry, enter
 from attacks.experiment.unit import Failure, UnitResult, joined_units
-from attacks.experiment.units import Elsewhere, Execute, here, tables, work
+from attacks.experiment.units import Execute, OtherProcessFinishes, in_process, tables, work
 from attacks.experiment.view_scores import view_scores, write_results
 from attacks.experiment.workers import Site, cluster, processes
 from attacks.gate.verdict import verdict_text
@@ -54,12 +54,12 @@ from attacks.schema.presets import refuse_untyped
 from attacks.schema.validate import Run, shard, workers
 from attacks.study.assembly import device
 from attacks.study.data import data
-from attacks.study.encoder import subject
-from attacks.study.objective import watched
-from attacks.study.pipeline import viewed
+from attacks.study.encoder import subject_encoder
+from attacks.study.objective import watching_layers
+from attacks.study.pipeline import defended_views
 
 #: Why a run has no sanity checks although they were configured.
-UNCHECKED = "they are made with the first picture, and that has failed"
+NO_CHECKS = "they are made with the first picture, and that has failed"
 
 
 def job(
@@ -94,17 +94,17 @@ def job(
         raise ValueError("`overwrite` must be false with `shard`: each shard would remove what the others have done")
     if run.overwrite and is_queued_again():
         raise ValueError("`overwrite` must be false: the job is queued again, and would remove its own checkpoint")
-    world, same = join(), partial(refuse_other_command, run=run, folder=out)
-    with entered(out, same, overwrite=run.overwrite) if world.first else nullcontext() as entry:
-        place, begun = world.agree(None if entry is None else [str(out.resolve()), entry.begun])
-        if begun:
+    world, check_command = join(), partial(refuse_other_command, run=run, folder=out)
+    with enter(out, check_command, overwrite=run.overwrite) if world.first else nullcontext() as entry:
+        place, is_resumed = world.agree(None if entry is None else [str(out.resolve()), entry.is_resumed])
+        if is_resumed:
             refuse_changed(run, Path(place))
-            previous = interrupted(Path(place), getattr(run.encoder, "model", None))
+            previous = interrupted_run(Path(place), getattr(run.encoder, "model", None))
             run.engine = previous.run.engine  # as it was decided
-            prepared = prepared_again(previous, run, world, module)
+            preparation = resume_preparation(previous, run, world, module)
         else:
-            prepared = prepare(run, world, preset, overrides, module, pipeline)
-        return _worked(prepared, Path(place), entry)
+            preparation = prepare_run(run, world, preset, overrides, module, pipeline)
+        return _run_prepared(preparation, Path(place), entry)
 
 
 def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             tracker sends the run, `data.cache=FOLDER`, and which processes share it: `workers`, `shard`.
     """
     values = dict(word.split("=", 1) for word in overrides if "=" in word)
-    previous = interrupted(folder, values.get("encoder.model"))
+    previous = interrupted_run(folder, values.get("encoder.model"))
     refuse_overrides(previous.manifest, overrides)
     run = previous.run
     refuse_untyped(run, overrides, ("tracker.mode", "tracker.uri"))
@@ -125,34 +125,34 @@ def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     run.workers, run.shard, run.overwrite = int(count) if count.isdecimal() else count, values.get("shard"), False
     workers(run.workers), shard(run.shard)
     world = join()
-    with entered(folder, lambda _: None) if world.first else nullcontext() as entry:
-        return _worked(prepared_again(previous, run, world), folder, entry)
+    with enter(folder, lambda _: None) if world.first else nullcontext() as entry:
+        return _run_prepared(resume_preparation(previous, run, world), folder, entry)
 
 
-def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any]:
+def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -> dict[str, Any]:
     """Attack what is not done in a run directory that this process has entered (`entry`: of the first process of
     several), and make the tables."""
-    world, run = prepared.world, prepared.run
-    if not world.agree(entry is None or entry.alone or world.size == 1):
+    world, run = preparation.world, preparation.run
+    if not world.agree(entry is None or entry.is_exclusive or world.size == 1):
         raise ValueError(f"`{out}`: another process is at work there, and those of torchrun join none")
     if entry is not None:
-        _begin(out, prepared, entry)
-    study = prepared.study
+        _begin(out, preparation, entry)
+    study = preparation.study
     with ledger_at(study.encoder, out / LEDGER), Trackers() as trackers:
         try:
             if entry is not None:
-                _follow(trackers, prepared, out, entry)
-            with watched(study.encoder, study.objective) as encoder, memory_told():
-                place = prepared.place(out, lambda line: log_step(trackers, line, line.batch))
-                bench = bench_of(study, encoder, prepared.choice.decision, place)
-                enough = None if study.evaluate.most is None else partial(_enough, bench)
-                done = work(bench, _executor(prepared, bench), shard(run.shard), enough)
-                if (asked := black_box(encoder)) is not None:
-                    asked.confirm()
+                _follow(trackers, preparation, out, entry)
+            with watching_layers(study.encoder, study.objective) as encoder, memory_told():
+                place = preparation.place(out, lambda line: log_step(trackers, line, line.batch))
+                bench = bench_of(study, encoder, preparation.choice.decision, place)
+                stop_rule = None if study.evaluate.most is None else partial(_stops_after, bench)
+                results = work(bench, _executor(preparation, bench), shard(run.shard), stop_rule)
+                if (box := black_box(encoder)) is not None:
+                    box.confirm()
                 with nullcontext() if world.size > 1 else tables(out / CHECKPOINT, trackers.close):
-                    content, sanity = _tables(prepared, bench, *done, trackers)
-        except (Elsewhere, OSError) as error:
-            return _ended(error, out / CHECKPOINT, out, world)
+                    content, sanity = _tables(preparation, bench, *results, trackers)
+        except (OtherProcessFinishes, OSError) as error:
+            return _result_of_other(error, out / CHECKPOINT, out, world)
         except NotFinite as error:  # not of one picture: several processes, a shared delta, a section
             if world.first and error.path is None:
                 fault.write(out, error)
@@ -162,49 +162,49 @@ def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any
     return content
 
 
-def _enough(bench: Bench, results: Sequence[UnitResult], done: int) -> bool:
+def _stops_after(bench: Bench, results: Sequence[UnitResult], count: int) -> bool:
     """Whether the results of the first `done` pictures, where they are whole clusters, decide the policy."""
     clusters = bench.study.queries.clusters
-    whole = done == len(clusters) or clusters[done] != clusters[done - 1]
-    if not whole:
+    is_cluster_end = count == len(clusters) or clusters[count] != clusters[count - 1]
+    if not is_cluster_end:
         return False
     result = joined_units(results, bench.study.perturbation.shared)
     bench = bench.only(result.rows)
-    return settled(bench.exhibits.out, rows_of(bench, view_scores(bench, result)))
+    return is_decided(bench.exhibits.out, rows_of(bench, view_scores(bench, result)))
 
 
-def _executor(prepared: Prepared, bench: Bench) -> Execute:
+def _executor(preparation: Preparation, bench: Bench) -> Execute:
     """What the units are mapped by."""
-    run = prepared.run
+    run = preparation.run
     count = workers(run.workers)
     if count == 1:
-        return here(bench)
-    if prepared.world.size > 1:
+        return in_process(bench)
+    if preparation.world.size > 1:
         raise ValueError(f"`workers` must be 1 with torchrun, whose processes share each step; got {run.workers}")
     site = Site(str(bench.exhibits.out), getattr(run.encoder, "model", None), cache_folder(run))
     return cluster(site, torch.get_num_threads()) if count is None else processes(site, count)
 
 
-def _ended(error: Exception, checkpoint: Path, out: Path, world: World) -> dict[str, Any]:
+def _result_of_other(error: Exception, checkpoint: Path, out: Path, world: World) -> dict[str, Any]:
     """Nothing, where another process has the rest of the work. Raises any other error."""
-    ended = finished(out)
-    if isinstance(error, OSError) and not ended:
+    content = finished(out)
+    if isinstance(error, OSError) and not content:
         raise error
     if world.first:
-        if ended:  # the other one has removed it, and this one may have made it again
+        if content:  # the other one has removed it, and this one may have made it again
             shutil.rmtree(checkpoint, ignore_errors=True)
-        reason = error if isinstance(error, Elsewhere) else "another process has made the tables"
+        reason = error if isinstance(error, OtherProcessFinishes) else "another process has made the tables"
         print(f"note: {out}: {reason}", file=sys.stderr)
     return {}
 
 
-def _begin(out: Path, prepared: Prepared, entry: Entry) -> None:
+def _begin(out: Path, preparation: Preparation, entry: RunEntry) -> None:
     """Prepare a run directory before anything is attacked."""
-    if not entry.begun:
-        for note in (*prepared.study.queries.notes, *describe(prepared.choice)):
+    if not entry.is_resumed:
+        for note in (*preparation.study.queries.notes, *describe(preparation.choice)):
             print(f"note: {note}", file=sys.stderr)
-        keep(prepared.run, out)
-        write_json(out / "manifest.json", prepared.manifest)  # a directory with it can be resumed
+        keep(preparation.run, out)
+        write_json(out / "manifest.json", preparation.manifest)  # a directory with it can be resumed
     make_folder(out / CHECKPOINT)
     entry.share()
     _prepare_to_draw()
@@ -217,19 +217,19 @@ def _prepare_to_draw() -> None:
     import attacks.report.explanations  # noqa: F401
 
 
-def _follow(trackers: Trackers, prepared: Prepared, out: Path, entry: Entry) -> None:
+def _follow(trackers: Trackers, preparation: Preparation, out: Path, entry: RunEntry) -> None:
     """Begin the journal of this process; of several in one directory the first starts the tracker of the run, too."""
-    node, folder = prepared.run.tracker, out / CHECKPOINT
+    node, folder = preparation.run.tracker, out / CHECKPOINT
     with tables(folder):
-        if entry.alone:
-            trackers.others = _started(prepared, out)
+        if entry.is_exclusive:
+            trackers.others = _start_trackers(preparation, out)
         trackers.events = journal(folder, out)
         if (other := stored(folder).get("tracker", asdict(node))) != asdict(node):
             raise ValueError(f"`tracker` must be that of the process at work in {out}, {other}; got {asdict(node)}")
 
 
-def _started(prepared: Prepared, out: Path) -> dict[str, Tracker]:
-    return started(prepared.run.tracker, out / CHECKPOINT, out, prepared.manifest["config"])
+def _start_trackers(preparation: Preparation, out: Path) -> dict[str, Tracker]:
+    return started(preparation.run.tracker, out / CHECKPOINT, out, preparation.manifest["config"])
 
 
 def index(sweep: Path) -> None:
@@ -244,19 +244,23 @@ def index(sweep: Path) -> None:
         print(f"sweep: {page}")
 
 
-def show(run: Run) -> None:
+def show_part(run: Run) -> None:
     """Print the encoder and all its layers for the first picture of the run."""
-    where = device(run.engine.device)
-    image = data(run.data)[0].images[:1].to(where)
-    placed = view_defence(viewed(run.transforms, run.defence))
-    about = [] if placed is None else [f"  {'defence':<10} {placed}"]
-    listing = layer_listing(subject(run.encoder, where, run.defence), image, *about)
+    target_device = device(run.engine.device)
+    image = data(run.data)[0].images[:1].to(target_device)
+    view_stage = view_defence(defended_views(run.transforms, run.defence))
+    about = [] if view_stage is None else [f"  {'defence':<10} {view_stage}"]
+    listing = layer_listing(subject_encoder(run.encoder, target_device, run.defence), image, *about)
     if join().first:
         print(listing)
 
 
 def _tables(
-    prepared: Prepared, bench: Bench, results: Sequence[UnitResult], failed: Sequence[Failure], trackers: Trackers
+    preparation: Preparation,
+    bench: Bench,
+    results: Sequence[UnitResult],
+    failed: Sequence[Failure],
+    trackers: Trackers,
 ) -> tuple[dict[str, Any], Sanity | None]:
     """The content of metrics.json and the sanity checks, after all tables and figures are written."""
     out, left = (
@@ -266,15 +270,15 @@ def _tables(
     result = joined_units(results, bench.study.perturbation.shared)
     bench = bench.only(result.rows)
     bench, scores = replace(bench, costs=bench.costs | result.costs), view_scores(bench, result)
-    if prepared.world.first:
+    if preparation.world.first:
         write_results(bench, result, scores)
-    given = {} if result.drift is None else {"drift": drift_rows(result.drift, everything(bench))}
-    extras = measured(bench, given)
-    prepared.world.meet()  # the checkpoint is deleted next, and the others may still read it
+    rows_so_far = {} if result.drift is None else {"drift": drift_rows(result.drift, all_pictures(bench))}
+    extras = measure_sections(bench, rows_so_far)
+    preparation.world.meet()  # the checkpoint is deleted next, and the others may still read it
     sanity = result.sanity
     if sanity is None and bench.study.sanity.pictures:
-        sanity = Sanity((skip("all", UNCHECKED),), {"forward": 0, "backward": 0, "seconds": 0.0})
-    facts = Facts(
+        sanity = Sanity((skip("all", NO_CHECKS),), {"forward": 0, "backward": 0, "seconds": 0.0})
+    facts = RunFigures(
         bench.costs | extras.costs,
         bench.cached,
         [failure._asdict() for failure in failed],
@@ -283,15 +287,15 @@ def _tables(
         left,
         None if sanity is None else sanity.to_dict(),
     )
-    record, contents = prepared.manifest, {name: extras.content(name) for name in extras.sections}
+    record, contents = preparation.manifest, {name: extras.content(name) for name in extras.sections}
     content, rows = metrics(bench, scores, result.budget, facts, contents, record["preset"])
-    if prepared.world.first:
+    if preparation.world.first:
         _write_tables(bench, rows, extras)
         from attacks.experiment.drawings import draw
 
         draw(bench, content, record, scores, extras)
-        with trackers.ending(partial(_started, prepared, out), out / CHECKPOINT, out) as last:
-            log_end(last, content, out)
+        with trackers.ending(partial(_start_trackers, preparation, out), out / CHECKPOINT, out) as open_trackers:
+            log_end(open_trackers, content, out)
         clean(out)  # temporary files of a process that shared the run and was killed
         finish(out, record, content)  # metrics.json is written last: a directory with it is finished
         shutil.rmtree(out / CHECKPOINT, ignore_errors=True)

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from attacks.encoders.engine import Choice, keep_freed_memory
-from attacks.experiment.artefact_list import CHECKPOINT, planned
+from attacks.experiment.artefact_list import CHECKPOINT, artefact_plan
 from attacks.experiment.bench import Place
-from attacks.experiment.directory import Earlier
+from attacks.experiment.directory import PreviousRun
 from attacks.experiment.embeddings import cache_of
-from attacks.experiment.identity import identity, key_of, refuse_other
+from attacks.experiment.identity import key_of, refuse_other, run_identity
 from attacks.experiment.manifest import manifest
 from attacks.experiment.required import refuse_lacking, refuse_unfit
 from attacks.experiment.sections.registry import check, sections_of
@@ -28,7 +28,7 @@ from attacks.study.study import Study
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class Preparation:
     """A run that can begin, with the content of its manifest.json."""
 
     run: Run
@@ -47,14 +47,14 @@ class Prepared:
         return Place(out, self.world, checkpoint, cache, follow)
 
 
-def prepare(
+def prepare_run(
     run: Run,
     world: World,
     preset: str,
     overrides: list[str],
     module: nn.Module | None = None,
     pipeline: Callable[[Any], Any] | None = None,
-) -> Prepared:
+) -> Preparation:
     """Set up torch, make the parts of a run, and decide how its engine computes.
 
     Args:
@@ -76,9 +76,9 @@ def prepare(
     refuse_lacking(run.require, study)
     choice = decide(run.engine, study, world, cache_folder(run))
     record = manifest(run, study, preset, overrides, choice, world)
-    record["artefacts"] = planned(study, sections_of(study), run.require is not None)
-    record["identity"] = identity(run, study, choice.decision, world, record["versions"])
-    return Prepared(run, study, choice, record, world)
+    record["artefacts"] = artefact_plan(study, sections_of(study), run.require is not None)
+    record["identity"] = run_identity(run, study, choice.decision, world, record["versions"])
+    return Preparation(run, study, choice, record, world)
 
 
 def cache_folder(run: Run) -> str | None:
@@ -87,7 +87,7 @@ def cache_folder(run: Run) -> str | None:
     return folder
 
 
-def prepared_again(previous: Earlier, run: Run, world: World, module: nn.Module | None = None) -> Prepared:
+def resume_preparation(previous: PreviousRun, run: Run, world: World, module: nn.Module | None = None) -> Preparation:
     """The same for a run that has begun, with its own manifest.
 
     Args:
@@ -97,9 +97,9 @@ def prepared_again(previous: Earlier, run: Run, world: World, module: nn.Module 
         ValueError: the numbers of this process would be those of another run.
     """
     record = previous.manifest
-    prepared = prepare(run, world, record["preset"], record["overrides"], module)
-    refuse_other(record, prepared.manifest["identity"], previous.folder)
-    return replace(prepared, manifest=record)
+    preparation = prepare_run(run, world, record["preset"], record["overrides"], module)
+    refuse_other(record, preparation.manifest["identity"], previous.folder)
+    return replace(preparation, manifest=record)
 
 
 def _deterministic() -> None:

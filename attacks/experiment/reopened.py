@@ -8,15 +8,15 @@ from torch import nn
 
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Decision
-from attacks.experiment.artefact_list import differences
+from attacks.experiment.artefact_list import artefact_differences
 from attacks.experiment.bench import Bench, Place, bench_of
-from attacks.experiment.directory import opened, refuse_program
+from attacks.experiment.directory import open_run, refuse_program
 from attacks.runtime.folders import refuse_links
 from attacks.study.assembly import build
 from attacks.study.study import Study
 
 
-def reopened(
+def reopen(
     folder: Path, program: str | None = None, device: str | None = None, module: nn.Module | None = None
 ) -> Bench:
     """The bench of a finished run, of the pictures that are in its tables. Its files must have their digests.
@@ -29,10 +29,10 @@ def reopened(
     Raises ValueError or OSError in one line.
     """
     refuse_links(folder)
-    previous, content = opened(folder)
-    changed = [*differences(folder, previous.manifest, content)]
-    if changed:
-        raise ValueError(f"`{folder}` was changed after its run: {changed[0]}; `viewproof verify` names everything")
+    previous, content = open_run(folder)
+    changes = [*artefact_differences(folder, previous.manifest, content)]
+    if changes:
+        raise ValueError(f"`{folder}` was changed after its run: {changes[0]}; `viewproof verify` names everything")
     run = previous.run
     if run.encoder.name == MODULE and module is None:
         raise ValueError("`encoder` was a module in memory, which no directory holds")
@@ -45,5 +45,5 @@ def reopened(
 
 def rows_in(study: Study, content: Mapping[str, Any]) -> list[int]:
     """The pictures of a study that are in the tables of its run, by the `content` of metrics.json."""
-    gone = {failure["picture"] for failure in content["failed"]}
-    return [row for row in range(len(study.queries) - content["left"]) if row not in gone]
+    failures = {failure["picture"] for failure in content["failed"]}
+    return [row for row in range(len(study.queries) - content["left"]) if row not in failures]

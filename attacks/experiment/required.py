@@ -33,7 +33,7 @@ def refuse_unfit(run: Run) -> None:
     if run.evaluate.most is None:
         return
     config = run.evaluate
-    for key, good, why in (
+    for key, good, reason in (
         ("require", run.require is not None, "it names the policy that is decided"),
         ("evaluate.batch", config.batch is not None, "it says after how many pictures to look"),
         ("workers", run.workers == 1, "units end in order"),
@@ -47,7 +47,7 @@ def refuse_unfit(run: Run) -> None:
     ):
         if not good:
             value = getattr(run, key, None) if "." not in key and key != "data" else "another"
-            raise ValueError(f"`evaluate.most` needs a fitting `{key}`, because {why}; got {key}={value}")
+            raise ValueError(f"`evaluate.most` needs a fitting `{key}`, because {reason}; got {key}={value}")
 
 
 def refuse_lacking(file: str | None, study: Study) -> None:
@@ -68,15 +68,15 @@ def refuse_lacking(file: str | None, study: Study) -> None:
 def _measures(study: Study) -> list[str]:
     """The measures that the tables of a run of these parts will have."""
     gallery, lacking = study.gallery, set() if study.goal is not None else {"goal_cosine"}
-    alone = gallery.alone(study.truth)
-    if alone is None:
+    is_single = gallery.alone(study.truth)
+    if is_single is None:
         lacking.add("knn")
-    elif bool(alone.all()):
+    elif bool(is_single.all()):
         lacking |= set(RETRIEVAL_MEASURES)
     pictures = isinstance(gallery, Gallery)
     tars = rates(len(gallery), gallery.label_numbers, gallery.cluster_numbers) if pictures else []
-    known = [*MEANS, *SHARES, *(f"{TAR}{rate:g}" for rate in tars)]
-    return [name for name in known if name not in lacking]
+    measures = [*MEANS, *SHARES, *(f"{TAR}{rate:g}" for rate in tars)]
+    return [name for name in measures if name not in lacking]
 
 
 def keep(run: Run, out: Path) -> None:
@@ -102,12 +102,12 @@ def verdict_of(study: Study, out: Path, content: Mapping[str, Any], rows: Sequen
     return decide(policy, out.name, content, rows, study.evaluate.most is not None).as_dict()
 
 
-def settled(out: Path, rows: Sequence[Row]) -> bool:
+def is_decided(out: Path, rows: Sequence[Row]) -> bool:
     """Whether the rows so far, of whole clusters, decide every requirement of the policy in `out`."""
     policy = read_policy(out / POLICY)
-    return all(_settled(requirement, rows) for requirement in policy.requirements)
+    return all(_meets(requirement, rows) for requirement in policy.requirements)
 
 
-def _settled(requirement: Requirement, rows: Sequence[Row]) -> bool:
+def _meets(requirement: Requirement, rows: Sequence[Row]) -> bool:
     word = decided_row(requirement, rows, sequential=True).verdict
     return word == "FAIL" if requirement.of == "worst" else word != "UNDECIDED"

@@ -19,9 +19,9 @@ from attacks.evaluation.per_image import arms_table, judged_rows, per_image_rows
 from attacks.evaluation.retrieval_metrics import thresholds
 from attacks.evaluation.significance import Measure
 from attacks.experiment.artefact_list import duplicates_of
-from attacks.experiment.bench import SAME, WIDE, Bench
-from attacks.experiment.chance import levels
-from attacks.experiment.cost import Spent
+from attacks.experiment.bench import MAIN, WIDE, Bench
+from attacks.experiment.chance import chance_levels
+from attacks.experiment.cost import Cost
 from attacks.experiment.manifest import SCHEMA
 from attacks.experiment.required import verdict_of
 from attacks.experiment.view_scores import ViewScores
@@ -36,12 +36,12 @@ WIDTH = 110
 INTERVALS = "95 %, over clusters of pictures; the range of the clusters where they are too few for an interval"
 
 
-class Facts(NamedTuple):
+class RunFigures(NamedTuple):
     """What no file of a run but metrics.json holds: the cost of its arms and sections, the gallery pictures
     whose embeddings came from a cache, the pictures that failed, the sections that did, the arms that continued in
     float32, the pictures that were not needed to decide the policy, and the content of `sanity`."""
 
-    costs: Mapping[str, Spent]
+    costs: Mapping[str, Cost]
     cached: int
     failed: list[dict[str, Any]]
     failed_parts: Mapping[str, str]
@@ -50,19 +50,19 @@ class Facts(NamedTuple):
     sanity: dict[str, Any] | None
 
     @property
-    def total(self) -> Spent:
+    def total(self) -> Cost:
         """The cost of the whole run without sanity checks and layer drift.
 
         Passes before the run do not count: the engine's measurement (which may fill the cache), and the pass that
         guesses the class of each picture without a label."""
-        return sum(self.costs.values(), Spent())
+        return sum(self.costs.values(), Cost())
 
 
 def metrics(
     bench: Bench,
     scores: ViewScores,
     budget: Mapping[str, Tensor],
-    facts: Facts,
+    facts: RunFigures,
     sections: Mapping[str, Any],
     preset: str,
     limits: Mapping[float, float] | None = None,
@@ -76,17 +76,17 @@ def metrics(
         limits: the thresholds of verification by false accept rate, where they are known.
     """
     study = bench.study
-    count, pairs, judged = len(study.queries), bench.judge.impostors(), study.queries.judged
+    count, pairs, queries = len(study.queries), bench.judge.impostors(), study.queries.judged
     limits = limits if limits is not None else {} if pairs is None else thresholds(pairs)
-    chance = levels(study.only(judged), study.evaluate.neighbours, len(bench.banks[SAME].u), pairs, [*limits])
-    table = rows_of(bench, scores, limits)
-    rows, clusters = judged_rows(table), [study.queries.clusters[row] for row in judged]
+    chance = chance_levels(study.only(queries), study.evaluate.neighbours, len(bench.banks[MAIN].u), pairs, [*limits])
+    score_rows = rows_of(bench, scores, limits)
+    rows, clusters = judged_rows(score_rows), [study.queries.clusters[row] for row in queries]
     views = {name: (arms, scores.success[name]) for name, arms in scores.scores.items()} if count == 1 else None
     tables = arms_table(rows, views=views)
     arms = {
         arm: row
         | {"budget_used": float(budget[arm].max() / study.perturbation.eps), "step": _steps(scores.steps.get(arm))}
-        for arm, row in tables[SAME].items()
+        for arm, row in tables[MAIN].items()
     }
     side = input_side(study.encoder, study.queries.images.shape[2:])
     measure: Measure = "cosine" if study.evaluate.primary == "cosine" else "success"
@@ -100,7 +100,7 @@ def metrics(
         "clusters": list(study.queries.clusters),
         "pixels": [_sha256(image) for image in study.queries.images],
         **_gallery(study),
-        "bank": _bank(bench.banks[SAME], bench.refine_steps, side),
+        "bank": _bank(bench.banks[MAIN], bench.refine_steps, side),
         "intervals": INTERVALS if len(set(clusters)) > 1 else "95 %, over the views of one picture",
         "arms": arms,
         "wide": None,
@@ -109,39 +109,42 @@ def metrics(
         if pairs is None
         else {"thresholds": {f"{far:g}": value for far, value in limits.items()}, "impostors": len(pairs)},
         "neighbours": study.evaluate.neighbours,
-        "chance": {name: level._asdict() for name, level in chance.items()},
+        "chance": {
+            name: {"chance": level.chance, "least": level.lowest, "most": level.highest}
+            for name, level in chance.items()
+        },
         "primary": primary(rows, measure),
         "comparisons": secondary(rows, measure),
         "cost": asdict(facts.total) | {"cached": facts.cached},
-        "costs": {name: asdict(spent) for name, spent in facts.costs.items()},
+        "costs": {name: asdict(cost) for name, cost in facts.costs.items()},
         "failed": facts.failed,
         "failed_parts": dict(facts.failed_parts),
         "fell_back": facts.fell_back,
         "sanity": facts.sanity,
         **sections,
     }
-    if (asked := black_box(study.encoder)) is not None:
-        content["asked"] = len(asked.ledger)
+    if (box := black_box(study.encoder)) is not None:
+        content["asked"] = len(box.ledger)
     content["left"] = facts.left
     if WIDE in tables:
         bank = _bank(bench.banks[WIDE], 0, side)
         content["wide"] = {"factor": study.evaluate.wide, "bank": bank, "arms": tables[WIDE]}
     if (split := study.queries.sides) is not None:
-        fit = [row for row in table if row["split"] == FIT]
+        fit = [row for row in score_rows if row["split"] == FIT]
         content["split"] = split | {"arms": arms_table(fit) if split[JUDGE] else None}
-    content["gate"] = verdict_of(study, bench.exhibits.out, content, table)
-    return content, table
+    content["gate"] = verdict_of(study, bench.exhibits.out, content, score_rows)
+    return content, score_rows
 
 
 def _gallery(study: Study) -> dict[str, Any]:
     """What views can be taken for: how many rows there are and where they are from, the pairs of near duplicates, and
     the pictures `alone` in their identity (None: no identity is given to two); the classes, if it is text."""
     gallery, classes = study.gallery, study.gallery if isinstance(study.gallery, Classes) else None
-    alone = gallery.alone(study.truth)
+    is_single = gallery.alone(study.truth)
     audit = {
         "source": "data.classes" if isinstance(gallery, Classes) else gallery.source,
         "near_duplicates": len(duplicates_of(study)),
-        "alone": None if alone is None else int(alone.sum()),
+        "alone": None if is_single is None else int(is_single.sum()),
     }
     return {
         "gallery": len(gallery),
@@ -166,7 +169,7 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
     return per_image_rows(
         scores.scores,
         scores.success,
-        worst | {SAME: scores.worst},
+        worst | {MAIN: scores.worst},
         pictures=pictures,
         steps=scores.steps,
         thresholds=limits,
@@ -174,14 +177,14 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
     )
 
 
-def _bank(bank: Bank, refined: int, side: int) -> dict[str, Any]:
+def _bank(bank: Bank, refined_steps: int, side: int) -> dict[str, Any]:
     """The description of a bank for an encoder whose input has a `side`; `refine` gradient steps lead from its worst
     views to `worst_cosine`."""
     corners = bank.u.new_tensor([[0.0], [1 - 1e-6]]).expand(2, bank.transforms.dims)
     low, high = bank.transforms.values(corners).tolist()
     return {
         "views": len(bank.u),
-        "refine": refined,
+        "refine": refined_steps,
         "side": side,
         "draws": "scrambled Sobol, a stream of its own",
         "coordinates": list(bank.transforms.names),
@@ -189,11 +192,11 @@ def _bank(bank: Bank, refined: int, side: int) -> dict[str, Any]:
     }
 
 
-def _steps(chosen: Tensor | None) -> dict[str, int] | None:
+def _steps(choices: Tensor | None) -> dict[str, int] | None:
     """The steps at which the pictures' perturbations were chosen; None for an arm without steps."""
-    if chosen is None:
+    if choices is None:
         return None
-    return {"median": int(chosen.median()), "least": int(chosen.min()), "most": int(chosen.max())}
+    return {"median": int(choices.median()), "least": int(choices.min()), "most": int(choices.max())}
 
 
 def _sha256(image: Tensor) -> str:
@@ -222,23 +225,23 @@ def table(content: dict[str, Any]) -> str:
         line = f"{arm:<{width}}{interval_text(row['success']):<22}{interval_text(row['cosine']):<24}{step_text(row)}"
         lines.append(line.rstrip())
     eot, plain = (interval_text(content["arms"][arm]["worst_cosine"]) for arm in ("eot", "no_eot"))
-    which = ", refined" if content["bank"]["refine"] else " of the bank"
-    if fit := fit_arms(content).get(SAME):
+    bank_note = ", refined" if content["bank"]["refine"] else " of the bank"
+    if fit := fit_arms(content).get(MAIN):
         success = ", ".join(f"{arm} {interval_text(row['success'])}" for arm, row in fit.items())
         lines.append(f"on the pictures that they were made from: success {success}")
-    return "\n".join([*lines, f"worst view{which}: cosine eot {eot}, no_eot {plain}"])
+    return "\n".join([*lines, f"worst view{bank_note}: cosine eot {eot}, no_eot {plain}"])
 
 
 def encoder_line(content: dict[str, Any]) -> str:
     """The encoder in one line, for the terminal; its preprocessing is in the report."""
     (_, name), *rows = description_rows(content["encoder"])
-    shown = (f"{what} {value}" for what, value in rows if what not in ("resize", "crop", "normalise"))
-    return "; ".join([f"encoder: {name}", *shown])
+    words = (f"{key} {value}" for key, value in rows if key not in ("resize", "crop", "normalise"))
+    return "; ".join([f"encoder: {name}", *words])
 
 
 def comparison_lines(content: dict[str, Any]) -> list[str]:
     """The secondary comparisons of success on the attack's own distribution, for the terminal."""
-    rows = [row for row in content["comparisons"] if (row["bank"], row["measure"]) == (SAME, "success")]
+    rows = [row for row in content["comparisons"] if (row["bank"], row["measure"]) == (MAIN, "success")]
     return [
         f"success of {row['arm']} minus {row['other']}: {interval_text(row['difference'], sign='+')}, "
         + (f"p {p_value(row['p_holm'])} (Holm)" if row["needed"] is None else p_value(None, row["needed"]))

@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from attacks.experiment.artefact_list import CHECKPOINT, listed
-from attacks.experiment.directory import earlier, finished
+from attacks.experiment.artefact_list import CHECKPOINT, artefact_paths
+from attacks.experiment.directory import finished, previous_run
 from attacks.runtime.files import clean, is_left_over
 from attacks.runtime.folders import refuse_links, short
 from attacks.runtime.locks import Lock
@@ -33,7 +33,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Entry:
+class RunEntry:
     """A run directory that this process has entered.
 
     Args:
@@ -42,8 +42,8 @@ class Entry:
     """
 
     lock: Lock
-    begun: bool
-    alone: bool
+    is_resumed: bool
+    is_exclusive: bool
 
     def share(self) -> None:
         """The run has begun: from now on other processes may join it."""
@@ -56,17 +56,19 @@ def state_of(out: Path) -> State:
         return State.FINISHED
     if (out / "manifest.json").exists():
         return State.INTERRUPTED
-    return State.FOREIGN if _others(out) else State.NEW
+    return State.FOREIGN if _other_processes(out) else State.NEW
 
 
-def _others(out: Path) -> list[str]:
+def _other_processes(out: Path) -> list[str]:
     """Names in a directory without a run that no run has left there."""
     paths = out.iterdir() if out.is_dir() else ()
     return sorted(path.name for path in paths if path.name != LOCK and not is_left_over(path))
 
 
 @contextmanager
-def entered(out: Path, same: Callable[[dict[str, Any]], None], *, overwrite: bool = False) -> Iterator[Entry]:
+def enter(
+    out: Path, check_command: Callable[[dict[str, Any]], None], *, overwrite: bool = False
+) -> Iterator[RunEntry]:
     """Within the block this process may work on the run directory, which is made where there is none.
 
     Args:
@@ -77,38 +79,38 @@ def entered(out: Path, same: Callable[[dict[str, Any]], None], *, overwrite: boo
         ValueError: a finished run, another run, a run at work that is to be overwritten, or other files.
         OSError: the directory cannot be made or written.
     """
-    _check(out, same, overwrite)  # before a file is touched
+    _check(out, check_command, overwrite)  # before a file is touched
     out.mkdir(parents=True, exist_ok=True)
     with Lock(out / LOCK) as lock:
-        alone = lock.exclusive()
-        if not alone:
+        is_exclusive = lock.exclusive()
+        if not is_exclusive:
             lock.shared()  # waits while a run begins
-        state = _check(out, same, overwrite and alone)
-        if alone:
+        state = _check(out, check_command, overwrite and is_exclusive)
+        if is_exclusive:
             clean(out)
             if state is not State.NEW and overwrite:
                 remove(out)
                 state = State.NEW
         elif overwrite or state is State.NEW:
             raise ValueError(f"`{out}`: another process is at work there; wait for it or stop it, then start again")
-        entry = Entry(lock, state is State.INTERRUPTED, alone)
-        if entry.begun:
-            print(f"note: {'going on with' if alone else 'joining'} the run in {out}", file=sys.stderr)
-            before = (out / "manifest.json").stat().st_ino
+        entry = RunEntry(lock, state is State.INTERRUPTED, is_exclusive)
+        if entry.is_resumed:
+            print(f"note: {'going on with' if is_exclusive else 'joining'} the run in {out}", file=sys.stderr)
+            inode = (out / "manifest.json").stat().st_ino
             entry.share()
-            if not (out / "manifest.json").exists() or (out / "manifest.json").stat().st_ino != before:
+            if not (out / "manifest.json").exists() or (out / "manifest.json").stat().st_ino != inode:
                 raise ValueError(f"`{out}`: another process has just overwritten this run; start again")
         yield entry
 
 
-def _check(out: Path, same: Callable[[dict[str, Any]], None], overwrite: bool) -> State:
+def _check(out: Path, check_command: Callable[[dict[str, Any]], None], overwrite: bool) -> State:
     """The state of a directory that this process may enter. Raises ValueError for any other."""
     refuse_links(out)
     state = state_of(out)
     if state is State.FOREIGN:
         raise ValueError(
             f"`hydra.run.dir` must be a new directory, or that of a run; {out} holds other files, such as "
-            f"{short(_others(out)[0])}"
+            f"{short(_other_processes(out)[0])}"
         )
     if state is State.FINISHED and not overwrite:
         raise ValueError(
@@ -116,7 +118,7 @@ def _check(out: Path, same: Callable[[dict[str, Any]], None], overwrite: bool) -
             "directory, or remove this run with overwrite=true"
         )
     if state is State.INTERRUPTED and not overwrite:
-        same(earlier(out).manifest)
+        check_command(previous_run(out).manifest)
     return state
 
 
@@ -125,7 +127,7 @@ def remove(out: Path) -> None:
 
     The result goes first, the partial results next, and the manifest stays until that of the next run replaces it: at
     any moment what is left is a run that can be gone on with."""
-    files = listed(earlier(out).manifest)
+    files = artefact_paths(previous_run(out).manifest)
     (out / "metrics.json").unlink(missing_ok=True)
     shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
     for name in files:

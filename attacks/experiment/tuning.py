@@ -14,12 +14,12 @@ from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
 from attacks.experiment.directory import read_json
-from attacks.experiment.embeddings import BLOCK, cache_of, embedded
+from attacks.experiment.embeddings import BLOCK, cache_of, embed_gallery
 from attacks.objectives.aim import Knowledge
 from attacks.runtime.distributed import World
 from attacks.schema.groups import EngineConfig
-from attacks.study.data import hidden
-from attacks.study.objective import aim, wants_gallery, watched
+from attacks.study.data import hidden_rows
+from attacks.study.objective import aim_of, wants_gallery, watching_layers
 from attacks.study.study import Study
 from transforms.draws import stream
 
@@ -35,31 +35,31 @@ def decide(node: EngineConfig, study: Study, world: World, cache: str | None) ->
 
     Raises ValueError or FileNotFoundError for a setting that does not exist.
     """
-    requested = {name: getattr(node, name) for name in SETTINGS}
-    given = {name: value for name, value in requested.items() if value != "auto"}
+    requests = {name: getattr(node, name) for name in SETTINGS}
+    fixed_values = {name: value for name, value in requests.items() if value != "auto"}
     try:
-        decision = Decision(**given)
+        decision = Decision(**fixed_values)
     except ValueError as error:
         raise ValueError(f"`engine.{str(error).removeprefix('`')}") from None
     if node.reuse is not None:
-        decision = earlier(node.reuse)
-        if node.name == "auto" and not given.items() <= decision.to_dict().items():
+        decision = read_decision(node.reuse)
+        if node.name == "auto" and not fixed_values.items() <= decision.to_dict().items():
             raise ValueError("`engine.reuse` takes over a whole decision; give no other engine setting beside it")
     if decision.precision == "tf32" and not has_tf32(study.device):
         raise ValueError(
             f"`engine.precision` must not be tf32 on {study.device}, which has none (NVIDIA GPUs do, from "
             "Ampere on); use engine.precision=auto"
         )
-    whole = node.reuse is not None or len(given) == len(requested)
-    if not whole and black_box(study.encoder) is None:  # which has nothing to measure
-        choice = _measured(study, requested, cache) if world.first else None
+    is_decided = node.reuse is not None or len(fixed_values) == len(requests)
+    if not is_decided and black_box(study.encoder) is None:  # which has nothing to measure
+        choice = _measure(study, requests, cache) if world.first else None
         plain = None if choice is None else [choice.decision.to_dict(), [m.to_dict() for m in choice.measurements]]
         settings, measurements = world.agree(plain)
         return Choice(Decision.from_dict(settings), tuple(Measurement(**m) for m in measurements))
     return Choice(decision, ())
 
 
-def earlier(path: str) -> Decision:
+def read_decision(path: str) -> Decision:
     """The decision of a run directory, or of its manifest.json."""
     file = Path(path) / "manifest.json" if Path(path).is_dir() else Path(path)
     if not file.is_file():
@@ -70,23 +70,23 @@ def earlier(path: str) -> Decision:
         raise ValueError(f"`engine.reuse`: {file} holds no engine decision; is it a manifest.json?") from None
 
 
-def _measured(study: Study, requested: dict[str, Any], cache: str | None) -> Choice:
+def _measure(study: Study, requests: dict[str, Any], cache: str | None) -> Choice:
     """Measure on the first step of the attack: its first pictures, views, and start."""
     views, rows = study.views.per_step * (1 if study.views.adaptive is None else VIEWS), study.queries.attacked
-    count, never = len(rows), hidden(study.gallery, study.queries, study.truth)
-    some = min(count, max(1, ROWS[study.device.type == "cuda"] // views))
-    study = study.only(rows[:some])
+    count, exclusions = len(rows), hidden_rows(study.gallery, study.queries, study.truth)
+    count_of_pictures = min(count, max(1, ROWS[study.device.type == "cuda"] // views))
+    study = study.only(rows[:count_of_pictures])
     images = study.queries.images.to(study.device)
     delta = study.perturbation.start(images, torch.Generator().manual_seed(stream(study.seed, "start")))
     eot = EOT(study.transforms, study.draws, views=views, risk=study.risk)
     u = eot.points(stream(study.seed, "attack"), 0, images)
     with torch.no_grad():
-        own = gallery = study.encoder(images)
+        embeddings = gallery = study.encoder(images)
         if wants_gallery(study.objective):
-            stored = cache_of(cache, study.encoder, study.identity, images[:1], Decision())
-            gallery = embedded(study.gallery, study.encoder, study.device, BLOCK, stored).rows
-    known = Knowledge(images, own, gallery, study.truth, study.goal, study.gallery.label_numbers)
-    known = known.drop(never) if gallery is not own else known
+            embedding_cache = cache_of(cache, study.encoder, study.identity, images[:1], Decision())
+            gallery = embed_gallery(study.gallery, study.encoder, study.device, BLOCK, embedding_cache).rows
+    knowledge = Knowledge(images, embeddings, gallery, study.truth, study.goal, study.gallery.label_numbers)
+    knowledge = knowledge.drop(exclusions) if gallery is not embeddings else knowledge
 
     def trial(encoder: Encoder, chunk: int) -> Trial:
         problem = Problem(images, anchor, encoder, objective, study.perturbation)
@@ -94,6 +94,8 @@ def _measured(study: Study, requested: dict[str, Any], cache: str | None) -> Cho
         return Trial(estimate.grad, estimate.snr)
 
     total = 2 * count * study.views.gradients  # both optimised arms
-    with watched(study.encoder, study.objective) as encoder:
-        objective, anchor = aim(study.objective, known, encoder, study.transforms, study.seed)
-        return choose(encoder, trial, requested, rows=some * views, total_views=total, device=study.device)
+    with watching_layers(study.encoder, study.objective) as encoder:
+        objective, anchor = aim_of(study.objective, knowledge, encoder, study.transforms, study.seed)
+        return choose(
+            encoder, trial, requests, rows=count_of_pictures * views, total_views=total, device=study.device
+        )

@@ -22,16 +22,16 @@ from attacks.evaluation.sanity.battery import examine
 from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import Attempt, optimise, question
-from attacks.experiment.bench import SAME, Bench
-from attacks.experiment.cost import Counted, Spent
+from attacks.experiment.bench import MAIN, Bench
+from attacks.experiment.cost import Cost, CountedCalls
 from attacks.objectives.aim import Knowledge
 from attacks.objectives.embedding import Away
 from attacks.runtime.stored import stored
 from attacks.solvers.solver import Best
 from attacks.solvers.trace import Trace
 from attacks.solvers.worst import uphill
-from attacks.study.data import hidden
-from attacks.study.objective import aim, shown_sign
+from attacks.study.data import hidden_rows
+from attacks.study.objective import aim_of, shown_sign
 from attacks.study.study import Study
 from transforms.draws import stream
 from transforms.scene import Shown
@@ -80,7 +80,7 @@ class UnitResult:
     saved: dict[str, Tensor]
     trace: tuple[Trace, ...]
     chosen: dict[str, Tensor]
-    costs: dict[str, Spent] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)
     sanity: Sanity | None = None
     drift: Drift | None = None
     fell_back: tuple[str, ...] = ()
@@ -89,10 +89,10 @@ class UnitResult:
 
 def joined_units(results: Sequence[UnitResult], shared: bool) -> UnitResult:
     """The results of some units as one, without `files`; `shared`: a perturbation that all pictures have."""
-    first, costs = results[0], dict[str, Spent]()
+    first, costs = results[0], dict[str, Cost]()
     for result in results:
         for name, cost in result.costs.items():
-            costs[name] = costs.get(name, Spent()) + cost
+            costs[name] = costs.get(name, Cost()) + cost
     drift = None
     if first.drift is not None:
         parts = [result.drift for result in results if result.drift is not None]
@@ -129,17 +129,17 @@ class Failure(NamedTuple):
     reason: str
 
 
-def attacked(bench: Bench, unit: Unit) -> UnitResult:
+def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
     """Run the arms on the pictures of a unit, write the files, and score them. Results in the checkpoint are
     reused."""
     rows, meter, seed = range(unit.start, unit.stop), bench.meter(), unit.seed(bench.study.seed)
-    costs: dict[str, Spent] = {}
+    costs: dict[str, Cost] = {}
     bench = bench.under(unit.name)
     checkpoint, study = bench.checkpoint, bench.study.only(rows)
 
     def task(name: str, cost: str, make: Callable[[], Any]) -> Any:
-        result, spent = checkpoint.once(name, lambda: (make(), meter.read()))
-        costs[cost] = costs.get(cost, Spent()) + spent
+        result, price = checkpoint.once(name, lambda: (make(), meter.read()))
+        costs[cost] = costs.get(cost, Cost()) + price
         meter.read()
         return result
 
@@ -152,25 +152,25 @@ def attacked(bench: Bench, unit: Unit) -> UnitResult:
     deltas = {"noise": perturbation.noise(images, noise)}
     trace: dict[str, list[Trace]] = {}
     fell_back: set[str] = set()
-    chosen: dict[str, Tensor] = {}
+    choices: dict[str, Tensor] = {}
     for arm in ("eot", *arms[2:-1]):
         evals = 0 if arm == "eot" else trace["eot"][-1].evals // len(fit)
-        run_it = partial(optimise, arm, attempt, meter, checkpoint=checkpoint, spent=evals)
-        (best, trace[arm]), fallback = task(arm, arm, partial(_with_fallback, run_it, bench.encoder))
+        run_arm = partial(optimise, arm, attempt, meter, checkpoint=checkpoint, gradients=evals)
+        (best, trace[arm]), fallback = task(arm, arm, partial(_with_fallback, run_arm, bench.encoder))
         deltas[arm], fell_back = best.delta, fell_back | ({arm} if fallback else set())
         steps = best.step if len(fit) == len(rows) else best.step[:1].expand(len(rows))  # of one that they share
-        chosen[arm] = steps.cpu() + 1
+        choices[arm] = steps.cpu() + 1
     sanity = None
     if unit.start == 0 and study.sanity.pictures:  # its cost is reported apart
         sanity = checkpoint.once("sanity", lambda: check(attempt, trace["eot"]))
         meter.read()
 
-    saved = {arm: perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
+    files_of_arms = {arm: perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
     files = {"clean": images}
-    files |= {arm: perturbation.for_arm(arm).written(images, delta) for arm, delta in saved.items()}
-    with bench.exhibits.writing(rows, files, saved) as exhibits:
+    files |= {arm: perturbation.for_arm(arm).written(images, delta) for arm, delta in files_of_arms.items()}
+    with bench.exhibits.writing(rows, files, files_of_arms) as exhibits:
         bench = replace(bench, exhibits=exhibits)
-        scores, worst = scored(bench, arms, unit, task)
+        scores, worst = score_arms(bench, arms, unit, task)
         drift = checkpoint.once("drift", lambda: drift_of(bench, rows)) if bench.layers else None
         budget = {arm: perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
         digests = exhibits.digests()
@@ -179,9 +179,9 @@ def attacked(bench: Bench, unit: Unit) -> UnitResult:
         scores,
         worst,
         budget,
-        {arm: delta.cpu().contiguous() for arm, delta in saved.items()},
+        {arm: delta.cpu().contiguous() for arm, delta in files_of_arms.items()},
         tuple(line for arm in arms for line in trace.get(arm, [])),
-        chosen,
+        choices,
         costs,
         sanity,
         drift,
@@ -190,22 +190,24 @@ def attacked(bench: Bench, unit: Unit) -> UnitResult:
     )
 
 
-def scored(
+def score_arms(
     bench: Bench, arms: Sequence[str], unit: Unit, task: Task = lambda *task: task[-1]()
 ) -> tuple[dict[str, dict[str, Scores]], dict[str, Tensor]]:
     """The scores of a unit by bank and arm, and by arm its cosine in the worst view. An arm is judged as soon as its
     files are there."""
     rows = range(unit.start, unit.stop)
-    numbers, shown = torch.tensor(list(rows)), dict[str, Shown]()
-    own = bench.judge.own[numbers.to(bench.judge.own.device)]
+    numbers, pictures = torch.tensor(list(rows)), dict[str, Shown]()
+    embeddings = bench.judge.own[numbers.to(bench.judge.own.device)]
     scores: dict[str, dict[str, Scores]] = {bank: {} for bank in bench.banks}
     for bank, views in bench.banks.items():
         for arm in arms:
-            shown[arm] = shown[arm] if arm in shown else bench.exhibits.shown(arm, rows)
-            score = partial(bench.judge, shown[arm], numbers, views, _title(arm, bank, unit.number))
+            pictures[arm] = pictures[arm] if arm in pictures else bench.exhibits.displayed(arm, rows)
+            score = partial(bench.judge, pictures[arm], numbers, views, _title(arm, bank, unit.number))
             scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
     worst = {
-        arm: task(f"{arm} worst", "judging", partial(worst_cosine, bench, shown[arm], own, scores[SAME][arm]))
+        arm: task(
+            f"{arm} worst", "judging", partial(worst_cosine, bench, pictures[arm], embeddings, scores[MAIN][arm])
+        )
         for arm in arms
     }
     return scores, worst
@@ -213,14 +215,16 @@ def scored(
 
 def drift_of(bench: Bench, rows: Sequence[int]) -> Drift:
     """The drift of the configured layers on the pictures `rows`, from their files."""
-    bank, exhibits = bench.banks[SAME], bench.exhibits
-    some = bank._replace(u=bank.u[:VIEWS])
-    shown = {arm: exhibits.shown(arm, rows) for arm in bench.study.arms[1:]}
+    bank, exhibits = bench.banks[MAIN], bench.exhibits
+    few_views = bank._replace(u=bank.u[:VIEWS])
+    pictures = {arm: exhibits.displayed(arm, rows) for arm in bench.study.arms[1:]}
     clean = exhibits.pictures("clean", rows)
-    return layer_drift(bench.study.encoder, clean, shown, some, bench.layers, chunk=bench.chunk, world=bench.world)
+    return layer_drift(
+        bench.study.encoder, clean, pictures, few_views, bench.layers, chunk=bench.chunk, world=bench.world
+    )
 
 
-def _with_fallback(attack: Callable[[], tuple[Best, list[Trace]]], encoder: Counted) -> tuple[Any, bool]:
+def _with_fallback(attack: Callable[[], tuple[Best, list[Trace]]], encoder: CountedCalls) -> tuple[Any, bool]:
     """The result of an attack, and whether the engine fell back to float32."""
     result = attack()
     return result, bool(engine_state(encoder).get("fell_back", False))
@@ -230,28 +234,28 @@ def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch
     """The attempt on the pictures `rows`, with their `study`."""
     judge = bench.judge
     images = study.queries.images.to(study.device)
-    own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
+    embeddings = judge.own[torch.tensor(list(rows), device=judge.own.device)]
     # of a gallery with embeddings from a file, which no objective reads (see `check_gallery`), the pictures' rows
     gallery = judge.gallery.parts[0] if isinstance(judge.gallery, Rows) else judge.gallery
-    known = Knowledge(images, own, gallery, study.truth, study.goal, study.gallery.label_numbers)
-    known = known.drop(hidden(bench.study.gallery, bench.study.queries, bench.study.truth))
+    knowledge = Knowledge(images, embeddings, gallery, study.truth, study.goal, study.gallery.label_numbers)
+    knowledge = knowledge.drop(hidden_rows(bench.study.gallery, bench.study.queries, bench.study.truth))
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process computes it; count it once
-    goal = aim(study.objective, known, exact, study.transforms, study.seed)
-    return Attempt(bench, study, known, goal, seed, batch)
+    goal = aim_of(study.objective, knowledge, exact, study.transforms, study.seed)
+    return Attempt(bench, study, knowledge, goal, seed, batch)
 
 
 def _title(arm: str, bank: str, number: int) -> str:
-    return f"judging {arm}" + (f", {bank}" if bank != SAME else "") + (f", batch {number}" if number else "")
+    return f"judging {arm}" + (f", {bank}" if bank != MAIN else "") + (f", batch {number}" if number else "")
 
 
-def worst_cosine(bench: Bench, shown: Shown, own: Tensor, scores: Scores) -> Tensor:
+def worst_cosine(bench: Bench, pictures: Shown, embeddings: Tensor, scores: Scores) -> Tensor:
     """For each picture the cosine (n,) to its clean embedding in the view that resists the attack most."""
     if bench.study.goal is not None:
         return resisting(scores)
     worst_views = uphill(
-        judged(shown, own, bench.counted, Away()),
-        bench.banks[SAME],
-        scores.cosine.to(own.device),
+        judged(pictures, embeddings, bench.counter, Away()),
+        bench.banks[MAIN],
+        scores.cosine.to(embeddings.device),
         refine_steps=bench.refine_steps,
         keep=STARTS,
         chunk=bench.chunk,
@@ -266,7 +270,7 @@ def check(attempt: Attempt, trace: list[Trace]) -> Sanity | None:
     if not sanity.pictures:
         return None
     engine_reset(bench.encoder)
-    images = attempt.known.images
+    images = attempt.knowledge.images
     rows = torch.arange(min(sanity.pictures, len(images)), device=images.device)
     sign, first = shown_sign(study.objective), [line for line in trace if line.attack == trace[0].attack]
     held_out = [line.held_out for line in first[: study.views.steps]]  # of the first restart

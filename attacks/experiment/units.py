@@ -11,7 +11,7 @@ from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, write
 from attacks.experiment.bench import Bench
 from attacks.experiment.directory import finished
-from attacks.experiment.unit import Failure, Unit, UnitResult, attacked
+from attacks.experiment.unit import Failure, Unit, UnitResult, attack_unit
 from attacks.runtime.files import sha256
 from attacks.runtime.locks import Lock
 from attacks.solvers.checks import DeadGradient
@@ -23,11 +23,11 @@ FAULTS = (FloatingPointError, DeadGradient, MemoryError)
 HOPELESS = 3
 
 
-class Elsewhere(Exception):  # a way out of the loop, not an error
+class OtherProcessFinishes(Exception):  # a way out of the loop, not an error
     """This process has nothing left to do, and another one makes the tables."""
 
 
-class Done(NamedTuple):
+class UnitOutcome(NamedTuple):
     """What became of a unit: pictures with a result, and the reasons of those without. Not `ended`: another process
     works on it."""
 
@@ -38,9 +38,9 @@ class Done(NamedTuple):
 
 #: An executor: does units, in any order and in any processes, and yields each with what became of it. Its second
 #: argument: whether to wait for other processes that work on a unit.
-Execute = Callable[[Sequence[Unit], bool], Iterator[tuple[Unit, Done]]]
+Execute = Callable[[Sequence[Unit], bool], Iterator[tuple[Unit, UnitOutcome]]]
 #: Whether the results of the first pictures, so many, are enough.
-Enough = Callable[[Sequence[UnitResult], int], bool]
+StopRule = Callable[[Sequence[UnitResult], int], bool]
 
 
 def units_of(study: Study) -> list[Unit]:
@@ -49,10 +49,10 @@ def units_of(study: Study) -> list[Unit]:
     return [Unit(at, min(at + size, count), at // size) for at in range(0, count, size)]
 
 
-def here(bench: Bench) -> Execute:
+def in_process(bench: Bench) -> Execute:
     """The executor of this process."""
 
-    def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
+    def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, UnitOutcome]]:
         for unit in units:
             yield unit, do(bench, unit, wait)
 
@@ -60,7 +60,7 @@ def here(bench: Bench) -> Execute:
 
 
 def work(
-    bench: Bench, execute: Execute, shard: tuple[int, int], enough: Enough | None = None
+    bench: Bench, execute: Execute, shard: tuple[int, int], stop_rule: StopRule | None = None
 ) -> tuple[list[UnitResult], list[Failure]]:
     """Do all units of a shard that are not done; returns the results of all units in order, and the pictures that
     failed. With `enough`, one unit after the other until the results so far are.
@@ -71,31 +71,31 @@ def work(
     """
     units = units_of(bench.study)
     at, shards = shard
-    if enough is None:
-        _do_all(bench, units[at::shards], execute)
+    if stop_rule is None:
+        _do_units(bench, units[at::shards], execute)
     else:
-        units = _until(bench, units, execute, enough)
+        units = _until_stop(bench, units, execute, stop_rule)
     missing = [unit for unit in units if not bench.checkpoint.has(unit.name)]
     if missing:
-        raise Elsewhere(
+        raise OtherProcessFinishes(
             f"shard {at}/{shards} is done; {len(missing)} of {len(units)} units of other shards are not, and the "
             "process that ends last makes the tables"
         )
-    done, failed = _results(bench, units)
-    if not done:
+    results, failed = _results(bench, units)
+    if not results:
         raise ValueError(
             f"none of the {len(failed)} pictures could be attacked; {failed[0].name}: {failed[0].reason}"
         )
-    return done, failed
+    return results, failed
 
 
-def _until(bench: Bench, units: list[Unit], execute: Execute, enough: Enough) -> list[Unit]:
+def _until_stop(bench: Bench, units: list[Unit], execute: Execute, stop_rule: StopRule) -> list[Unit]:
     """The units that were needed. What follows from them depends on the order of the units alone, not on when a
     process was stopped and resumed."""
     for count, unit in enumerate(units, 1):
-        _do_all(bench, [unit], execute)
-        done, _ = _results(bench, units[:count])
-        if done and enough(done, unit.stop):
+        _do_units(bench, [unit], execute)
+        results, _ = _results(bench, units[:count])
+        if results and stop_rule(results, unit.stop):
             return units[:count]
     return units
 
@@ -119,20 +119,20 @@ def tables(folder: Path, leave: Callable[[], None] | None = None) -> Iterator[No
                 leave()
             lock.exclusive(wait=True)
         if finished(folder.parent):
-            raise Elsewhere("all pictures are done, and another process has made the tables")
+            raise OtherProcessFinishes("all pictures are done, and another process has made the tables")
         yield
 
 
-def _do_all(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
-    done, size = 0, bench.study.unit_size
+def _do_units(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
+    count, size = 0, bench.study.unit_size
     reasons: list[str] = []
     for wait in (False, True):
         busy = []
         for unit, outcome in execute(units, wait):
             if not outcome.ended:
                 busy.append(unit)
-            done, reasons = done + outcome.pictures, [*reasons, *outcome.reasons]
-            if not done and len(reasons) >= max(size, HOPELESS):
+            count, reasons = count + outcome.pictures, [*reasons, *outcome.reasons]
+            if not count and len(reasons) >= max(size, HOPELESS):
                 raise FloatingPointError(reasons[0])
         units = busy
         if not units:
@@ -141,18 +141,18 @@ def _do_all(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
         print(f"note: other processes attack {count} picture(s); waiting", file=sys.stderr)
 
 
-def do(bench: Bench, unit: Unit, wait: bool) -> Done:
+def do(bench: Bench, unit: Unit, wait: bool) -> UnitOutcome:
     """Do a unit if it is not done. Where another process works on it, `wait` for the end of that or leave it."""
     folder = bench.checkpoint.folder
     if folder is None or bench.world.size > 1:  # its processes do the same units together
-        return _counted(_result(bench, unit))
+        return _outcome_of(_result(bench, unit))
     with Lock(folder / f"{unit.name}.lock") as lock:
-        return _counted(_result(bench, unit)) if lock.exclusive(wait) else Done(False)
+        return _outcome_of(_result(bench, unit)) if lock.exclusive(wait) else UnitOutcome(False)
 
 
-def _counted(results: Iterable[UnitResult | Failure]) -> Done:
+def _outcome_of(results: Iterable[UnitResult | Failure]) -> UnitOutcome:
     pictures = sum(len(result.rows) for result in results if isinstance(result, UnitResult))
-    return Done(True, pictures, tuple(result.reason for result in results if isinstance(result, Failure)))
+    return UnitOutcome(True, pictures, tuple(result.reason for result in results if isinstance(result, Failure)))
 
 
 def _result(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
@@ -160,12 +160,12 @@ def _result(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
 
     A picture in the run directory that is not the one that was judged is noted, and the unit done again."""
     for _ in range(2):
-        result: tuple[UnitResult | Failure, ...] = bench.checkpoint.once(unit.name, lambda: _made(bench, unit))
-        changed = [name for name, digest in _files(result) if bench.world.first and not _is(bench, name, digest)]
-        if not bench.world.agree(bool(changed)):
+        result: tuple[UnitResult | Failure, ...] = bench.checkpoint.once(unit.name, lambda: _make(bench, unit))
+        changes = [name for name, digest in _files(result) if bench.world.first and not _is(bench, name, digest)]
+        if not bench.world.agree(bool(changes)):
             break
         if bench.world.first:
-            print(f"note: {changed[0]} is not as it was written; this part of the run is done again", file=sys.stderr)
+            print(f"note: {changes[0]} is not as it was written; this part of the run is done again", file=sys.stderr)
         bench.checkpoint.drop(unit.name)
     return result
 
@@ -179,28 +179,30 @@ def _is(bench: Bench, name: str, digest: str) -> bool:
     return path.is_file() and sha256(path) == digest
 
 
-def _made(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
-    result = _tried(bench, unit)
+def _make(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
+    result = _try(bench, unit)
     if isinstance(result, UnitResult) or unit.stop - unit.start == 1:
         return (result,)
-    within = bench.under(unit.name)
-    alone = [Unit(at, at + 1, unit.number, alone=True) for at in range(unit.start, unit.stop)]
-    return tuple(within.checkpoint.once(single.name, partial(_tried, within, single)) for single in alone)
+    unit_bench = bench.under(unit.name)
+    single_units = [Unit(at, at + 1, unit.number, alone=True) for at in range(unit.start, unit.stop)]
+    return tuple(
+        unit_bench.checkpoint.once(single.name, partial(_try, unit_bench, single)) for single in single_units
+    )
 
 
-def _tried(bench: Bench, unit: Unit) -> UnitResult | Failure:
+def _try(bench: Bench, unit: Unit) -> UnitResult | Failure:
     """The result of a unit. An error of a picture costs only that picture."""
     try:
         with memory_told():
-            return attacked(bench, unit)
+            return attack_unit(bench, unit)
     except FAULTS as error:
         # A perturbation for all has no picture to leave out, and several processes may have met several faults.
         if bench.world.size > 1 or bench.study.perturbation.shared:
             raise
         keep_fault(bench, error, f"{unit.start:06d}")
-        name, *others = bench.study.queries.names[unit.start : unit.stop]
-        more = f" and {len(others)} more" if others else ""
-        print(f"note: picture {name}{more} failed: {error}", file=sys.stderr)
+        name, *rest = bench.study.queries.names[unit.start : unit.stop]
+        suffix = f" and {len(rest)} more" if rest else ""
+        print(f"note: picture {name}{suffix} failed: {error}", file=sys.stderr)
         return Failure(unit.start, name, str(error))
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from attacks.data.images import save_image
 from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import csv
-from attacks.experiment.artifacts import SHOWN, sheet
-from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.artifacts import MAX_PICTURES, sheet
+from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.unit import UnitResult
 from attacks.runtime.files import write_bytes, write_json, write_text
 from attacks.study.study import Study
@@ -46,8 +46,8 @@ def write_results(bench: Bench, result: UnitResult, scores: ViewScores) -> None:
     """Write `adversarial.png`, `perturbation.safetensors`, `scores.safetensors`, `steps.csv`, and of a patch
     `placement.json`; the pictures are written already."""
     study, exhibits, out = bench.study, bench.exhibits, bench.exhibits.out
-    rows = range(min(SHOWN, len(study.queries)))
-    save_image(out / "adversarial.png", sheet(exhibits.alone.pictures("eot", rows).cpu()))
+    rows = range(min(MAX_PICTURES, len(study.queries)))
+    save_image(out / "adversarial.png", sheet(exhibits.for_one_process.pictures("eot", rows).cpu()))
     write_bytes(out / "perturbation.safetensors", save(result.saved))
     if study.patch is not None:
         write_json(out / "placement.json", placement(study, exhibits.names))
@@ -103,15 +103,18 @@ def read_scores(out: Path) -> ViewScores:
         success: dict[str, dict[str, Tensor]] = {}
         for bank, arm, name in (key.split("/") for key in columns if key.count("/") == 2):
             if name == "cosine":
-                own = {field: columns.get(f"{bank}/{arm}/{field}") for field in Scores._fields}
-                long = {field: x.long() if x is not None and x.dtype == torch.int else x for field, x in own.items()}
+                arm_columns = {field: columns.get(f"{bank}/{arm}/{field}") for field in Scores._fields}
+                long = {
+                    field: x.long() if x is not None and x.dtype == torch.int else x
+                    for field, x in arm_columns.items()
+                }
                 scores.setdefault(bank, {})[arm] = Scores(**long)  # type: ignore[arg-type]
                 success.setdefault(bank, {})[arm] = columns[f"{bank}/{arm}/success"]
         worst, steps = (
             {key.split("/")[0]: x for key, x in columns.items() if key.count("/") == 1 and key.endswith(f"/{name}")}
             for name in ("worst", "step")
         )
-        shapes = {x.shape for arms in scores[SAME].values() for x in arms if x is not None}
+        shapes = {x.shape for arms in scores[MAIN].values() for x in arms if x is not None}
     except (SafetensorError, OSError, KeyError, TypeError) as error:
         raise ValueError(f"{NAME}: it cannot be read ({' '.join(str(error).split())})") from None
     if len(shapes) != 1:

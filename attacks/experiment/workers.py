@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attacks.experiment.bench import Bench, bench_of
-from attacks.experiment.directory import interrupted
-from attacks.experiment.preparation import prepared_again
+from attacks.experiment.directory import interrupted_run
+from attacks.experiment.preparation import resume_preparation
 from attacks.experiment.states import LOCK
 from attacks.experiment.unit import Unit
-from attacks.experiment.units import Done, Execute, do
+from attacks.experiment.units import Execute, UnitOutcome, do
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.extras import extra
 from attacks.runtime.locks import Lock
 from attacks.runtime.progress import Progress
 from attacks.runtime.signals import StopSignal, stoppable
-from attacks.study.objective import watched
+from attacks.study.objective import watching_layers
 
 #: The run ends after so many deaths of its processes without a unit that was done in between; a cluster tries a unit
 #: so many times again.
@@ -50,14 +50,14 @@ class Site(NamedTuple):
 def processes(site: Site, count: int) -> Execute:
     """The executor of `count` processes of this machine. One that dies is replaced."""
 
-    def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
+    def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, UnitOutcome]]:
         left, deaths = dict.fromkeys(units), 0
         while left:
             try:
-                for unit, done in _pool(site, count, list(left), wait):
+                for unit, outcome in _pool(site, count, list(left), wait):
                     del left[unit]
                     deaths = 0
-                    yield unit, done
+                    yield unit, outcome
             except BrokenProcessPool:
                 deaths += 1
                 if deaths == DEATHS:
@@ -67,7 +67,7 @@ def processes(site: Site, count: int) -> Execute:
     return execute
 
 
-def _pool(site: Site, count: int, units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
+def _pool(site: Site, count: int, units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, UnitOutcome]]:
     # spawned: torch's threads do not survive a fork
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(count, len(units)), context, _begin)
@@ -101,7 +101,7 @@ def cluster(site: Site, threads: int) -> Execute:
     task has so many cores, and a GPU where the cluster has any. Ray repeats the tasks of a process or node that dies.
     """
 
-    def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
+    def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, UnitOutcome]]:
         ray = extra("ray")
         if not ray.is_initialized():
             ray.init(include_dashboard=False)
@@ -125,7 +125,7 @@ def cluster(site: Site, threads: int) -> Execute:
     return execute
 
 
-def in_worker(site: Site, unit: Unit, wait: bool) -> Done:
+def in_worker(site: Site, unit: Unit, wait: bool) -> UnitOutcome:
     """Do a unit in a process of an executor."""
     try:
         with stoppable(Path(site.out)):
@@ -138,17 +138,17 @@ def in_worker(site: Site, unit: Unit, wait: bool) -> Done:
 def _bench(site: Site) -> Bench:
     """The run in its directory, prepared once a process, which holds the lock of the directory from then on."""
     out = Path(site.out)
-    _HELD.append(Lock(out / LOCK))
-    _HELD[-1].shared()
+    _LOCKS.append(Lock(out / LOCK))
+    _LOCKS[-1].shared()
     Progress.enabled = False  # the bars of several processes would overwrite each other
-    previous = interrupted(out, site.program)
+    previous = interrupted_run(out, site.program)
     if getattr(previous.run.data, "cache", None) is not None:
         previous.run.data.cache = site.cache
-    prepared = prepared_again(previous, previous.run, ALONE)
-    study = prepared.study
-    module = watched(study.encoder, study.objective).__enter__()  # until this process ends
-    return bench_of(study, module, prepared.choice.decision, prepared.place(out))
+    preparation = resume_preparation(previous, previous.run, ALONE)
+    study = preparation.study
+    module = watching_layers(study.encoder, study.objective).__enter__()  # until this process ends
+    return bench_of(study, module, preparation.choice.decision, preparation.place(out))
 
 
 #: The locks that this process holds until it ends.
-_HELD: list[Lock] = []
+_LOCKS: list[Lock] = []

@@ -14,14 +14,14 @@ from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.intervals import Interval, interval, rate
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.scores import embed
-from attacks.experiment.bench import SAME
-from attacks.experiment.embeddings import BLOCK, embedded
+from attacks.experiment.bench import MAIN
+from attacks.experiment.embeddings import BLOCK, embed_gallery
 from attacks.experiment.view_scores import NAME, read_scores
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import PhotoMeasurement
 from attacks.physical.rectify import Pose
 from attacks.physical.views import Rerun
-from attacks.study.printer import reprinted
+from attacks.study.printer import reprint
 from attacks.study.study import Study
 from transforms import Compose
 from transforms.compose import Homography
@@ -52,7 +52,7 @@ class PhotoScores:
 @torch.no_grad()
 def make_judge(study: Study) -> Judge:
     """The judge of a run, on the encoder in its own precision."""
-    gallery = embedded(study.gallery, study.encoder, study.device, BLOCK).rows
+    gallery = embed_gallery(study.gallery, study.encoder, study.device, BLOCK).rows
     embeddings = embed(study.queries.images, study.encoder, study.device)
     assert isinstance(embeddings, Tensor)
     return Judge(study.encoder, embeddings, gallery, study.gallery, study.truth, study.goal, neighbours=0)
@@ -141,12 +141,12 @@ def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict
     """The scores of the run's own held-out views of some of its `count` pictures, by arm: `arm` and `OTHER_ARMS`.
     Raises ValueError where scores.safetensors, which is not trusted, does not have them."""
     record = read_scores(folder)
-    arms, rows = record.scores[SAME], torch.tensor(pictures)
+    arms, rows = record.scores[MAIN], torch.tensor(pictures)
     if arm not in arms:
         raise ValueError(f"`{folder / NAME}` must have scores of the arm {arm}: was the run made with it?")
     result = {}
     for name in (name for name in dict.fromkeys((arm, *OTHER_ARMS)) if name in arms):
-        cosine, rank, success = arms[name].cosine, arms[name].rank, record.success[SAME][name]
+        cosine, rank, success = arms[name].cosine, arms[name].rank, record.success[MAIN][name]
         valid = cosine.dim() == 2 and len(cosine) == count and cosine.numel() > 0 and success.dtype == torch.bool
         if not (valid and rank is not None and success.shape == cosine.shape and bool((cosine.abs() <= 1.001).all())):
             raise ValueError(
@@ -256,7 +256,7 @@ def predict(
         measurements: the photographs that are scored.
         fit: the colour map that was fitted to them.
     """
-    study, camera = origin.study, reprinted(origin.study.transforms, fit.table())
+    study, camera = origin.study, reprint(origin.study.transforms, fit.table())
     clusters, pictures = (
         origin.study.queries.clusters,
         sorted({measurement.photo.row for measurement in measurements}),

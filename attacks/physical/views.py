@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from attacks.data.images import load_image
-from attacks.experiment.directory import earlier, read_json, refuse_program
+from attacks.experiment.directory import previous_run, read_json, refuse_program
 from attacks.perturbations.patch.card import Card, parse_card
 from attacks.physical.rectify import project, visible
 from attacks.physical.sheet import refuse_unfinished
@@ -150,7 +150,7 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rer
         FileNotFoundError, ValueError: in one line: not a run of a patch, an encoder that is a program and was not
             named, or other weights or pictures than in the run.
     """
-    placement, previous = read_placement(folder), earlier(folder)
+    placement, previous = read_placement(folder), previous_run(folder)
     run = previous.run
     refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device

@@ -30,21 +30,21 @@ from attacks.schema.patch import PatchConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
 from attacks.solvers.worst import Adversary
-from attacks.study.data import data, hidden, targeted
-from attacks.study.encoder import subject, surrogate
+from attacks.study.data import data, hidden_rows, targeted
+from attacks.study.encoder import subject_encoder, surrogate
 from attacks.study.objective import wants_gallery
 from attacks.study.patch import patch_id
 from attacks.study.patch_record import facts
 from attacks.study.perturbation import perturb
-from attacks.study.pipeline import input_side, viewed
-from attacks.study.printer import laid
-from attacks.study.registry import named
+from attacks.study.pipeline import defended_views, input_side
+from attacks.study.printer import lay_on_sheet
+from attacks.study.registry import make_part
 from attacks.study.study import Attack, PatchRecord, Study, Views
 from transforms.draws import stream
 from transforms.resizing.resize import NAMES
 
 #: The keys of an attack that say how many gradients it has.
-SPENT = ("gradients", "steps", "views")
+BUDGET_KEYS = ("gradients", "steps", "views")
 
 
 def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], Any] | None = None) -> Study:
@@ -52,8 +52,8 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     configuration records as given in Python. Raises ValueError or FileNotFoundError in one line."""
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
-    risk_of_views: risk.Risk = named("risk", run.risk)
-    views = views_of(run, risk_of_views.multiple)
+    risk_of_views: risk.Risk = make_part("risk", run.risk)
+    views = plan_views(run, risk_of_views.multiple)
     check_attack(run)
     check_black_box(run)
     check_classes(run)
@@ -62,28 +62,28 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
             "`penalty=nps` prices the colours of what is printed, perturbation=patch; got perturbation="
             f"{run.perturbation.name} (use another penalty)"
         )
-    optimiser: Any = named("optimiser", run.optimiser)
+    optimiser: Any = make_part("optimiser", run.optimiser)
     check_ratios(run.evaluate.ratios)
-    check_pipeline(run.evaluate.pipeline)
-    viewed(run.transforms, run.defence)  # a wrong stage is refused before an encoder is loaded
+    check_resizer(run.evaluate.pipeline)
+    defended_views(run.transforms, run.defence)  # a wrong stage is refused before an encoder is loaded
     allow_tf32(False)  # float32 is float32 but where the engine decides otherwise
-    where = device(run.engine.device)
-    encoder = subject(run.encoder, where, run.defence, module)
+    target_device = device(run.engine.device)
+    encoder = subject_encoder(run.encoder, target_device, run.defence, module)
     if getattr(run.optimiser, "surrogate", None) is not None:
         if getattr(run.objective, "target", None) is not None:
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
-        optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, where))
+        optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, target_device))
     queries, pictures, truth = data(run.data, run.perturbation)
     if run.evaluate.most is not None:
-        rows = drawn(queries.clusters, run.seed, run.evaluate.most)
+        rows = draw_clusters(queries.clusters, run.seed, run.evaluate.most)
         queries, truth = queries.only(rows), truth[rows]
     side = input_side(encoder, queries.images.shape[2:])
-    transforms = laid(viewed(run.transforms, run.defence, side), run.printer, run.perturbation)
+    transforms = lay_on_sheet(defended_views(run.transforms, run.defence, side), run.printer, run.perturbation)
     if run.encoder.stochastic:
         transforms = randomised(transforms, encoder)
     if not transforms.dims:  # all views are the same
         views = replace(views, adaptive=None)
-    check_encoder(encoder, queries.images[:1].to(where), transforms, tree=False)
+    check_encoder(encoder, queries.images[:1].to(target_device), transforms, tree=False)
     perturbation = perturb(run, queries.images, queries.placements)
     if perturbation.shared:
         queries = replace(queries, split=assign_split(queries.names, queries.clusters, run.seed, queries.split))
@@ -94,14 +94,14 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     gallery: Gallery | Classes = pictures
     if getattr(run.data, "classes", None) is not None:
         labels = [pictures.labels[row] for row in truth.tolist()]
-        shown = queries.images.to(where)
-        gallery, truth, notes = classify(run.data.classes, run.data.templates, encoder, shown, labels)
+        images = queries.images.to(target_device)
+        gallery, truth, notes = classify(run.data.classes, run.data.templates, encoder, images, labels)
         queries = replace(queries, notes=(*queries.notes, *notes))
     check_gallery(run, gallery)
     goal = None
     if (target := getattr(run.objective, "target", None)) is not None:
-        never, cache = hidden(gallery, queries, truth), getattr(run.data, "cache", None)
-        gallery, goal = targeted(target, gallery, truth, run.seed, run.data.size, never, cache)
+        exclusions, cache = hidden_rows(gallery, queries, truth), getattr(run.data, "cache", None)
+        gallery, goal = targeted(target, gallery, truth, run.seed, run.data.size, exclusions, cache)
     study = Study(
         seed=run.seed,
         attack=attack_of(run, views),
@@ -113,16 +113,16 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
         optimiser=optimiser,
         penalty=price(run.penalty),
         transforms=transforms,
-        draws=named("draws", run.draws),
+        draws=make_part("draws", run.draws),
         risk=risk_of_views,
         queries=queries,
         gallery=gallery,
         truth=truth,
         goal=goal,
-        device=where,
+        device=target_device,
         identity=identity(run.encoder, encoder, transforms),
         threat={},
-        pipeline=deployed(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
+        pipeline=deployed_pipeline(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
     )
     node = run.perturbation
     if isinstance(node, PatchConfig):
@@ -160,7 +160,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         "transforms": run.transforms.name,
         "shared": study.perturbation.shared,
         "penalty": run.penalty.name,
-        **{key: value for key, value in asdict(run.attack).items() if key not in ("name", *SPENT)},
+        **{key: value for key, value in asdict(run.attack).items() if key not in ("name", *BUDGET_KEYS)},
         "patch": patch,  # None for any other perturbation
     }
 
@@ -171,7 +171,7 @@ def check_ratios(ratios: Sequence[float]) -> None:
         raise ValueError(f"`evaluate.ratios` must be different numbers in [0.1, 10], such as [0.95, 1]; got {ratios}")
 
 
-def check_pipeline(name: str | None) -> None:
+def check_resizer(name: str | None) -> None:
     """Refuse what names no resizer of a library; what a run has recorded of a function is none of those."""
     if name is not None and name not in NAMES and not name.startswith(GIVEN):
         raise ValueError(
@@ -180,7 +180,7 @@ def check_pipeline(name: str | None) -> None:
         )
 
 
-def deployed(
+def deployed_pipeline(
     name: str | None, encoder: nn.Module, size: Sequence[int], function: Callable[[Any], Any] | None
 ) -> Pipeline | None:
     """The configured pipeline for pictures of a (height, width)."""
@@ -192,19 +192,19 @@ def deployed(
     return resizer(name, source, deployed_size(encoder, source))
 
 
-def drawn(clusters: Sequence[str], seed: int, most: int) -> list[int]:
+def draw_clusters(clusters: Sequence[str], seed: int, limit: int) -> list[int]:
     """At most `most` rows in a random order of whole clusters, so that the clusters so far are a sample of all."""
     order: dict[str, list[int]] = {}
     for row, name in enumerate(clusters):
         order.setdefault(name, []).append(row)
     names, generator = list(order), torch.Generator().manual_seed(stream(seed, "order of the clusters"))
-    shuffled = [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
-    return [row for name in shuffled for row in order[name]][:most]
+    sequence = [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
+    return [row for name in sequence for row in order[name]][:limit]
 
 
 def price(node: Any) -> Penalty | None:
     """The configured penalty, if any."""
-    return None if node.name == "none" else named("penalty", node)
+    return None if node.name == "none" else make_part("penalty", node)
 
 
 def check_attack(run: Run) -> None:
@@ -285,12 +285,12 @@ def check_gallery(run: Run, gallery: Gallery | Classes) -> None:
         )
     if gallery.vectors is None:
         return
-    for key, value, whole in (
+    for key, value, needs_gallery in (
         ("objective", run.objective.name, wants_gallery(run.objective)),
         ("attack", run.attack.name, run.attack.name in ("suite", "radius")),
         ("evaluate.failure", run.evaluate.failure, run.evaluate.failure > 0),
     ):
-        if whole:
+        if needs_gallery:
             raise ValueError(
                 f"`data.gallery` of embeddings is only for the judgement; {key}={value} compares with every row in "
                 "memory: use a gallery of pictures, or such as objective=away, attack=single, evaluate.failure=0"
@@ -320,7 +320,7 @@ BOUNDS = {
 MOST_VIEWS = 65_536
 
 
-def views_of(run: Run, multiple: int) -> Views:
+def plan_views(run: Run, multiple: int) -> Views:
     """The views of the attack, for a risk that needs a `multiple` of views. Raises ValueError for numbers that do not
     fit together."""
     node = run.attack
@@ -367,12 +367,12 @@ def device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cpu")
     try:
-        found = torch.zeros(0, device=name).device
+        result = torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError):
-        found = None
-    if found is None or found.type == "meta":  # which computes no values
+        result = None
+    if result is None or result.type == "meta":  # which computes no values
         raise ValueError(
             f"`engine.device` must be auto, cpu, cuda, cuda:N or another device of torch that computes; got "
             f"{name!r}, which is not here (engine.device=cpu; of a finished run --device=cpu)"
         )
-    return found
+    return result

@@ -15,7 +15,7 @@ from attacks.data.vectors import read_vectors
 from attacks.evaluation.classes import Classes
 from attacks.schema.data import BundledConfig, FolderConfig
 from attacks.schema.patch import PatchConfig, ScenesConfig
-from attacks.study.duplicates import joined
+from attacks.study.duplicates import join_duplicates
 from attacks.study.make import make
 from attacks.study.patch import made_size
 from transforms.draws import stream
@@ -49,7 +49,7 @@ def _folder(node: FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
     shelf = read_files(path, node.size, node.unreadable, node.cache, node.split)
-    return _chosen(node, shelf, gallery.evenly(gallery.on_shelf(shelf).clusters, node.count))
+    return _choose(node, shelf, gallery.evenly(gallery.on_shelf(shelf).clusters, node.count))
 
 
 def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery, Tensor]:
@@ -60,7 +60,7 @@ def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery
     _check(node)
     shelf, photos = read_scenes(node.path, node.size, node.unreadable, node.split)
     rows = gallery.evenly(gallery.on_shelf(shelf).clusters, node.count)
-    queries, pictures, truth = _chosen(node, shelf, rows)
+    queries, pictures, truth = _choose(node, shelf, rows)
     if perturbation is None:
         return queries, pictures, truth
     sheet = Print(made_size(perturbation), perturbation.width_mm)
@@ -80,27 +80,27 @@ def _check(node: FolderConfig | ScenesConfig) -> None:
             ) from None
 
 
-def _chosen(node: FolderConfig | ScenesConfig, shelf: Shelf, rows: list[int]) -> tuple[Pictures, Gallery, Tensor]:
+def _choose(node: FolderConfig | ScenesConfig, shelf: Shelf, rows: list[int]) -> tuple[Pictures, Gallery, Tensor]:
     """The chosen rows of the user's pictures as queries, and their gallery."""
     if node.path == "bundled":  # of one photograph with its tiles
         shelf = replace(shelf, clusters=tuple(Path(name).stem for name in shelf.names))
     selection = shelf.only(rows)
     notes, vectors, source = selection.remarks(), None, "data.gallery"
     if isinstance(node, FolderConfig) and node.classes is not None:  # classes replace the gallery
-        others = shelf.only([])
+        rest = shelf.only([])
     elif node.gallery == node.path or (node.gallery is None and node.path != "bundled"):
-        others, source = shelf, "all of data.path"
+        rest, source = shelf, "all of data.path"
     elif node.gallery in (None, "bundled"):
-        others, source = gallery.tiles(128).shelf(node.size), "the bundled tiles"
+        rest, source = gallery.tiles(128).shelf(node.size), "the bundled tiles"
     elif node.gallery.endswith(".npy"):
-        others, vectors = shelf.only([]), read_vectors(node.gallery)
+        rest, vectors = shelf.only([]), read_vectors(node.gallery)
     else:
-        others = read_files(node.gallery, node.size, node.unreadable, node.cache)
-        notes += others.notes  # without the conversions, of which there may be thousands
+        rest = read_files(node.gallery, node.size, node.unreadable, node.cache)
+        notes += rest.notes  # without the conversions, of which there may be thousands
     images = selection.read(range(len(selection)))
-    pictures = gallery.gather(selection, others) if vectors is None else gallery.with_vectors(selection, vectors)
-    pictures = joined(replace(pictures, source=source), node.cache)
-    if others is not shelf:
+    pictures = gallery.gather(selection, rest) if vectors is None else gallery.with_vectors(selection, vectors)
+    pictures = join_duplicates(replace(pictures, source=source), node.cache)
+    if rest is not shelf:
         shelf.forget()
     clusters = pictures.clusters[: len(selection)]
     queries = Pictures(
@@ -120,7 +120,7 @@ def _remarks(pictures: Gallery) -> list[str]:
     )
 
 
-def hidden(pictures: Gallery | Classes, queries: Pictures, truth: Tensor) -> set[int]:
+def hidden_rows(pictures: Gallery | Classes, queries: Pictures, truth: Tensor) -> set[int]:
     """The rows of the gallery of held-out clusters, such as tiles of a photograph, which the attack may not see."""
     attacked_rows = {*truth[queries.attacked].tolist()}
     held_out = sorted({*truth.tolist()} - attacked_rows)
@@ -136,7 +136,7 @@ def targeted(
     truth: Tensor,
     seed: int,
     size: int,
-    never: Set[int] = frozenset(),
+    exclusions: Set[int] = frozenset(),
     cache: str | None = None,
 ) -> tuple[Gallery | Classes, Tensor]:
     """The gallery with the target in it, and the row of each query's target, (N,). `another` is none of the rows
@@ -145,7 +145,7 @@ def targeted(
         return pictures, pictures.target(target, truth, seed)
     if target == "another":
         generator = torch.Generator().manual_seed(stream(seed, "target"))
-        rows = [_another(pictures, int(row), generator, never) for row in truth]
+        rows = [_another(pictures, int(row), generator, exclusions) for row in truth]
         return pictures, torch.tensor(rows)
     if target in pictures.names:
         row = pictures.names.index(target)
@@ -159,18 +159,18 @@ def targeted(
             raise ValueError(f"`objective.target` must be one picture; {target!r} names {len(shelf)}")
         pictures, (row,) = pictures.joined(shelf)
         if pictures.source != "the bundled tiles":
-            pictures = joined(pictures, cache)
+            pictures = join_duplicates(pictures, cache)
     goal = torch.full_like(truth, row)
     if bool(pictures.same(goal, truth).any()):
         raise ValueError(f"`objective.target` is itself one of the attacked pictures, or shows the same: {target!r}")
     return pictures, goal
 
 
-def _another(pictures: Gallery, row: int, generator: torch.Generator, never: Set[int]) -> int:
+def _another(pictures: Gallery, row: int, generator: torch.Generator, exclusions: Set[int]) -> int:
     """A random row of another cluster, such as another photograph, and of another identity."""
     clusters, copies = pictures.cluster_numbers, pictures.same(torch.arange(len(pictures)), torch.tensor(row))
     rows: list[int] = ((clusters != clusters[row]) & ~copies).nonzero()[:, 0].tolist()
-    others = [i for i in rows if i not in never]
-    if not others:
+    candidates = [i for i in rows if i not in exclusions]
+    if not candidates:
         raise ValueError("`objective.target=another` needs a gallery with more than one picture, or identity")
-    return others[int(torch.randint(len(others), (), generator=generator))]
+    return candidates[int(torch.randint(len(candidates), (), generator=generator))]

@@ -23,7 +23,7 @@ BLOCK = 1024
 HASHES = "hashes-1.json"
 
 
-def joined(pictures: Gallery, cache: str | None = None) -> Gallery:
+def join_duplicates(pictures: Gallery, cache: str | None = None) -> Gallery:
     """The gallery after its near duplicates (the same photograph re-encoded, resized or slightly retouched) were
     joined: they show the same, and the first one's cluster is that of both. Two with different labels stay apart.
 

@@ -33,7 +33,7 @@ def surrogate(text: str, device: torch.device) -> nn.Module:
         raise ValueError(f"`optimiser.surrogate`: {error}") from None
 
 
-def subject(
+def subject_encoder(
     node: EncoderConfig, device: torch.device, defence: DefenceConfig | None = None, module: nn.Module | None = None
 ) -> nn.Module:
     """The configured encoder behind its defence, unless that is one of the views. A `module` replaces the encoder,
@@ -46,8 +46,8 @@ def subject(
             module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
     else:
         widens = getattr(node, "precision", None) == FLOAT32 and is_half(module) is not None
-        given = copy.deepcopy(module) if widens else module
-        module = make(run_in, node, "encoder", encoder=given)
+        network = copy.deepcopy(module) if widens else module
+        module = make(run_in, node, "encoder", encoder=network)
     encoder = make(with_features, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
     if defence is not None and defence.stages and defence.before is None:
         encoder = Defended(encoder, stages(defence.stages, "defence.stages"))

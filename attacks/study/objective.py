@@ -39,7 +39,7 @@ def shown_sign(node: Any) -> int:
 
 
 @contextmanager
-def watched(encoder: nn.Module, node: Any) -> Iterator[nn.Module]:
+def watching_layers(encoder: nn.Module, node: Any) -> Iterator[nn.Module]:
     """The encoder as the objective needs it: for objective=layers it returns the features of these layers until the
     end of the `with`. Raises ValueError for layers that the encoder does not have."""
     if not isinstance(node, LayersConfig):
@@ -63,13 +63,16 @@ def weighted(layers: list[str], weights: list[float]) -> dict[str, tuple[Pool, f
     return {name: (pool, weight) for (name, pool), weight in zip(pools.items(), weights, strict=True)}
 
 
-def mixed(known: Knowledge, away: float, retrieval: float) -> Aim:
+def mixed_aim(knowledge: Knowledge, away: float, retrieval: float) -> Aim:
     """The weighted sum of `Away` and `Retrieval`."""
-    terms = (Term(away, Away(), "own"), Term(retrieval, Retrieval(known.gallery, identity=known.identity), "row"))
-    return Aim(Sum(terms), {"own": known.embeddings, "row": known.truth})
+    terms = (
+        Term(away, Away(), "own"),
+        Term(retrieval, Retrieval(knowledge.gallery, identity=knowledge.identity), "row"),
+    )
+    return Aim(Sum(terms), {"own": knowledge.embeddings, "row": knowledge.truth})
 
 
-def aim(node: Any, known: Knowledge, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
+def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
     """The configured objective and its anchor.
 
     An objective of `groups.DECLARED` with an argument `gallery` gets the gallery's embeddings, and its anchor is
@@ -81,23 +84,26 @@ def aim(node: Any, known: Knowledge, encoder: Encoder, transforms: Compose, seed
 
     Raises ValueError for a value that an objective refuses.
     """
-    gallery = {"gallery": known.gallery, "identity": known.identity}
-    goal = None if known.goal is None else known.gallery[known.goal]
+    gallery = {"gallery": knowledge.gallery, "identity": knowledge.identity}
+    goal = None if knowledge.goal is None else knowledge.gallery[knowledge.goal]
     if node.name in groups.DECLARED["objective"]:
         part = declared_class("objective", node.name)
-        given = {key: value for key, value in gallery.items() if key in inspect.signature(part).parameters}
-        return Aim(make(part, node, "objective", **given), known.truth if "gallery" in given else known.embeddings)
+        arguments = {key: value for key, value in gallery.items() if key in inspect.signature(part).parameters}
+        return Aim(
+            make(part, node, "objective", **arguments),
+            knowledge.truth if "gallery" in arguments else knowledge.embeddings,
+        )
     if isinstance(node, MixedConfig):
-        return make(mixed, node, "objective", known=known)
+        return make(mixed_aim, node, "objective", knowledge=knowledge)
     if isinstance(node, TowardConfig):
         assert goal is not None
         return Aim(make(Toward, node, "objective"), goal)
     if isinstance(node, TripletConfig):
         assert goal is not None
-        return Aim(make(Triplet, node, "objective"), {"positive": goal, "negative": known.embeddings})
+        return Aim(make(Triplet, node, "objective"), {"positive": goal, "negative": knowledge.embeddings})
     if isinstance(node, InfoNCEConfig):
         targeted = node.target is not None
-        row = known.goal if targeted else known.truth
+        row = knowledge.goal if targeted else knowledge.truth
         assert row is not None
         return Aim(make(InfoNCE, node, "objective", targeted=targeted, **gallery), row)
     objective: Objective = make(Away, node, "objective")
@@ -105,13 +111,25 @@ def aim(node: Any, known: Knowledge, encoder: Encoder, transforms: Compose, seed
         layers = make(weighted, node, "objective")
         objective = Each({name: weight for name, (_, weight) in layers.items()}, objective)
         if node.anchor != "views":  # features of layers may be large: one picture at a time
-            known = known._replace(embeddings=embed(known.images, encoder, known.images.device, 1))
-    shared = {"objective": objective, "known": known, "encoder": encoder, "transforms": transforms, "seed": seed}
-    return make(anchored, node, "objective", **shared)
+            knowledge = knowledge._replace(embeddings=embed(knowledge.images, encoder, knowledge.images.device, 1))
+    shared = {
+        "objective": objective,
+        "knowledge": knowledge,
+        "encoder": encoder,
+        "transforms": transforms,
+        "seed": seed,
+    }
+    return make(anchored_aim, node, "objective", **shared)
 
 
-def anchored(
-    objective: Objective, known: Knowledge, encoder: Encoder, transforms: Compose, seed: int, metric: str, anchor: str
+def anchored_aim(
+    objective: Objective,
+    knowledge: Knowledge,
+    encoder: Encoder,
+    transforms: Compose,
+    seed: int,
+    metric: str,
+    anchor: str,
 ) -> Aim:
     """An objective that leads away from the picture's own features: those of the untouched picture, their mean over
     views, or those of the same view."""
@@ -119,7 +137,7 @@ def anchored(
         if metric != "cosine":
             raise ValueError("`anchor` is a mean direction where it is views, and needs `metric` cosine; got l2")
         views = bank(transforms, VIEWS, seed=seed, purpose="anchor")
-        return Aim(objective, mean_embedding(known.images, encoder, views))
+        return Aim(objective, mean_embedding(knowledge.images, encoder, views))
     if anchor not in ("own", "paired"):
         raise ValueError(f"`anchor` must be one of own, views, paired; got {anchor!r}")
-    return Aim(Paired(objective) if anchor == "paired" else objective, known.embeddings)
+    return Aim(Paired(objective) if anchor == "paired" else objective, knowledge.embeddings)

@@ -24,8 +24,8 @@ from attacks.study.printer import anywhere
 from transforms import resize
 
 #: Groups of keys that change no texture.
-ELSEWHERE: tuple[str, ...] = ("show", "tracker", "checkpoint", "workers", "shard", "overwrite", "engine")
-ELSEWHERE += ("require", "evaluate", "sanity")
+NOT_OF_THE_PATCH: tuple[str, ...] = ("show", "tracker", "checkpoint", "workers", "shard", "overwrite", "engine")
+NOT_OF_THE_PATCH += ("require", "evaluate", "sanity")
 
 
 def patch(node: PatchConfig, images: Tensor, name: str, placements: Placements | None = None) -> Patch:
@@ -50,7 +50,7 @@ def patch_id(run: Run) -> str:
     """The id of a run's patch, which stands on its cards. It depends on the configuration, because the attack sees
     the card before there is a texture: on all keys but those that may differ on another machine."""
     content = asdict(run)
-    for key in ELSEWHERE:
+    for key in NOT_OF_THE_PATCH:
         content.pop(key)
     content["data"].pop("cache", None)
     return f"vp-{hashlib.sha256(json.dumps(content, default=str).encode(errors='surrogatepass')).hexdigest()[:8]}"

@@ -38,7 +38,7 @@ def perturb(run: Run, images: Tensor, placements: Placements | None = None) -> P
     node = run.perturbation
     if isinstance(node, PatchConfig):
         return patch(node, images, patch_id(run), placements)
-    eps = radius(node.eps, images) if node.name == "l2" else schema.fraction(node.eps, "perturbation.eps")
+    eps = radius_of(node.eps, images) if node.name == "l2" else schema.fraction(node.eps, "perturbation.eps")
     ball: Any = make(BALLS[node.name], node, "perturbation", eps=eps)
     for key, wrapper in WRAPPERS.items():
         value = getattr(node, key)
@@ -48,7 +48,7 @@ def perturb(run: Run, images: Tensor, placements: Placements | None = None) -> P
     return ball  # type: ignore[no-any-return]
 
 
-def radius(text: str, images: Tensor) -> float:
+def radius_of(text: str, images: Tensor) -> float:
     """The L2 radius of a number, or of the least PSNR in dB of each picture (N,C,H,W): "28dB" is a mean square of
     10^-2.8. Raises ValueError."""
     decibels = str(text).removesuffix("dB")

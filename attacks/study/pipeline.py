@@ -47,19 +47,19 @@ def pipeline(node: groups.ViewsConfig, side: int = SIDE) -> Compose:
     return make(Compose, node, "transforms", stages=stages(node.stages, "transforms.stages", side), value=value)
 
 
-def viewed(node: groups.ViewsConfig, defence: DefenceConfig, side: int = SIDE) -> Compose:
+def defended_views(node: groups.ViewsConfig, defence: DefenceConfig, side: int = SIDE) -> Compose:
     """The configured pipeline, with the defence before the stage that it names, if it names one. Raises ValueError
     with the full key."""
-    camera, names, before = pipeline(node, side), list(node.stages), defence.before
-    if before is None:
+    camera, names, is_before = pipeline(node, side), list(node.stages), defence.before
+    if is_before is None:
         return camera
-    if before not in names:
+    if is_before not in names:
         raise ValueError(
             f"`defence.before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); "
-            f"got {printable(before)}{closest(before, names)}"
+            f"got {printable(is_before)}{closest(is_before, names)}"
         )
-    defence_stages, at = stages(defence.stages, "defence.stages", side), names.index(before)
-    view_defence = [ViewDefence(Compose(defence_stages), before)] if defence_stages else []
+    defence_stages, at = stages(defence.stages, "defence.stages", side), names.index(is_before)
+    view_defence = [ViewDefence(Compose(defence_stages), is_before)] if defence_stages else []
     return dataclasses.replace(camera, stages=[*camera.stages[:at], *view_defence, *camera.stages[at:]])
 
 
@@ -113,20 +113,20 @@ def preset(name: str) -> Compose:
             raise ValueError(f"`transforms` must be one of {', '.join(names)}, or a YAML file; got {name!r}")
     path = Path(name) if is_path(name) else CONFIGS / "transforms" / f"{name}.yaml"
     try:
-        camera: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(groups.ViewsConfig), _merged(path)))
+        camera: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(groups.ViewsConfig), _merge(path)))
     except OmegaConfBaseException as error:
         raise ValueError(f"preset `{path}`: {str(error).splitlines()[0]}") from None
     return pipeline(camera)
 
 
-def _merged(path: Path, above: tuple[Path, ...] = ()) -> Any:
+def _merge(path: Path, above: tuple[Path, ...] = ()) -> Any:
     """A preset merged onto the presets in its `defaults`, without the schema's entry."""
     if path in above:
         raise ValueError(f"preset `{printable(path)}` names itself in its defaults, at once or by way of others")
     node = read(path)
     entries = [entry for entry in node.pop("defaults", None) or [] if isinstance(entry, str) and entry != "_self_"]
     bases = [path.with_name(f"{entry}.yaml") for entry in entries if not entry.startswith("/schema/")]
-    return OmegaConf.merge(*(_merged(base, (*above, path)) for base in bases), node)
+    return OmegaConf.merge(*(_merge(base, (*above, path)) for base in bases), node)
 
 
 def _shade(value: object) -> bool:

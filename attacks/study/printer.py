@@ -37,12 +37,12 @@ PRINT = (
 PAPER = ("cylinder", "thin_plate")
 
 
-def printed(node: PrinterConfig) -> list[Stage]:
+def printer_stages(node: PrinterConfig) -> list[Stage]:
     """The configured stages of a printed sheet (see `sheet`)."""
-    return make(sheet, node, "printer")
+    return make(sheet_views, node, "printer")
 
 
-def sheet(colour: str, intent: str, stages: dict[str, Any]) -> list[Stage]:
+def sheet_views(colour: str, intent: str, stages: dict[str, Any]) -> list[Stage]:
     """The printer's colours, unless they are ideal, then the stages of the sheet in their order. Raises ValueError or
     FileNotFoundError in one line, also for a stage of a camera, and for a stage of `PRINT` after one of `PAPER`."""
     parts = made_stages(stages, "printer.stages")  # refuses an unknown stage
@@ -71,10 +71,10 @@ def sheet(colour: str, intent: str, stages: dict[str, Any]) -> list[Stage]:
 PLACE = ("scale", "degrees", "x", "y")
 
 
-def laid(transforms: Compose, printer: PrinterConfig, node: object) -> Compose:
+def lay_on_sheet(transforms: Compose, printer: PrinterConfig, node: object) -> Compose:
     """The pipeline with the printer's stages and the patch's placement before the camera. Raises ValueError for a
     printer without a patch."""
-    stages = printed(printer)
+    stages = printer_stages(printer)
     if not isinstance(node, PatchConfig):
         if stages:
             key_text = f"printer={printer.name}" if printer.name != "none" else "printer.colour"
@@ -90,10 +90,10 @@ def laid(transforms: Compose, printer: PrinterConfig, node: object) -> Compose:
 
 def anywhere(node: PatchConfig) -> Placement | None:
     """The ranges of a random placement, or None for a fixed quad. Raises ValueError in one line."""
-    return make(placed, node, "perturbation")
+    return make(place_of, node, "perturbation")
 
 
-def placed(size: Sequence[int], place: dict[str, Any]) -> Placement | None:
+def place_of(size: Sequence[int], place: dict[str, Any]) -> Placement | None:
     """The ranges of a random placement of a texture (height, width), or None if no key of `PLACE` is given."""
     if not place or len(size) != 2 or min(size) < 1:  # a wrong size is refused with the texture
         return None
@@ -109,12 +109,12 @@ def placed(size: Sequence[int], place: dict[str, Any]) -> Placement | None:
         raise ValueError(f"`perturbation.place`: {error}") from None
 
 
-def reprinted(transforms: Compose, lut: Tensor) -> Compose:
+def reprint(transforms: Compose, lut: Tensor) -> Compose:
     """The pipeline with the colours of another printer, a table; all else stays, the light on the sheet too."""
     first = transforms.stages[0] if transforms.stages else None
     sheet, rest = (first, transforms.stages[1:]) if isinstance(first, OnLayers) else (OnLayers(), transforms.stages)
-    others = [stage for stage in sheet.stages if not isinstance(stage, ColourMap | Inks)]
-    return replace(transforms, stages=(replace(sheet, stages=(ColourMap(lut, "measured"), *others)), *rest))
+    rest = [stage for stage in sheet.stages if not isinstance(stage, ColourMap | Inks)]
+    return replace(transforms, stages=(replace(sheet, stages=(ColourMap(lut, "measured"), *rest)), *rest))
 
 
 def fixed(transforms: Compose) -> Compose:

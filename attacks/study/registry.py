@@ -19,10 +19,10 @@ from attacks.solvers.worst import Adversary
 from attacks.study.data import targeted
 from attacks.study.encoder import BLACK_BOXES
 from attacks.study.make import declared_class, make
-from attacks.study.objective import anchored, mixed, weighted
+from attacks.study.objective import anchored_aim, mixed_aim, weighted
 from attacks.study.patch import surrounding
 from attacks.study.perturbation import BALLS, WRAPPERS
-from attacks.study.printer import placed, sheet
+from attacks.study.printer import place_of, sheet_views
 from transforms import Compose
 
 Part = Callable[..., Any]
@@ -41,19 +41,19 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
     },
     "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended, ViewDefence)),
     "objective": {
-        "away": (Away, anchored),
+        "away": (Away, anchored_aim),
         "toward": (targeted, Toward),
         "triplet": (targeted, Triplet),
         "infonce": (InfoNCE, targeted),
-        "layers": (weighted, Away, anchored),
-        "mixed": (mixed,),
+        "layers": (weighted, Away, anchored_aim),
+        "mixed": (mixed_aim,),
         **{name: (declared_class("objective", name),) for name in groups.DECLARED["objective"]},
     },
     "perturbation": {
         **{name: (ball, *WRAPPERS.items()) for name, ball in BALLS.items()},
-        "patch": (Patch, placed, surrounding),
+        "patch": (Patch, place_of, surrounding),
     },
-    "printer": dict.fromkeys(groups.CHOICES["printer"], (sheet,)),
+    "printer": dict.fromkeys(groups.CHOICES["printer"], (sheet_views,)),
     **{
         group: {name: (declared_class(group, name),) for name in groups.DECLARED[group]}
         for group in ("optimiser", "draws", "risk")
@@ -66,7 +66,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
 }
 
 
-def named(group: str, node: Any) -> Any:
+def make_part(group: str, node: Any) -> Any:
     """The part of a group whose choices have one part each: optimiser, risk, draws, penalty. Raises ValueError."""
     (part,) = PARTS[group][node.name]
     assert callable(part)

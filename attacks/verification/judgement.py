@@ -18,8 +18,8 @@ from attacks.evaluation.clusters import Row
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.rare.failure import of_row
 from attacks.evaluation.scores import Scores
-from attacks.experiment.artifacts import SHOWN, sheet
-from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.artifacts import MAX_PICTURES, sheet
+from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.sections.registry import sections_of
 from attacks.experiment.sections.section import Section
 from attacks.experiment.unit import Unit, worst_cosine
@@ -100,7 +100,7 @@ def picture_problems(bench: Bench, out: Path) -> Iterator[str]:
             yield f"patches/{arm}.png: it differs from the perturbation that was saved"
     with reading("adversarial.png"):
         mosaic = to_bytes(load_image(out / "adversarial.png")[0])
-    if not np.array_equal(mosaic, to_bytes(sheet(exhibits.pictures("eot", range(min(SHOWN, count)))))):
+    if not np.array_equal(mosaic, to_bytes(sheet(exhibits.pictures("eot", range(min(MAX_PICTURES, count)))))):
         yield "adversarial.png: it differs from pictures/eot"
     if slack:
         with reading("patch.png"):
@@ -145,7 +145,7 @@ def view_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) -> 
     for (key, bank), arm, row in cells:
         numbers = portion.of(len(bank.u), f"{key}/{arm}/{row}")
         old = claims_of_run.scores[key][arm].taken([row], numbers)
-        new = bench.judge(bench.exhibits.shown(arm, [row]), torch.tensor([row]), bank._replace(u=bank.u[numbers]))
+        new = bench.judge(bench.exhibits.displayed(arm, [row]), torch.tensor([row]), bank._replace(u=bank.u[numbers]))
         for name, i, j in _differences(old, new, slack_of(bench).cosine):
             view = numbers[j]
             old_value, value = (getattr(scores, name)[i, j].item() for scores in (old, new))
@@ -188,7 +188,7 @@ def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tu
     slack of a cosine."""
     judge, (row, view), (name, value) = bench.judge, at, claim
     view_bank = bench.banks[bank]._replace(u=bench.banks[bank].u[view, None])
-    image = taken(bench.exhibits.shown(arm, [row]), torch.zeros(1, dtype=torch.long))
+    image = taken(bench.exhibits.displayed(arm, [row]), torch.zeros(1, dtype=torch.long))
     features = view_bank.features(image, judge.encoder, 1)[0]
     features = features if judge.signature is None else judge.signature(features)
     alike = (F.normalize(features, dim=1) @ F.normalize(judge.embeddings, dim=1).T)[0].cpu()
@@ -209,7 +209,7 @@ def worst_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) ->
     """The cosine in the worst view: of all pictures against those of the bank, of some searched again."""
     rows, size = portion.of(len(bench.study.queries), "worst"), bench.study.unit_size
     for arm in bench.study.arms:
-        scores, claims = claims_of_run.scores[SAME][arm], claims_of_run.worst[arm]
+        scores, claims = claims_of_run.scores[MAIN][arm], claims_of_run.worst[arm]
         lowest = resisting(scores)
         for row in (~(claims >= lowest - slack_of(bench).cosine)).nonzero()[:, 0].tolist():
             yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, a view has {lowest[row]:g}"
@@ -217,7 +217,7 @@ def worst_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) ->
         for _, batch in itertools.groupby(rows, lambda row: row // size):
             numbers = [*batch]
             anchors = bench.judge.own[torch.tensor(numbers, device=bench.judge.own.device)]
-            cosines = worst_cosine(bench, bench.exhibits.shown(arm, numbers), anchors, scores.taken(numbers))
+            cosines = worst_cosine(bench, bench.exhibits.displayed(arm, numbers), anchors, scores.taken(numbers))
             for row, value in zip(numbers, cosines.tolist(), strict=True):
                 if not abs(float(claims[row]) - value) <= slack_of(bench).refined:
                     yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, again {value:g}"
@@ -292,7 +292,7 @@ def _failures(old: Rows, new: Rows) -> Iterator[str]:
 
 def _radii(bench: Bench, old: Rows, portion: Portion) -> Iterator[str]:
     """The radii of all files, and the successes of some on the held-out bank."""
-    names, perturbation, views = (bench.study.queries.names, bench.study.perturbation, len(bench.banks[SAME].u))
+    names, perturbation, views = (bench.study.queries.names, bench.study.perturbation, len(bench.banks[MAIN].u))
     images = bench.study.queries.images.to(bench.study.device)
     change = perturbation.norm(bench.exhibits.pictures("radius", range(len(names))) - images).tolist()
     for was, size in zip(old, change, strict=True):
@@ -303,7 +303,7 @@ def _radii(bench: Bench, old: Rows, portion: Portion) -> Iterator[str]:
             yield f"{place}, radius: recorded {was['radius']}, of pictures/radius {size:g}"
     rows = portion.of(len(names), "radii")
     numbers = torch.tensor(rows)
-    scores = bench.judge(bench.exhibits.pictures("radius", rows), numbers, bench.banks[SAME])
+    scores = bench.judge(bench.exhibits.pictures("radius", rows), numbers, bench.banks[MAIN])
     shares = bench.judge.success(scores, numbers).double().mean(1).tolist()
     for row, share in zip(rows, shares, strict=True):
         if not abs(float(str(old[row]["success"])) - share) <= slack_of(bench).border:

@@ -17,7 +17,7 @@ from attacks.eot.risk import Mean
 from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
 from attacks.experiment.bench import Bench
-from attacks.experiment.cost import Spent
+from attacks.experiment.cost import Cost
 from attacks.experiment.directory import misfit
 from attacks.experiment.view_scores import NAME as SCORES
 from attacks.experiment.view_scores import ViewScores, read_scores
@@ -128,13 +128,13 @@ def sanity_problems(study: Study, content: Mapping[str, Any]) -> Iterator[str]:
         yield f"{place} cost: checks were made, and took no pass of the encoder"
 
 
-def costs_of(content: Mapping[str, Any], arms: Iterable[str]) -> dict[str, Spent]:
+def costs_of(content: Mapping[str, Any], arms: Iterable[str]) -> dict[str, Cost]:
     """The costs in metrics.json, those of all `arms` among them. Raises Damaged."""
-    names, costs = [field.name for field in fields(Spent)], content["costs"]
+    names, costs = [field.name for field in fields(Cost)], content["costs"]
     with reading("metrics.json costs"):
         if lacking := misfit(costs, {name: dict.fromkeys(names, int | float) for name in {*costs, *arms}}):
             raise ValueError(f"`{lacking}` is missing or malformed")
-        return {name: Spent(**{key: cost[key] for key in names}) for name, cost in costs.items()}
+        return {name: Cost(**{key: cost[key] for key in names}) for name, cost in costs.items()}
 
 
 def attempts(trace: Iterable[Trace]) -> dict[tuple[str, int], list[list[Trace]]]:

@@ -18,15 +18,22 @@ from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
 from attacks.evaluation.retrieval_metrics import thresholds
 from attacks.experiment.arms import trace_of
-from attacks.experiment.artefact_list import ALWAYS, FILES, METRICS, differences, duplicates_of, planned
-from attacks.experiment.bench import SAME, Bench, Place, bench_of
-from attacks.experiment.directory import Earlier, misfit, opened, read_json, refuse_program
+from attacks.experiment.artefact_list import (
+    CORE_FILES,
+    FILES,
+    METRICS,
+    artefact_differences,
+    artefact_plan,
+    duplicates_of,
+)
+from attacks.experiment.bench import MAIN, Bench, Place, bench_of
+from attacks.experiment.directory import PreviousRun, misfit, open_run, read_json, refuse_program
 from attacks.experiment.drawings import draw_sheets, page_values
-from attacks.experiment.identity import identity, sources
+from attacks.experiment.identity import run_identity, sources
 from attacks.experiment.manifest import DRAWING, manifest, version_of
 from attacks.experiment.reopened import rows_in
 from attacks.experiment.required import refuse_lacking
-from attacks.experiment.results import Facts, metrics
+from attacks.experiment.results import RunFigures, metrics
 from attacks.experiment.sections.registry import Sections, sections_of
 from attacks.experiment.sections.section import SectionResult
 from attacks.experiment.view_scores import NAME, ViewScores, placement
@@ -113,7 +120,7 @@ def verify(
                 raise FileNotFoundError(f"`verify` must be the directory of a run; {folder} has no manifest.json")
             return CheckResult((f"{METRICS}: it is missing: the run is not finished (resume={folder})",))
         try:
-            previous, content = opened(out)
+            previous, content = open_run(out)
         except (ValueError, OSError) as error:
             return CheckResult((str(error),))
         files = _caught_lines(lambda: _files(out, previous, content))
@@ -124,15 +131,17 @@ def verify(
             return CheckResult((*files, str(error)))
 
 
-def _files(out: Path, previous: Earlier, content: Mapping[str, Any]) -> Iterator[str]:
+def _files(out: Path, previous: PreviousRun, content: Mapping[str, Any]) -> Iterator[str]:
     """The digests, and what a finished run has or has not."""
     with reading(FILES):
         sha256(out / FILES)
-    yield from differences(out, previous.manifest, content)
-    yield from (f"{name}: it is missing" for name in ALWAYS if not (out / name).is_file())
+    yield from artefact_differences(out, previous.manifest, content)
+    yield from (f"{name}: it is missing" for name in CORE_FILES if not (out / name).is_file())
 
 
-def _check_run(out: Path, content: Any, previous: Earlier, files: list[str], options: tuple[Any, ...]) -> CheckResult:
+def _check_run(
+    out: Path, content: Any, previous: PreviousRun, files: list[str], options: tuple[Any, ...]
+) -> CheckResult:
     portion, module, pipeline, program, device = options
     run, record = previous.run, previous.manifest
     if run.encoder.name == MODULE and module is None:
@@ -188,7 +197,7 @@ def _check_run(out: Path, content: Any, previous: Earlier, files: list[str], opt
         f"{' and in '.join(views)}; not recomputed: {'; '.join(UNCOMPUTABLE)}"
     )
     clusters = [bench.study.queries.clusters[row] for row in bench.study.queries.judged]
-    missable = judgement.missable_change(clusters, counts[SAME], sizes[SAME])
+    missable = judgement.missable_change(clusters, counts[MAIN], sizes[MAIN])
     return CheckResult((*files, *problems), tuple(notes), words, tuple(gaps), portion.seed, missable)
 
 
@@ -221,8 +230,10 @@ def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list
     """Notes and problems: today's parts against manifest.json."""
     decision = Decision.from_dict(record["engine"]["decision"])
     today = manifest(run, study, record["preset"], record["overrides"], Choice(decision, ()), ALONE)
-    today = agreement.as_json(today | {"artefacts": planned(study, sections_of(study), run.require is not None)})
-    current: dict[str, str] = identity(run, study, decision, ALONE, today["versions"])
+    today = agreement.as_json(
+        today | {"artefacts": artefact_plan(study, sections_of(study), run.require is not None)}
+    )
+    current: dict[str, str] = run_identity(run, study, decision, ALONE, today["versions"])
     was, notes, problems = dict(record["identity"]), list[str](), list[str]()
     for name in [name for name in {**was, **current} if was.get(name) != current.get(name)]:
         line = f"{name} was {agreement.abridge(was.get(name))} and is {agreement.abridge(current.get(name))}"
@@ -298,7 +309,7 @@ def _metrics(
             sections[name] = extras.content(name)
             if section is not None and section.derived and name in extras.results:
                 tables[name] = section.derived_rows(extras.results[name].rows)
-    facts = Facts(  # what no file but metrics.json holds; see `UNCOMPUTABLE`
+    facts = RunFigures(  # what no file but metrics.json holds; see `UNCOMPUTABLE`
         bench.costs,
         content["cost"]["cached"],
         list(content["failed"]),

@@ -192,7 +192,7 @@ class Module(nn.Module):
 )
 def test_a_whole_run_reports_custom_parts(perturbation, optimiser, tmp_path, monkeypatch):
     monkeypatch.setattr(assembly, "perturb", lambda *_: perturbation)
-    make_part = assembly.named
+    make_part = assembly.make_part
     monkeypatch.setattr(
         assembly, "named", lambda group, *node: optimiser if group == "optimiser" else make_part(group, *node)
     )

@@ -12,7 +12,7 @@ from attacks.data.gallery import Pictures, on_shelf, with_vectors
 from attacks.data.vectors import read_vectors
 from attacks.evaluation.ranking import Rows
 from attacks.evaluation.retrieval_metrics import impostors
-from attacks.experiment.embeddings import embedded
+from attacks.experiment.embeddings import embed_gallery
 from attacks.schema import groups
 from attacks.schema.objective import AwayConfig, InfoNCEConfig
 from attacks.schema.run import EvaluateConfig
@@ -89,15 +89,17 @@ def test_a_gallery_with_vectors_embeds_only_its_pictures(tmp_path):
     queries = pictures()
     encoder = lambda images: images.flatten(1)[:, :32]  # noqa: E731
     gallery = with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy"))
-    result = embedded(gallery, encoder, torch.device("cpu"), 64)
+    result = embed_gallery(gallery, encoder, torch.device("cpu"), 64)
     rows = torch.cat([encoder(queries.images), torch.from_numpy(array)])
-    assert isinstance(result.rows, Rows) and result.passed == 3
+    assert isinstance(result.rows, Rows) and result.passes == 3
     order = torch.tensor([11, 0, 3, 2])
     assert torch.equal(result.rows[order], rows[order])
     assert torch.allclose(impostors(result.rows), impostors(rows.double()), atol=1e-12)
     with pytest.raises(ValueError, match=r"`data.gallery` must hold .* 32 numbers a row; got 4"):
         make_array(tmp_path, 9, 4)
-        embedded(with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy")), encoder, torch.device("cpu"), 64)
+        embed_gallery(
+            with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy")), encoder, torch.device("cpu"), 64
+        )
     assert len(on_shelf(queries.shelf()).content) == 3 and len(gallery.content) == 4
 
 
@@ -110,7 +112,7 @@ def test_an_embedding_of_a_query_as_something_else_is_refused(tmp_path, query, r
     gallery = with_vectors(replace(shelf, labels=(None, query)), read_vectors(tmp_path / "g.npy"))
     words = "is the embedding of the picture 'b'"
     with pytest.raises(ValueError, match=words) if count else nullcontext():
-        embedded(gallery, encoder, torch.device("cpu"), 64)
+        embed_gallery(gallery, encoder, torch.device("cpu"), 64)
 
 
 def save(array):

@@ -32,7 +32,12 @@ RUNS = {
 @pytest.fixture(scope="module", params=RUNS)
 def run(request, tmp_path_factory):
     """A run: the (options, selection) of each arm, the result of its batch, and its directory."""
-    watch_calls, results, real, real_attack = [], [], attacks.experiment.arms.watch, attacks.experiment.units.attacked
+    watch_calls, results, real, real_attack = (
+        [],
+        [],
+        attacks.experiment.arms.watch,
+        attacks.experiment.units.attack_unit,
+    )
 
     def watch(problem, options, **rest):
         watch_calls.append((options, rest["select"]))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attacks.experiment.artefact_list import CHECKPOINT, FILES, METRICS, differences, finish, listed
+from attacks.experiment.artefact_list import CHECKPOINT, FILES, METRICS, artefact_differences, artefact_paths, finish
 
 NAMES = ["../a.png", "/a.png", "a/../../b.png", "", ".", "a\\b.png", "a\0.png", "./a.png", "a//b.png", 3, None]
 
@@ -15,7 +15,7 @@ def manifest(names=("a.png",), files=("manifest.json", METRICS, FILES), folders=
 
 
 def test_every_picture_of_every_arm_is_listed():
-    paths = listed(manifest(names=("a.png", "b.png")))
+    paths = artefact_paths(manifest(names=("a.png", "b.png")))
     assert [path for path in paths if path.startswith("pictures/")] == [
         "pictures/clean/a.png",
         "pictures/clean/b.png",
@@ -29,13 +29,13 @@ def test_every_picture_of_every_arm_is_listed():
 @pytest.mark.parametrize("key", ["names", "files", "folders"])
 def test_a_path_that_leads_elsewhere_is_refused(key, name):
     with pytest.raises(ValueError, match="relative"):
-        listed(manifest(**{key: (name,)}))
+        artefact_paths(manifest(**{key: (name,)}))
 
 
 @pytest.mark.parametrize("artefacts", [None, [], {}, {"pictures": [], "files": [], "folders": []}, "a"])
 def test_a_list_of_another_shape_is_refused(artefacts):
     with pytest.raises(ValueError, match="artefacts"):
-        listed({"artefacts": artefacts})
+        artefact_paths({"artefacts": artefacts})
 
 
 def test_the_two_digests_cover_every_byte_of_both_files(tmp_path):
@@ -45,7 +45,7 @@ def test_the_two_digests_cover_every_byte_of_both_files(tmp_path):
     digest = finish(tmp_path, record, content)
     assert json.loads((tmp_path / METRICS).read_text()) == content | {"files": digest}
     assert {*json.loads((tmp_path / FILES).read_text())["files"]} == {"manifest.json", METRICS}
-    assert not [*differences(tmp_path, record, content)]
+    assert not [*artefact_differences(tmp_path, record, content)]
     for name in (METRICS, FILES):
         data = (tmp_path / name).read_bytes()
         for at in range(len(data)):
@@ -54,5 +54,5 @@ def test_the_two_digests_cover_every_byte_of_both_files(tmp_path):
                 forgery = json.loads((tmp_path / METRICS).read_text())
             except ValueError:
                 continue
-            assert [*differences(tmp_path, record, forgery)], (name, at)
+            assert [*artefact_differences(tmp_path, record, forgery)], (name, at)
         (tmp_path / name).write_bytes(data)

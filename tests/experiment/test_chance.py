@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.experiment.chance import levels
+from attacks.experiment.chance import chance_levels
 from tests.helpers.galleries import gallery_of
 
 GALLERIES = ([0, 1, 2, 3, 4], [0, 0, 1, 2, 3], [0, 0, 1, 1, 1, 2], [0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 2])
@@ -21,7 +21,7 @@ def test_levels_are_those_of_all_orders_of_the_gallery(identity, goal, k):
     target = None if goal is None else torch.tensor([len(rows) - 1])
     queries = SimpleNamespace(clusters=["a"])
     parts = SimpleNamespace(gallery=gallery_of(identity), truth=torch.tensor([0]), goal=target, queries=queries)
-    result = levels(parts, k, 4, None, (0.01,))
+    result = chance_levels(parts, k, 4, None, (0.01,))
     names = ("success", "recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "goal_rank", "knn")
     draws = {name: [] for name in names}
     for order in itertools.permutations(range(len(rows))):

@@ -7,7 +7,7 @@ import cv2
 import pytest
 
 from attacks import verify
-from attacks.experiment.directory import interrupted, read_json
+from attacks.experiment.directory import interrupted_run, read_json
 from attacks.experiment.job import job
 from attacks.resizers.pipeline import function_name
 from attacks.run import compose
@@ -64,7 +64,7 @@ def test_a_function_has_the_rows_of_its_kernel_and_the_record_names_it(run, tmp_
     assert any(line.startswith("detection.csv clean") for line in wrong.problems)
     (folder / "metrics.json").unlink()
     with pytest.raises(ValueError, match="`pipeline` was a function in memory"):
-        interrupted(folder)
+        interrupted_run(folder)
 
 
 @pytest.mark.slow

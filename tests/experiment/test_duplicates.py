@@ -32,7 +32,7 @@ def save_copy(image, file, side=128, **options):
 def gallery(images, labels=None, clusters=()):
     names = [str(i) for i in range(len(images))]
     shelf = replace(make_shelf(names, lambda i: images[i]), clusters=tuple(clusters))
-    return duplicates.joined(on_shelf(replace(shelf, labels=tuple(labels or shelf.labels))))
+    return duplicates.join_duplicates(on_shelf(replace(shelf, labels=tuple(labels or shelf.labels))))
 
 
 def noisy(images, seed=0):
@@ -121,9 +121,9 @@ def test_a_copy_of_a_query_is_no_impostor(pictures, tmp_path, kind, folder_key):
 
 def test_hashes_in_a_cache_change_nothing_and_save_the_reading(pictures, tmp_path, monkeypatch):
     full_shelf = on_shelf(make_shelf("abcdef", lambda i: noisy(pictures)[i // 2] if i % 2 else pictures[i // 2]))
-    plain, first = duplicates.joined(full_shelf), duplicates.joined(full_shelf, str(tmp_path))
+    plain, first = duplicates.join_duplicates(full_shelf), duplicates.join_duplicates(full_shelf, str(tmp_path))
     monkeypatch.setattr(duplicates, "Phash", None)
-    assert plain == first == duplicates.joined(full_shelf, str(tmp_path)) and plain.duplicates
+    assert plain == first == duplicates.join_duplicates(full_shelf, str(tmp_path)) and plain.duplicates
 
 
 def listing(folder, kind, count):

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from attacks import verify
-from attacks.experiment.artefact_list import differences
+from attacks.experiment.artefact_list import artefact_differences
 from tests.helpers.check_runs import BATTERY, SCORES, A, B, both_records
 from tests.helpers.check_runs import runs as runs
 from tests.helpers.check_runs import small as small
@@ -198,7 +198,7 @@ def test_an_edit_is_named_with_and_without_new_digests(runs, tmp_path, name):
     kind, edit, beginning = LIES[name]
     folder = shutil.copytree(runs(kind), tmp_path / "run")
     edit(folder)
-    assert [*differences(folder, *both_records(folder))]
+    assert [*artefact_differences(folder, *both_records(folder))]
     file_bytes(folder)
     verdict = verify(folder, 1)
     assert not [line for line in verdict.problems if "sha256" in line]

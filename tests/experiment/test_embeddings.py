@@ -12,7 +12,7 @@ from attacks.data.gallery import Pictures, gather, on_shelf
 from attacks.encoders.engine import Decision
 from attacks.evaluation.scores import embed
 from attacks.experiment.bench import Place, bench_of
-from attacks.experiment.embeddings import BLOCK, cache_of, embedded
+from attacks.experiment.embeddings import BLOCK, cache_of, embed_gallery
 from attacks.runtime.distributed import World
 from attacks.schema.validate import validate
 from attacks.study.assembly import build
@@ -64,17 +64,19 @@ def test_a_cache_hit_equals_a_miss_bit_for_bit_and_takes_no_pass(tmp_path, chunk
     plain = embed(all_pictures(GALLERY), net, CPU, min(chunk, BLOCK))
     net.counts()
     for expected in (11, 0, 0):
-        result = embedded(GALLERY, net, CPU, chunk, cache(tmp_path, net))
+        result = embed_gallery(GALLERY, net, CPU, chunk, cache(tmp_path, net))
         assert torch.equal(result.rows, plain) and not result.notes
-        assert sum(net.counts()) == result.passed == expected and result.cached == 11 - expected
+        assert sum(net.counts()) == result.passes == expected and result.cached == 11 - expected
 
 
 def test_only_one_of_several_processes_writes_the_cache(tmp_path):
     net = Net()
-    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).passed == 11
+    assert embed_gallery(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).passes == 11
     assert not list(tmp_path.iterdir())
-    embedded(GALLERY, net, CPU, 4, cache(tmp_path, net))
-    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).cached == 11  # but all processes read
+    embed_gallery(GALLERY, net, CPU, 4, cache(tmp_path, net))
+    assert (
+        embed_gallery(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).cached == 11
+    )  # but all processes read
 
 
 @pytest.mark.parametrize("rank", mostly_slow([1, 0], 2))
@@ -95,19 +97,19 @@ def test_only_the_first_process_of_a_run_writes_the_cache(monkeypatch, tmp_path,
 
 
 def test_without_a_cache_every_picture_is_embedded_and_no_file_is_written(tmp_path):
-    result = embedded(GALLERY, Net(), CPU, 4)
-    assert (result.passed, result.cached) == (11, 0)
+    result = embed_gallery(GALLERY, Net(), CPU, 4)
+    assert (result.passes, result.cached) == (11, 0)
     assert cache(None, Net()) is None
 
 
 def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_path):
     net, shelf_pictures = Net(), pictures(11).shelf()
     shared_cache = cache(tmp_path, net)
-    embedded(on_shelf(shelf_pictures), net, CPU, 4, shared_cache)
+    embed_gallery(on_shelf(shelf_pictures), net, CPU, 4, shared_cache)
     net.counts()
     queries = Pictures(("one", "new"), torch.cat([pictures(11).images[5:6], pictures(1, seed=3).images])).shelf()
     gallery = gather(queries, shelf_pictures)
-    result = embedded(gallery, net, CPU, 4, shared_cache)
+    result = embed_gallery(gallery, net, CPU, 4, shared_cache)
     assert net.counts() == [1] and result.cached == 11  # the new one alone
     reference = torch.cat([net(image[None]) for image in all_pictures(gallery)])
     torch.testing.assert_close(result.rows, reference)
@@ -124,29 +126,29 @@ OTHER = {
 
 @pytest.mark.parametrize("part", OTHER)
 def test_another_encoder_does_not_hit_the_cache(tmp_path, part):
-    embedded(GALLERY, Net(), CPU, 4, cache(tmp_path, Net()))
+    embed_gallery(GALLERY, Net(), CPU, 4, cache(tmp_path, Net()))
     changes = {"net": Net()} | OTHER[part]
-    result = embedded(GALLERY, changes["net"], CPU, 4, cache(tmp_path, **changes))
-    assert (result.passed, result.cached) == (11, 0) and not result.notes
+    result = embed_gallery(GALLERY, changes["net"], CPU, 4, cache(tmp_path, **changes))
+    assert (result.passes, result.cached) == (11, 0) and not result.notes
 
 
 def test_other_code_of_the_same_name_does_not_hit_the_cache(tmp_path):
-    embedded(GALLERY, Net(), CPU, 4, cache(tmp_path, Net()))
+    embed_gallery(GALLERY, Net(), CPU, 4, cache(tmp_path, Net()))
     net = Net()
     net.register_forward_hook(lambda module, images, answer: answer + 1e-3)  # no weight, and no setting
-    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net)).cached == 0
+    assert embed_gallery(GALLERY, net, CPU, 4, cache(tmp_path, net)).cached == 0
 
 
 def test_other_pictures_or_another_order_do_not_hit_the_cache(tmp_path):
     net = Net()
-    embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
+    embed_gallery(GALLERY, net, CPU, 20, cache(tmp_path, net))
     edited_pictures = pictures(11)
     edited_pictures.images[10, 0, 0, 0] = 1 - edited_pictures.images[10, 0, 0, 0]
     flipped_pictures = Pictures(pictures(11).names, pictures(11).images.flip(0))
     for other in (edited_pictures, flipped_pictures):
-        assert embedded(on_shelf(other.shelf()), net, CPU, 20, cache(tmp_path, net)).cached == 0
+        assert embed_gallery(on_shelf(other.shelf()), net, CPU, 20, cache(tmp_path, net)).cached == 0
     renamed_pictures = Pictures(tuple("abcdefghijk"), pictures(11).images)
-    assert embedded(on_shelf(renamed_pictures.shelf()), net, CPU, 20, cache(tmp_path, net)).cached == 11
+    assert embed_gallery(on_shelf(renamed_pictures.shelf()), net, CPU, 20, cache(tmp_path, net)).cached == 11
 
 
 def forge(path, tensor, **output):
@@ -180,15 +182,15 @@ HARM = {
 @pytest.mark.parametrize("harm", HARM)
 def test_an_invalid_cache_file_is_noted_and_rewritten(tmp_path, harm):
     net = Net()
-    first = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
+    first = embed_gallery(GALLERY, net, CPU, 20, cache(tmp_path, net))
     (path,) = tmp_path.iterdir()
     HARM[harm](path)
-    result = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
-    assert torch.equal(result.rows, first.rows) and result.passed == 11
+    result = embed_gallery(GALLERY, net, CPU, 20, cache(tmp_path, net))
+    assert torch.equal(result.rows, first.rows) and result.passes == 11
     (note,) = result.notes
     assert "\n" not in note and str(tmp_path) in note
     if harm != "a folder":
-        repeat = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
+        repeat = embed_gallery(GALLERY, net, CPU, 20, cache(tmp_path, net))
         assert repeat.cached == 11 and not repeat.notes
     assert not list(tmp_path.glob("*.tmp"))
 
@@ -196,8 +198,8 @@ def test_an_invalid_cache_file_is_noted_and_rewritten(tmp_path, harm):
 def test_a_folder_that_cannot_be_written_gives_a_note_and_no_error(tmp_path):
     net = Net()
     missing = dataclasses.replace(cache(tmp_path, net), folder=tmp_path / "gone")
-    result = embedded(GALLERY, net, CPU, 20, missing)
-    assert result.passed == 11 and "cannot be kept" in result.notes[0]
+    result = embed_gallery(GALLERY, net, CPU, 20, missing)
+    assert result.passes == 11 and "cannot be kept" in result.notes[0]
 
 
 def test_only_one_block_of_pictures_is_in_memory_at_a_time():
@@ -206,5 +208,5 @@ def test_only_one_block_of_pictures_is_in_memory_at_a_time():
     net = Net()
     batches = []
     net.register_forward_pre_hook(lambda module, images: batches.append((len(calls), len(images[0]))))
-    embedded(on_shelf(lazy), net, CPU, 8)
+    embed_gallery(on_shelf(lazy), net, CPU, 8)
     assert batches == [(8, 8), (16, 8), (24, 8), (30, 6)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attacks.encoders.engine import Decision
-from attacks.experiment.identity import identity, key_of, refuse_other, refuse_other_command, sources
+from attacks.experiment.identity import key_of, refuse_other, refuse_other_command, run_identity, sources
 from attacks.run import compose
 from attacks.runtime.distributed import World
 from attacks.study.assembly import build
@@ -21,7 +21,7 @@ BASE = ["data.count=2", "data.size=32"]
 def identity_of(*overrides, **parts):
     run = compose("smoke", [*BASE, *overrides])
     defaults = {"decision": Decision(), "world": World(), "versions": {"torch": "1"}} | parts
-    return identity(run, build(run), **defaults)
+    return run_identity(run, build(run), **defaults)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_another_surrogate_under_the_same_name_is_refused():
     for shift in (0.0, 1.0):
         with torch.no_grad():
             next(parts.optimiser.surrogate.parameters()).add_(shift)
-        digests.append(identity(run, parts, Decision(), World(), {}))
+        digests.append(run_identity(run, parts, Decision(), World(), {}))
     with pytest.raises(ValueError, match="another run: the surrogate's weights was"):
         refuse_other({"identity": digests[0]}, digests[1], Path("run"))
 

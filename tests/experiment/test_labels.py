@@ -13,9 +13,9 @@ from attacks.encoders.engine import Decision
 from attacks.experiment.bench import Place, bench_of
 from attacks.experiment.embeddings import cache_of
 from attacks.experiment.preparation import cache_folder
-from attacks.experiment.results import Facts, metrics
+from attacks.experiment.results import RunFigures, metrics
 from attacks.experiment.unit import joined_units
-from attacks.experiment.units import here, work
+from attacks.experiment.units import in_process, work
 from attacks.experiment.view_scores import view_scores, write_results
 from attacks.objectives.aim import Aim, Knowledge
 from attacks.objectives.embedding import Away
@@ -28,7 +28,7 @@ from attacks.schema.objective import InfoNCEConfig, MixedConfig
 from attacks.solvers.suite import members
 from attacks.study.assembly import build
 from attacks.study.data import targeted
-from attacks.study.objective import aim
+from attacks.study.objective import aim_of
 from tests.helpers.galleries import all_pictures
 from tests.schema.test_configs import composed
 from transforms import Compose
@@ -119,7 +119,7 @@ def test_every_search_objective_uses_the_identities(name):
     knowledge = Knowledge(torch.zeros(1, 3, 8, 8), GALLERY[:1], GALLERY, torch.tensor([0]), None, IDENTITY)
     losses = []
     for facts_variant in (knowledge, knowledge._replace(identity=None)):
-        objective, anchor = aim(NODES[name], facts_variant, Away(), Compose(), seed=0)  # no encoder is called
+        objective, anchor = aim_of(NODES[name], facts_variant, Away(), Compose(), seed=0)  # no encoder is called
         losses.append(float(objective(at(38.0).float(), anchor)))
     assert losses[0] > losses[1] + 0.1
 
@@ -235,7 +235,7 @@ def run_all(out, *overrides):
     (out / "kept").mkdir(parents=True)
     cache = cache_of(cache_folder(run), study.encoder, study.identity, study.queries.images[:1], Decision())
     bench = bench_of(study, study.encoder, Decision(), Place(out, checkpoint=Checkpoint(out / "kept"), cache=cache))
-    result = joined_units(work(bench, here(bench), (0, 1))[0], shared=False)
+    result = joined_units(work(bench, in_process(bench), (0, 1))[0], shared=False)
     scores = view_scores(bench, result)
     write_results(bench, result, scores)
     content = measure_run(bench, scores, result)
@@ -246,7 +246,7 @@ def run_all(out, *overrides):
 def measure_run(bench, scores, result):
     """The content of metrics.json without optional parts."""
     costs = bench.costs | result.costs
-    facts = Facts(costs, bench.cached, [], {}, [], 0, None)
+    facts = RunFigures(costs, bench.cached, [], {}, [], 0, None)
     return json.loads(json.dumps(metrics(bench, scores, result.budget, facts, {}, "smoke")[0]))
 
 

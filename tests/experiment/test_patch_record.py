@@ -18,7 +18,7 @@ from attacks.schema.validate import validate
 from attacks.study.assembly import price
 from attacks.study.patch import patch, patch_id
 from attacks.study.patch_record import facts
-from attacks.study.printer import laid
+from attacks.study.printer import lay_on_sheet
 from tests.helpers import report_pages
 from tests.helpers.runs import quiet
 from tests.schema.test_configs import composed
@@ -148,4 +148,4 @@ def test_errors_of_other_parts_name_their_keys():
     with pytest.raises(ValueError, match=r"^`penalty.weight` must be a positive number; got -1.0"):
         price(CHOICES["penalty"]["nps"](weight=-1.0))
     with pytest.raises(ValueError, match=r"^`printer.colour` is of what is printed"):
-        laid(Compose(), dataclasses.replace(PLAIN, colour="generic"), None)
+        lay_on_sheet(Compose(), dataclasses.replace(PLAIN, colour="generic"), None)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import attacks.experiment.sections.radii
-from attacks.experiment.cost import Spent
+from attacks.experiment.cost import Cost
 from attacks.experiment.sections.radii import RadiiSection
 from attacks.report.pairs import read_scores
 from attacks.runtime.tables import read_rows
@@ -109,7 +109,7 @@ def test_a_target_is_searched_with_the_runs_own_objective(tmp_path, monkeypatch)
 
 
 def test_of_the_passes_only_those_of_the_search_are_taken_as_recorded():
-    bench = SimpleNamespace(costs={"eot": Spent(forward=6, backward=4)}, study=SimpleNamespace(queries=range(2)))
+    bench = SimpleNamespace(costs={"eot": Cost(forward=6, backward=4)}, study=SimpleNamespace(queries=range(2)))
     forgery = {"passes": {"search": 7, "attack": 90, "runs": 1.0}}
     facts = RadiiSection(2, 0.1).recorded_facts(bench, forgery)
     assert facts == {"passes": {"search": 7, "attack": 5, "runs": 12 / 5}}

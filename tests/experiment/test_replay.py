@@ -15,7 +15,7 @@ from attacks.eot.estimator import EOT
 from attacks.eot.faults import NotFinite, fault
 from attacks.eot.faults.trace import first_fault
 from attacks.experiment.job import job
-from attacks.experiment.replay import Named, of_fault, of_run
+from attacks.experiment.replay import ViewAddress, of_fault, of_run
 from attacks.schema import validate as schema
 from attacks.study.assembly import build
 from tests.helpers.faulty import Turn
@@ -78,7 +78,7 @@ def test_a_replayed_view_equals_the_view_of_the_attack(finished):
     for step, view, picture in ((0, 0, 0), (1, 3, 1)):
         u = coordinates[(picture if kind == "batches" else 0) * 2 + step]
         u = u[picture, view] if kind == "shared" else u[view]
-        replay = of_run(out, Named(step, view, picture))
+        replay = of_run(out, ViewAddress(step, view, picture))
         pipeline = build(run_of()).transforms
         assert replay.values == pipeline.describe(u[None])[0]
         assert first_fault(replay.lines) is None

@@ -26,7 +26,7 @@ def reference(shared_runs):
 @pytest.fixture
 def half(shared_runs):
     """The same run, stopped in its second batch, after the first was written."""
-    real = attacks.experiment.units.attacked
+    real = attacks.experiment.units.attack_unit
 
     def attack_unit(bench, unit):
         if unit.number == 1:
@@ -51,7 +51,7 @@ def stopped_run(half, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_was_stopped_ends_with_the_same_bytes(reference, stopped_run, monkeypatch):
-    unit_numbers, real = [], attacks.experiment.units.attacked
+    unit_numbers, real = [], attacks.experiment.units.attack_unit
     monkeypatch.setattr(
         attacks.experiment.units, "attacked", lambda b, unit: (unit_numbers.append(unit.number), real(b, unit))[1]
     )
@@ -112,7 +112,7 @@ def test_a_run_that_cannot_be_resumed_gives_a_one_line_error(harm, overrides, st
 @pytest.mark.slow
 def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, capsys):
     """A picture is added to the folder before resuming: half of the table would be of another gallery."""
-    pictures, out, real = tmp_path / "pictures", tmp_path / "run", attacks.experiment.units.attacked
+    pictures, out, real = tmp_path / "pictures", tmp_path / "run", attacks.experiment.units.attack_unit
     pictures.mkdir()
     for at, name in enumerate("abc"):
         pixels = torch.randint(256, (64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(at))

@@ -11,8 +11,8 @@ import attacks.experiment.units
 from attacks.data.images import save_image
 from attacks.encoders.engine import Choice, Decision, tuner
 from attacks.experiment.bench import Place, bench_of
-from attacks.experiment.preparation import prepare
-from attacks.experiment.tuning import earlier
+from attacks.experiment.preparation import prepare_run
+from attacks.experiment.tuning import read_decision
 from attacks.run import compose
 from attacks.runtime.distributed import ALONE
 from attacks.verification.judgement import Slack
@@ -89,7 +89,7 @@ def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, ca
 def test_refuses_a_manifest_without_a_decision(tmp_path, content):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(ValueError, match="engine"):
-        earlier(str(tmp_path))
+        read_decision(str(tmp_path))
 
 
 LOWER = Decision("channels_last", "bfloat16", fold=True, chunk=5)
@@ -124,7 +124,7 @@ def test_judged_numbers_do_not_depend_on_the_precision_of_the_attack(tmp_path):
     ]
     run = compose("evaluate", words_of_run)
     assert {run.engine.name, run.engine.precision} == {"auto"}
-    study = prepare(run, ALONE, "evaluate", []).study
+    study = prepare_run(run, ALONE, "evaluate", []).study
     images = study.queries.images
     noisy = (images + 0.03 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
 
@@ -144,7 +144,7 @@ def test_judged_numbers_do_not_depend_on_the_precision_of_the_attack(tmp_path):
 def test_tf32_is_refused_on_a_cpu():
     run = compose("evaluate", [*TINY[1:], "engine.precision=tf32"])
     with pytest.raises(ValueError, match=r"`engine.precision` must not be tf32 on cpu"):
-        prepare(run, ALONE, "evaluate", [])
+        prepare_run(run, ALONE, "evaluate", [])
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from attacks import verify
 from attacks.commands import main
 from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
-from attacks.experiment.artefact_list import differences
+from attacks.experiment.artefact_list import artefact_differences
 from attacks.experiment.directory import misfit
 from attacks.verification import judgement
 from attacks.verification.agreement import CheckerError, row_differences, value_differences
@@ -172,11 +172,11 @@ def test_no_damage_is_silent(runs, tmp_path):
                 content, record = (
                     json.loads((folder / f"{stem}.json").read_bytes()) for stem in ("metrics", "manifest")
                 )
-                assert [*differences(folder, record, content)], (path, len(damage))
+                assert [*artefact_differences(folder, record, content)], (path, len(damage))
             except ValueError:  # no JSON, which `verify` names too
                 assert not verify(folder).passed
         path.write_bytes(original)
-    assert count >= 300 and not [*differences(folder, *both_records(folder))]
+    assert count >= 300 and not [*artefact_differences(folder, *both_records(folder))]
 
 
 @pytest.mark.nightly

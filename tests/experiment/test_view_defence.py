@@ -17,7 +17,7 @@ from attacks.encoders.description import description_rows, identity
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployment
 from attacks.evaluation.judge import CellScores
-from attacks.experiment.job import job, show
+from attacks.experiment.job import job, show_part
 from attacks.run import compose
 from attacks.study.assembly import build
 from transforms import Compose, Downscale
@@ -164,7 +164,7 @@ def test_a_run_states_its_defence_and_passes_verify(tmp_path, capsys):
     assert "passed through the defence PixelCrop(margin=11) and resized" in page
     verdict = verify(tmp_path / "run", 1)
     assert verdict.passed and not verdict.notes, verdict
-    show(run)
+    show_part(run)
     output = capsys.readouterr().out
     assert "\n  defence    PixelCrop(margin=11) before one_of of the views\n" in output
     assert output.count("defence") == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.per_image import MEANS, SHARES
-from attacks.experiment.chance import levels
+from attacks.experiment.chance import chance_levels
 from attacks.gate.decide import decide, decided_row, weaknesses
 from attacks.gate.policy import Policy, Requirement
 from tests.helpers import report_pages
@@ -173,7 +173,7 @@ def chance(size, goal=None):
     queries = SimpleNamespace(clusters=["a"])
     gallery = gallery_of([i // 2 for i in range(size)])
     parts = SimpleNamespace(gallery=gallery, truth=torch.tensor([0]), goal=goal, queries=queries)
-    values = levels(parts, 3, 64, torch.linspace(-0.2, 0.5, 50), [0.01])
+    values = chance_levels(parts, 3, 64, torch.linspace(-0.2, 0.5, 50), [0.01])
     return {name: level._asdict() for name, level in values.items()}
 
 

@@ -9,7 +9,7 @@ from attacks.data.gallery import tiles
 from attacks.objectives.aim import Knowledge
 from attacks.schema import groups
 from attacks.schema.objective import AwayConfig, InfoNCEConfig, LayersConfig, MixedConfig, TowardConfig, TripletConfig
-from attacks.study.objective import aim, shown_sign, wants_gallery, watched
+from attacks.study.objective import aim_of, shown_sign, wants_gallery, watching_layers
 from attacks.study.pipeline import pipeline
 from transforms import Affine, Compose
 from transforms.compose import seen
@@ -49,8 +49,8 @@ def setting():
 def test_the_attack_lowers_its_loss_on_unseen_views(name, setting):
     plain, data = setting
     node, perturbation, views = NODES[name], Linf(8 / 255), bank(VIEWS, 16, seed=3, purpose="test")
-    with watched(plain, node) as encoder:
-        objective, anchor = aim(node, data, encoder, VIEWS, seed=0)
+    with watching_layers(plain, node) as encoder:
+        objective, anchor = aim_of(node, data, encoder, VIEWS, seed=0)
         parts = {"encoder": encoder, "objective": objective, "perturbation": perturbation, "optimiser": PGD()}
         best = solve(data.images, anchor, **parts, eot=EOT(VIEWS, views=2), steps=16)
         attacked_images = seen(perturbation.scene(data.images, best.delta))
@@ -66,7 +66,7 @@ def test_away_toward_and_triplet_are_the_plain_cosines(setting):
     features = torch.randn(2, data.embeddings.shape[1], generator=torch.Generator().manual_seed(0))
     away, toward = (F.cosine_similarity(features, x, dim=1) for x in (data.embeddings, data.gallery[data.goal]))
     for name, expected in {"away": away, "toward": -toward, "triplet": away - toward}.items():
-        objective, anchor = aim(NODES[name], data, encoder, VIEWS, seed=0)
+        objective, anchor = aim_of(NODES[name], data, encoder, VIEWS, seed=0)
         torch.testing.assert_close(objective(features, anchor), expected)
 
 
@@ -75,15 +75,15 @@ def test_each_weight_belongs_to_its_layer(setting):
     result = {}
     for name, weights in (("both", []), ("first", [1, 0]), ("second", [0, 1])):
         node = LayersConfig(layers=["stages.2", "stages.8:mean"], weights=weights)
-        with watched(plain, node) as encoder:
-            objective, anchor = aim(node, data, encoder, VIEWS, seed=0)
+        with watching_layers(plain, node) as encoder:
+            objective, anchor = aim_of(node, data, encoder, VIEWS, seed=0)
             result[name] = objective(encoder(data.images.flip(0)), anchor)
     torch.testing.assert_close(result["both"], (result["first"] + result["second"]) / 2)
 
 
 def test_infonce_with_a_target_is_the_cross_entropy_of_the_gallery(setting):
     encoder, data = setting
-    objective, anchor = aim(NODES["infonce toward"], data, encoder, VIEWS, seed=0)
+    objective, anchor = aim_of(NODES["infonce toward"], data, encoder, VIEWS, seed=0)
     cosines = torch.nn.functional.normalize(data.gallery, dim=1)
     logits = torch.nn.functional.normalize(encoder(data.images), dim=1) @ cosines.T / 0.07
     expected = torch.nn.functional.cross_entropy(logits, data.goal, reduction="none")
@@ -110,7 +110,7 @@ def test_objectives_with_a_gallery_and_objectives_shown_with_reversed_sign():
 def test_an_invalid_objective_is_refused_by_name(node, message, setting):
     encoder, data = setting
     with pytest.raises(ValueError, match=message):
-        aim(node, data, encoder, VIEWS, seed=0)
+        aim_of(node, data, encoder, VIEWS, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_an_invalid_objective_is_refused_by_name(node, message, setting):
 def test_invalid_layers_are_refused_by_name(layers, weights, message, setting):
     with (
         pytest.raises(ValueError, match=message),
-        watched(setting[0], LayersConfig(layers=layers, weights=weights)),
+        watching_layers(setting[0], LayersConfig(layers=layers, weights=weights)),
     ):
         pass
 
@@ -138,7 +138,7 @@ def test_views_of_a_camera_give_an_anchor(setting):
     encoder, data = setting
     node = AwayConfig(anchor="views")
     camera = pipeline(groups.ViewsConfig(name="c", stages={"affine": {"degrees": [-5, 5]}}))
-    _, anchor = aim(node, data, encoder, camera, seed=0)
+    _, anchor = aim_of(node, data, encoder, camera, seed=0)
     # A mean direction of views lies near the picture's own embedding, and is not it.
     cosine = F.cosine_similarity(anchor, data.embeddings, dim=1)
     assert ((cosine > 0.8) & (cosine < 0.9999)).all()

@@ -29,7 +29,7 @@ from attacks.physical.score import make_judge, predict, score_views, with_poses
 from attacks.physical.views import PlacementRecord, Rerun, photo_view, scene_view
 from attacks.run import compose
 from attacks.study.assembly import build
-from attacks.study.printer import reprinted
+from attacks.study.printer import reprint
 from tests.helpers.photographs import map_points, stored_scores
 from tests.helpers.recomputation import share
 from transforms import Affine, Compose, Perspective
@@ -286,10 +286,10 @@ def test_only_the_colours_of_the_printer_are_replaced():
     table = nodes(2).T.reshape(3, 2, 2, 2).float()
     camera = Affine(degrees=5)
     for original in ([ColourMap(table, "other")], [Inks()], []):
-        change = reprinted(Compose([OnLayers([*original, Perspective(0.1)]), camera]), table)
+        change = reprint(Compose([OnLayers([*original, Perspective(0.1)]), camera]), table)
         sheet, second = change.stages
         assert [type(stage) for stage in sheet.stages] == [ColourMap, Perspective] and second is camera
-    sheet, second = reprinted(Compose([camera]), table).stages
+    sheet, second = reprint(Compose([camera]), table).stages
     assert [stage.name for stage in sheet.stages] == ["measured"] and second is camera
 
 

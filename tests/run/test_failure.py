@@ -8,7 +8,7 @@ import torch
 from attacks.commands import main
 from attacks.evaluation.rare import splitting
 from attacks.evaluation.rare.failure import margin_score
-from attacks.experiment.reopened import reopened
+from attacks.experiment.reopened import reopen
 from attacks.experiment.view_scores import read_scores
 from attacks.runtime.tables import read_rows
 from tests.helpers.page import Page
@@ -34,10 +34,10 @@ def finished(shared_runs):
 @pytest.mark.nightly
 @pytest.mark.parametrize("arm", ["clean", "eot"])
 def test_the_sign_of_the_score_is_the_judges_verdict(finished, arm):
-    bench, success = reopened(finished), read_scores(finished).success["same"][arm]
+    bench, success = reopen(finished), read_scores(finished).success["same"][arm]
     bank = bench.banks["same"]
     for row in range(len(bench.study.queries)):
-        score = margin_score(bench.judge, bench.exhibits.shown(arm, [row]), row, bank.transforms, arm)
+        score = margin_score(bench.judge, bench.exhibits.displayed(arm, [row]), row, bank.transforms, arm)
         failed = torch.from_numpy(score(bank.u.double().numpy()) <= 0)
         assert torch.equal(failed, success[row] if arm == "clean" else ~success[row])
     assert 0 < success.double().mean() < 1
@@ -51,12 +51,12 @@ def test_the_command_gives_the_rows_of_the_run_and_they_agree_with_plain_views(f
     rows = read_rows(out / "failure.csv")
     assert rows == [row for row in read_rows(finished / "failure.csv") if row["arm"] == "clean"]
     assert len(rows) == 2 and len(lines) == 3 and (out / "failure.png").stat().st_size > 1000
-    bench = reopened(finished)
+    bench = reopen(finished)
     views = bench.banks["same"].transforms
     for line, row in zip(lines, rows, strict=False):
         assert line.startswith(f"{row['picture']} clean: ")
         number = bench.study.queries.names.index(row["picture"])
-        score = margin_score(bench.judge, bench.exhibits.shown("clean", [number]), number, views, "clean")
+        score = margin_score(bench.judge, bench.exhibits.displayed("clean", [number]), number, views, "clean")
         plain = float((score(np.random.default_rng(5).random((3000, views.dims))) <= 0).mean())
         spread = 4 * np.sqrt(max(plain, 1e-3) / 3000)
         assert float(row["low"]) - spread <= plain <= float(row["high"]) + spread

@@ -8,7 +8,7 @@ from attacks.data.gallery import on_shelf, tiles
 from attacks.evaluation import layer_drift, mean_embedding
 from attacks.evaluation.explain.gradients import CountedEncoder, reach
 from attacks.evaluation.scores import embed
-from attacks.experiment.embeddings import Cache, embedded
+from attacks.experiment.embeddings import Cache, embed_gallery
 from attacks.objectives import Paired
 from attacks.solvers import Adversary
 from tests.helpers.faulty import net, pictures, run_attack
@@ -84,6 +84,6 @@ def test_gallery_embedded_in_smaller_passes_is_not_cached(tmp_path):
     for encoder in (small, large):
         encoder.net = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten())
     cache = Cache(tmp_path, "0", 192)
-    result = embedded(gallery, small, CPU, 5, cache)
-    assert torch.allclose(result.rows, embedded(gallery, large, CPU, 5).rows, atol=1e-6)
+    result = embed_gallery(gallery, small, CPU, 5, cache)
+    assert torch.allclose(result.rows, embed_gallery(gallery, large, CPU, 5).rows, atol=1e-6)
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from attacks import Away, bank, load_encoder
 from attacks.data.images import load_image
 from attacks.evaluation.scores import evaluate
 from attacks.experiment.bench import Bench
-from attacks.experiment.cost import Counted
+from attacks.experiment.cost import CountedCalls
 from attacks.experiment.results import table
 from attacks.experiment.unit import STARTS, worst_cosine
 from attacks.report.words import interval_text, numbers
@@ -40,7 +40,7 @@ def test_processes_share_the_passes_and_give_the_result_of_one_process(case, siz
     images, embeddings, net, views, scores = case
 
     def work(world):
-        counter = Counted(net)
+        counter = CountedCalls(net)
         arguments = {"losses": scores.cosine, "refine_steps": steps, "keep": 4, "chunk": 5, "world": world}
         return uphill(images, embeddings, encoder=counter, objective=Away(), views=views, **arguments), counter
 
@@ -68,7 +68,7 @@ def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(case, goal
     study = SimpleNamespace(goal=goal, encoder=plain, evaluate=SimpleNamespace(refine=3))
     blank = dict.fromkeys(("module", "encoder", "exact", "judge", "layers", "exhibits"))
     place = SimpleNamespace(world=ALONE)
-    bench = Bench(study, place, counted=Counted(net), banks={"same": views}, chunk=8, **blank)
+    bench = Bench(study, place, counted=CountedCalls(net), banks={"same": views}, chunk=8, **blank)
     assert bench.refine_steps == steps
     rough = scores.cosine.amax(1)
     if goal is not None:  # the worst view of a targeted attack is the one least similar to the target
@@ -76,7 +76,7 @@ def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(case, goal
         scores = scores._replace(goal_cosine=like)
         rough = torch.stack([row[int(mine.argmin())] for row, mine in zip(scores.cosine, like, strict=True)])
     result = worst_cosine(bench, images, embeddings, scores)
-    assert bench.counted.forward == (3 * STARTS * (steps + 1) if steps else 0)
+    assert bench.counter.forward == (3 * STARTS * (steps + 1) if steps else 0)
     assert torch.equal(result, rough) if not steps else (result >= rough).all() and (result > rough).any()
 
 

@@ -11,7 +11,7 @@ from attacks import APGD, EOT, L2, PGD, Away, Ensemble, Linf, Patch, Wiener, att
 from attacks.data.gallery import tiles
 from attacks.eot.problem import Options, Problem
 from attacks.evaluation.scores import Right, evaluate
-from attacks.experiment.arms import averaged
+from attacks.experiment.arms import mean_figures
 from attacks.objectives import Members
 from attacks.objectives.penalties import TotalVariation
 from attacks.perturbations import Masked
@@ -168,12 +168,12 @@ def test_the_figures_of_a_step_are_on_the_host():
     images = tiles(64).images[:2].clone()
     with torch.no_grad():
         anchor = load_encoder()(images).clone()
-    expected = [averaged(step.estimate) for step, _ in watch_waits(images, anchor, load_encoder(), False, None)]
+    expected = [mean_figures(step.estimate) for step, _ in watch_waits(images, anchor, load_encoder(), False, None)]
     with Waits() as mode:
         steps = watch_waits(Pretended(images), Pretended(anchor), on_device(load_encoder()), False, None)
         for (step, _), figures in zip(steps, expected, strict=True):
             mode.counts.clear()
-            assert averaged(step.estimate) == pytest.approx(figures, abs=1e-5)
+            assert mean_figures(step.estimate) == pytest.approx(figures, abs=1e-5)
             assert int(step.active.sum()) == 2
             assert not mode.counts, mode.counts
 

@@ -32,8 +32,8 @@ class DeploymentSection(Section):
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         study, pictures = bench.study, pictures_of(bench, sample)
         defence = view_defence(study.transforms)
-        made = deployment.deployment(pictures, sample, bench.judge, self.size, self.ratios, defence, study.seed)
-        return SectionResult(made.rows, {"missing": list(made.missing)}, made.example)
+        result = deployment.deployment(pictures, sample, bench.judge, self.size, self.ratios, defence, study.seed)
+        return SectionResult(result.rows, {"missing": list(result.missing)}, result.example)
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return deployment.deployment_summary(rows) | {"size": list(self.size)}

@@ -36,7 +36,7 @@ class DetectionSection(Section):
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         pipeline, judge, rows = bench.study.pipeline, bench.judge, sample.rows.tolist()
         assert pipeline is not None
-        encoder = bench.counted if bench.world.first else bench.counted.encoder  # every process computes it
+        encoder = bench.counter if bench.world.first else bench.counter.encoder  # every process computes it
 
         def encode(pictures: Tensor) -> Tensor:
             features = Bank(Compose([]), pictures.new_zeros(1, 0)).features(pictures, encoder, bench.chunk)[:, 0]

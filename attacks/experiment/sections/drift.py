@@ -8,7 +8,7 @@ from attacks.evaluation import drift
 from attacks.evaluation.clusters import Row, Sample
 from attacks.experiment.bench import Bench
 from attacks.experiment.cost import Meter
-from attacks.experiment.sections.section import Section, SectionResult, everything
+from attacks.experiment.sections.section import Section, SectionResult, all_pictures
 from attacks.experiment.unit import drift_of
 
 
@@ -29,7 +29,7 @@ class DriftSection(Section):
 
     def sample(self, bench: Bench) -> Sample:
         """All pictures."""
-        return everything(bench)
+        return all_pictures(bench)
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         return result_of(drift_of(bench, sample.rows.tolist()), sample)
@@ -38,7 +38,7 @@ class DriftSection(Section):
         return {"views": self.views, **drift.drift_summary([row for row in rows if row["picture"] in self.judged])}
 
 
-def result_of(measured: drift.Drift, sample: Sample) -> SectionResult:
+def result_of(drifts: drift.Drift, sample: Sample) -> SectionResult:
     """The rows of a drift that was measured on a sample."""
-    cost = {"forward": measured.forward, "seconds": measured.seconds}
-    return SectionResult(measured.rows(sample), {"cost": cost})
+    cost = {"forward": drifts.forward, "seconds": drifts.seconds}
+    return SectionResult(drifts.rows(sample), {"cost": cost})

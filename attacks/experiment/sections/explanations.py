@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.evaluation.clusters import Row, Sample
 from attacks.evaluation.explain.explanation import explain, explanation_summary
-from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.cost import Meter
 from attacks.experiment.sections.section import Section, SectionResult, pictures_of
 
@@ -32,10 +32,10 @@ class ExplanationsSection(Section):
         anchors: Tensor = judge.own if judge.goal is None else judge.gallery[judge.goal.to(judge.gallery.device)]
         anchors = anchors[sample.rows.to(anchors.device)]
         clean = pictures.pop("clean")
-        made = explain(bench.study.encoder, clean, pictures, anchors, bench.banks[SAME], chunk=bench.chunk)
-        cost = {"forward": made.forward, "backward": made.backward, "seconds": made.seconds}
+        result = explain(bench.study.encoder, clean, pictures, anchors, bench.banks[MAIN], chunk=bench.chunk)
+        cost = {"forward": result.forward, "backward": result.backward, "seconds": result.seconds}
         return SectionResult(
-            made.rows(sample), {"layer": made.layer, "missing": list(made.missing), "cost": cost}, made
+            result.rows(sample), {"layer": result.layer, "missing": list(result.missing), "cost": cost}, result
         )
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from attacks.evaluation.clusters import Row, Sample
 from attacks.evaluation.rare.failure import ARMS, Arm, PictureFailure, failure_summary, margin_score
 from attacks.evaluation.rare.splitting import rare
-from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.cost import Meter
 from attacks.experiment.sections.section import Section, SectionResult
 from attacks.report.view_sheet import draw_failures
@@ -34,8 +34,8 @@ class FailureSection(Section):
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         numbers, seed = sample.rows.tolist(), bench.study.seed
-        made = [failure_of(bench, row, arm, self.particles, seed) for arm in ARMS for row in numbers]
-        return SectionResult([failure.row() for failure in made], {}, made)
+        results = [failure_of(bench, row, arm, self.particles, seed) for arm in ARMS for row in numbers]
+        return SectionResult([failure.row() for failure in results], {}, results)
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return failure_summary(rows) | {"particles": self.particles}
@@ -47,13 +47,13 @@ class FailureSection(Section):
 @torch.no_grad()
 def failure_of(bench: Bench, row: int, arm: Arm, particles: int, seed: int) -> PictureFailure:
     """The failure probability of the picture with that number."""
-    queries, bank = bench.study.queries, bench.banks[SAME]
-    views, shown = bank.transforms, bench.exhibits.shown(arm, [row])
+    queries, bank = bench.study.queries, bench.banks[MAIN]
+    views, pictures = bank.transforms, bench.exhibits.displayed(arm, [row])
     name, cluster = queries.names[row], queries.clusters[row]
-    score = margin_score(bench.judge, shown, row, views, arm)
+    score = margin_score(bench.judge, pictures, row, views, arm)
     estimate = rare(score, views.dims, particles, stream(seed, "failure", arm, name))
     point = torch.from_numpy(np.ascontiguousarray(estimate.worst[:1])).to(bank.u)
     values = dict(zip(views.names, views.values(point)[0].tolist(), strict=True))
-    view = unchecked(views)(shown, point)[0].cpu()
+    view = unchecked(views)(pictures, point)[0].cpu()
     figures = (estimate.p, estimate.low, estimate.high, estimate.worth, estimate.passes, estimate.method)
     return PictureFailure(name, cluster, arm, *figures, values, view)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from attacks.evaluation import ablation
 from attacks.evaluation.clusters import Row, Sample
 from attacks.experiment.arms import optimise
-from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.cost import Meter
 from attacks.experiment.sections.section import Section, SectionResult, sample_of
 from attacks.experiment.unit import attempt_of
@@ -34,22 +34,22 @@ class LeftOutSection(Section):
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
         study, numbers = bench.study, count()
-        judged = study.only(sample.rows.tolist())
+        judged_study = study.only(sample.rows.tolist())
         fit = sample_of(bench, study.queries.attacked, self.pictures).rows.tolist()
         silent = replace(bench, place=replace(bench.place, follow=None))
 
         def attack(transforms: Compose) -> Shown:
             checkpoint = bench.checkpoint.under(f"left_out.{next(numbers)}")
-            some = replace(study.only(fit), transforms=transforms)
-            attempt = attempt_of(silent, some, fit, stream(study.seed, "left out"))
-            (best, _), spent = checkpoint.once(
+            fit_study = replace(study.only(fit), transforms=transforms)
+            attempt = attempt_of(silent, fit_study, fit, stream(study.seed, "left out"))
+            (best, _), cost = checkpoint.once(
                 "eot", lambda: (optimise("eot", attempt, meter, checkpoint), meter.peek())
             )
-            meter.begin(spent)
-            saved = some.perturbation.quantise(best.delta, attempt.known.images)
-            return judged.perturbation.evaluated(judged.queries.images.to(study.device), saved)
+            meter.begin(cost)
+            delta = fit_study.perturbation.quantise(best.delta, attempt.knowledge.images)
+            return judged_study.perturbation.evaluated(judged_study.queries.images.to(study.device), delta)
 
-        views = len(bench.banks[SAME].u)
+        views = len(bench.banks[MAIN].u)
         return SectionResult(
             ablation.left_out(attack, study.transforms, sample, bench.judge, views=views, seed=study.seed)
         )

@@ -14,9 +14,9 @@ from attacks.evaluation.clusters import Row, Sample
 from attacks.evaluation.judge import score_cells
 from attacks.evaluation.radii import radii_summary
 from attacks.experiment.arms import ArmState, question
-from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.cost import Meter
-from attacks.experiment.sections.section import Section, SectionResult, everything
+from attacks.experiment.sections.section import Section, SectionResult, all_pictures
 from attacks.experiment.unit import attempt_of
 from attacks.objectives.retrieval import Retrieval
 from attacks.runtime.progress import Progress
@@ -44,7 +44,7 @@ class RadiiSection(Section):
 
     def sample(self, bench: Bench) -> Sample:
         """All pictures."""
-        return everything(bench)
+        return all_pictures(bench)
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
         study, rows = bench.study, sample.rows.tolist()
@@ -52,7 +52,7 @@ class RadiiSection(Section):
         files = {"radius": study.perturbation.written(images, state.delta)}
         with bench.exhibits.writing(rows, files, {}) as exhibits:
             pictures = exhibits.pictures("radius", rows)
-        scores = score_cells(bench.judge, pictures, sample.rows, bench.banks[SAME])
+        scores = score_cells(bench.judge, pictures, sample.rows, bench.banks[MAIN])
         success, views = scores.success.double().mean(1).tolist(), scores.success.shape[1]
         columns = (sample.names, sample.clusters, state.smallest.tolist(), state.share.tolist(), success)
         table: list[dict[str, object]] = [
@@ -79,8 +79,8 @@ class RadiiSection(Section):
 
 def _attack_passes(bench: Bench) -> int:
     """The passes of each picture in the attack at the largest radius."""
-    spent = bench.costs["eot"]
-    return (spent.forward + spent.backward) // len(bench.study.queries)
+    cost = bench.costs["eot"]
+    return (cost.forward + cost.backward) // len(bench.study.queries)
 
 
 def _passes(bench: Bench, search: int) -> dict[str, float]:
@@ -93,35 +93,38 @@ def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tup
     """The state of the search at its end, and the clean pictures."""
     study, encoder = bench.study, bench.encoder
     attempt = attempt_of(bench, study, rows, study.seed)
-    known = attempt.known
+    knowledge = attempt.knowledge
     problem, options = question("radius", attempt)
-    if known.goal is None and bench.judge.signature is None and not isinstance(study.objective, LayersConfig):
+    if knowledge.goal is None and bench.judge.signature is None and not isinstance(study.objective, LayersConfig):
         # What breaks a picture is another that is nearer: no other objective finds the smallest radius.
-        margin = Retrieval(known.gallery, identity=known.identity)
-        problem = replace(problem, objective=margin, anchor=known.truth)
+        margin = Retrieval(knowledge.gallery, identity=knowledge.identity)
+        problem = replace(problem, objective=margin, anchor=knowledge.truth)
     count = views_of(passes) if study.transforms.dims else 1
     views = bank(study.transforms, count, seed=study.seed, purpose="radius")
-    views = views._replace(u=views.u.to(known.images))
-    numbers = known.truth.new_tensor(rows)
+    views = views._replace(u=views.u.to(knowledge.images))
+    numbers = knowledge.truth.new_tensor(rows)
 
     def success(delta: Tensor) -> Tensor:
-        shown = study.perturbation.evaluated(known.images, delta)
-        return score_cells(bench.judge, shown, numbers, views).success.double().mean(1).to(delta.device)
+        pictures = study.perturbation.evaluated(knowledge.images, delta)
+        return score_cells(bench.judge, pictures, numbers, views).success.double().mean(1).to(delta.device)
 
-    first = bench.exhibits.pictures("eot", rows) - known.images
+    first = bench.exhibits.pictures("eot", rows) - knowledge.images
     trial = RadiusTrial(success, len(views.u))
     state: RadiusState | None = None
-    total, shown = 1 + trial_plan(options, trial, passes)[1], bench.world.first
-    with bench.checkpoint.under("radii").task("search") as task, Progress("radii", total, visible=shown) as progress:
+    total, is_first = 1 + trial_plan(options, trial, passes)[1], bench.world.first
+    with (
+        bench.checkpoint.under("radii").task("search") as task,
+        Progress("radii", total, visible=is_first) as progress,
+    ):
         engine_reset(encoder)
         if task.state is not None:
-            state, engine, _, _, earlier = task.state
+            state, engine, _, _, offset = task.state
             engine_restore(encoder, engine)
-            meter.begin(earlier)
+            meter.begin(offset)
             progress.skip(state.trials)
         for latest in smallest_radius(problem, options, trial, first, passes=passes, state=state):
             state = latest
             progress.step(broken=int(state.broken.sum()))
             task.update(partial(ArmState, state, engine_state(encoder), None, (), meter.peek()))
     assert state is not None  # the first trial is always made
-    return state, known.images
+    return state, knowledge.images

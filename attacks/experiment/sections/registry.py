@@ -12,7 +12,7 @@ from attacks.evaluation.deployment import deployed_size
 from attacks.evaluation.drift import VIEWS
 from attacks.evaluation.response import slice_axes
 from attacks.experiment.bench import Bench
-from attacks.experiment.cost import Meter, Spent
+from attacks.experiment.cost import Cost, Meter
 from attacks.experiment.sections.deployment import DeploymentSection
 from attacks.experiment.sections.detection import DetectionSection
 from attacks.experiment.sections.drift import DriftSection
@@ -31,9 +31,9 @@ def sections_of(study: Study) -> dict[str, Section | None]:
     configured."""
     config, queries = study.evaluate, study.queries
     plan, size = plan_of(study), (queries.images.shape[2], queries.images.shape[3])
-    judged = frozenset(queries.names[row] for row in queries.judged)
+    names = frozenset(queries.names[row] for row in queries.judged)
     return {
-        "drift": DriftSection(len(queries), judged, min(VIEWS, config.views)) if config.layers else None,
+        "drift": DriftSection(len(queries), names, min(VIEWS, config.views)) if config.layers else None,
         "radii": RadiiSection(len(queries), study.perturbation.eps) if study.attack.name == "radius" else None,
         "response": None if plan is None else ResponseSection(config.map_pictures, plan),
         "left_out": LeftOutSection(config.left_out, study.views.steps, (*varying(study.transforms),))
@@ -74,7 +74,7 @@ class Sections:
 
     sections: Mapping[str, Section | None]
     results: Mapping[str, SectionResult]
-    costs: dict[str, Spent] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def content(self, name: str) -> dict[str, Any] | None:
@@ -90,30 +90,32 @@ class Sections:
                 section.draw(out / section.figure, result.drawing)
 
 
-def measured(bench: Bench, results: Mapping[str, SectionResult]) -> Sections:
+def measure_sections(bench: Bench, results: Mapping[str, SectionResult]) -> Sections:
     """All configured sections; every process of the world takes part. `results`: those that are made already."""
-    sections, made = sections_of(bench.study), dict(results)
-    costs: dict[str, Spent] = {}
+    sections, finished_results = sections_of(bench.study), dict(results)
+    costs: dict[str, Cost] = {}
     failed: dict[str, str] = {}
     meter = bench.meter()
     for name, section in sections.items():
-        if section is None or name in made:
+        if section is None or name in finished_results:
             continue
         try:
             with memory_told():
-                made[name], costs[name] = bench.checkpoint.once(name, partial(_priced, section, bench, meter))
+                finished_results[name], costs[name] = bench.checkpoint.once(
+                    name, partial(_rows_and_cost, section, bench, meter)
+                )
         except (*FAULTS, ValueError) as error:  # the tables of the arms do not need it
             if bench.world.size > 1:  # each process may have another error
                 raise
             keep_fault(bench, error, name)
             failed[name] = str(error)
         meter.read()
-    return Sections(sections, made, costs, failed)
+    return Sections(sections, finished_results, costs, failed)
 
 
-def _priced(section: Section, bench: Bench, meter: Meter) -> tuple[SectionResult, Spent]:
+def _rows_and_cost(section: Section, bench: Bench, meter: Meter) -> tuple[SectionResult, Cost]:
     result = section.rows(bench, section.sample(bench), meter)
-    spent = meter.read()
+    cost = meter.read()
     if "cost" in result.facts:  # its hooks see the encoder itself, which no meter counts
-        spent = Spent(**result.facts["cost"])
-    return result, spent
+        cost = Cost(**result.facts["cost"])
+    return result, cost

@@ -29,9 +29,9 @@ class ResponseSection(Section):
     key: ClassVar[str] = "response"
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
-        shown = {arm: bench.exhibits.shown(arm, sample.rows.tolist()) for arm in bench.study.arms}
+        pictures = {arm: bench.exhibits.displayed(arm, sample.rows.tolist()) for arm in bench.study.arms}
         return SectionResult(
-            response.response(shown, sample, bench.judge, self.plan, seed=bench.study.seed, views=VIEWS)
+            response.response(pictures, sample, bench.judge, self.plan, seed=bench.study.seed, views=VIEWS)
         )
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:

@@ -76,9 +76,9 @@ def sample_of(bench: Bench, rows: Sequence[int], count: int) -> Sample:
     """`count` of the pictures `rows`, or all, spread evenly over their clusters."""
     queries = bench.study.queries
     clusters = [queries.clusters[row] for row in rows]
-    some = [rows[i] for i in evenly(clusters, min(count, len(rows)))]
-    names, clusters = ([column[row] for row in some] for column in (queries.names, queries.clusters))
-    return Sample(torch.tensor(some), tuple(names), tuple(clusters))
+    sample_rows = [rows[i] for i in evenly(clusters, min(count, len(rows)))]
+    names, clusters = ([column[row] for row in sample_rows] for column in (queries.names, queries.clusters))
+    return Sample(torch.tensor(sample_rows), tuple(names), tuple(clusters))
 
 
 def pictures_of(bench: Bench, sample: Sample) -> dict[str, Tensor]:
@@ -86,7 +86,7 @@ def pictures_of(bench: Bench, sample: Sample) -> dict[str, Tensor]:
     return {arm: bench.exhibits.pictures(arm, sample.rows.tolist()) for arm in bench.study.arms}
 
 
-def everything(bench: Bench) -> Sample:
+def all_pictures(bench: Bench) -> Sample:
     """All pictures of a run."""
     queries = bench.study.queries
     return Sample(torch.arange(len(queries)), queries.names, queries.clusters)

@@ -11,7 +11,7 @@ from attacks.encoders.engine import Decision, engine_reset, engine_restore, engi
 from attacks.eot.bank import bank
 from attacks.eot.faults import NotFinite
 from attacks.evaluation.sanity.short_attack import PassCount
-from attacks.experiment.cost import Counted
+from attacks.experiment.cost import CountedCalls
 from attacks.objectives import Members
 from tests.helpers.faulty import attack_steps, net, pictures, run_attack
 from transforms import Affine, Compose
@@ -39,7 +39,7 @@ def run(encoder, **options):
 
 def test_overflow_falls_back_to_float32_with_one_warning():
     touchy = Touchy()
-    low = Counted(prepare(touchy, Decision(precision="bfloat16")))
+    low = CountedCalls(prepare(touchy, Decision(precision="bfloat16")))
     with pytest.warns(UserWarning, match=r"`engine.precision=bfloat16` gives a loss or a gradient") as log:
         steps = run(low)
         run(low)
@@ -88,7 +88,7 @@ def test_a_resumed_attack_with_the_engine_state_is_bit_identical(precision):
         all_steps.append(step)
         if step.index == 2:
             at, state = step.state, engine_state(first)
-    second = Counted(prepare(touchy, Decision(precision=precision)))
+    second = CountedCalls(prepare(touchy, Decision(precision=precision)))
     engine_restore(second, state)
     rest = run(second, state=at)
     for expected, step in zip(all_steps[3:], rest, strict=True):
@@ -97,14 +97,14 @@ def test_a_resumed_attack_with_the_engine_state_is_bit_identical(precision):
 
 
 def test_engine_state_is_read_and_restored_through_wrappers():
-    plain = Counted(net())
+    plain = CountedCalls(net())
     assert engine_state(plain) == {}
     engine_restore(plain, {})
     engine_reset(plain)
     low = prepare(net(), Decision(precision="bfloat16"))
     low_state = engine_state(low)
     engine_restore(low, {"fell_back": True})
-    for wrapper in (Counted(Counted(low)), partial(low, only=1), PassCount().count(Counted(low))):
+    for wrapper in (CountedCalls(CountedCalls(low)), partial(low, only=1), PassCount().count(CountedCalls(low))):
         assert engine_state(wrapper) == {"fell_back": True}
     engine_reset(low)
     assert engine_state(low) == low_state

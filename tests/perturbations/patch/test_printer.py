@@ -11,7 +11,7 @@ from attacks.schema import validate as schema
 from attacks.schema.groups import CHOICES
 from attacks.schema.patch import PrinterConfig
 from attacks.study.pipeline import CONFIGS
-from attacks.study.printer import PAPER, PRINT, fixed, printed
+from attacks.study.printer import PAPER, PRINT, fixed, printer_stages
 from tests.schema.test_configs import composed
 from transforms import Affine, Compose
 from transforms.colour import Exposure
@@ -28,7 +28,7 @@ from transforms.wrappers import OnLayers
 def test_a_printer_prints_any_texture_with_a_gradient(name):
     colour = ["printer.colour=generic"] if name == "measured" else []
     run = schema.validate(composed("config=patch", f"printer={name}", *colour))
-    sheet = Compose(printed(run.printer))
+    sheet = Compose(printer_stages(run.printer))
     texture = torch.rand(2, 3, 24, 30).requires_grad_()
     output = sheet(texture, torch.rand(4, sheet.dims))
     assert output.shape[1:] == texture.shape[1:] and output.min() >= 0 and output.max() <= 1
@@ -37,12 +37,12 @@ def test_a_printer_prints_any_texture_with_a_gradient(name):
 
 
 def test_an_ideal_printer_has_no_stages():
-    assert printed(PrinterConfig("none")) == []
+    assert printer_stages(PrinterConfig("none")) == []
 
 
 def test_printer_stages_have_the_order_colours_light_paper():
     stages = {"exposure": {"stops": 1}, "cylinder": {"arc": 30}}
-    first, light, bend = printed(PrinterConfig("x", "generic", "relative", stages))
+    first, light, bend = printer_stages(PrinterConfig("x", "generic", "relative", stages))
     assert isinstance(first, ColourMap) and isinstance(light, Exposure) and isinstance(bend, Geometry)
     texture = torch.rand(1, 3, 8, 8)
     torch.testing.assert_close(first(texture, torch.rand(1, 0)), apply_lut(texture, generic()))
@@ -52,12 +52,12 @@ def test_a_printer_accepts_only_stages_of_the_sheet():
     for name, stage in STAGES.items():
         source = PrinterConfig("x", stages={name: {"stages": {"hue": {}}} if name in ("sometimes", "one_of") else {}})
         if name in PRINT or name in PAPER:
-            (result,) = printed(source)
+            (result,) = printer_stages(source)
             assert type(result) is stage
             assert isinstance(result, Geometry) == (name in PAPER)
         else:
             with pytest.raises(ValueError, match=rf"printer\.stages\.{name}`"):
-                printed(source)
+                printer_stages(source)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_a_printer_accepts_only_stages_of_the_sheet():
 )
 def test_wrong_stages_are_named(stages, message):
     with pytest.raises(ValueError, match=message):
-        printed(PrinterConfig("x", stages=stages))
+        printer_stages(PrinterConfig("x", stages=stages))
 
 
 def test_a_wrong_colour_is_named():
     with pytest.raises(ValueError, match=r"`printer\.colour` must be ideal, generic"):
-        printed(PrinterConfig("x", "cmyk"))
+        printer_stages(PrinterConfig("x", "cmyk"))
 
 
 def test_the_preset_paper_is_the_generic_printer_and_a_bend():
@@ -88,7 +88,7 @@ def test_the_preset_paper_is_the_generic_printer_and_a_bend():
 
 
 def test_the_colours_of_a_printer_are_named_without_their_numbers():
-    assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printed(PrinterConfig("x", "generic"))[0]))
+    assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printer_stages(PrinterConfig("x", "generic"))[0]))
 
 
 def test_an_attack_without_views_has_the_printers_colours_and_nothing_random():
