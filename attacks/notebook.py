@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attacks.data.images import as_path
 from attacks.experiment.job import job
-from attacks.experiment.results import headline, table
+from attacks.experiment.results import headline, table_text
 from attacks.report.columns import text_rows
 from attacks.report.comparison import ComparedRuns, compare_runs, refuse_foreign, write_comparison
 from attacks.report.ranking import RANKING
@@ -77,7 +77,7 @@ class Robustness:
         return run_verdict(read_policy(policy), self.folder)
 
     def __str__(self) -> str:
-        return f"{headline(self.metrics)}\n{table(self.metrics)}\nreport: {self.folder / 'report.html'}"
+        return f"{headline(self.metrics)}\n{table_text(self.metrics)}\nreport: {self.folder / 'report.html'}"
 
     __repr__ = __str__
 

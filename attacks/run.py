@@ -31,7 +31,7 @@ from attacks.schema import validate as schema
 from attacks.schema.class_schema import CONFIGS
 from attacks.schema.composition import RULES, refuse_unchecked, register, stored_preset
 from attacks.schema.composition import compose as compose  # for use in Python
-from attacks.schema.messages import one_line
+from attacks.schema.messages import message_line
 from attacks.schema.reference import usage
 from attacks.schema.secrets import refuse_credentials
 
@@ -67,7 +67,7 @@ def main(config: DictConfig) -> float | None:
         if mendable and settings.mode is RunMode.RUN and not _full_errors():
             _fail(error)  # exits: Hydra would add a line of its own
         if mendable and settings.mode is RunMode.MULTIRUN:  # the sweep goes on; Hydra raises this again at its end
-            print(f"error: job {settings.job.num}: {one_line(error)}", file=sys.stderr, flush=True)
+            print(f"error: job {settings.job.num}: {message_line(error)}", file=sys.stderr, flush=True)
         raise
 
 
@@ -145,7 +145,7 @@ def _run() -> None:
         print(usage(sys.argv[1:]))
         return
     refuse_unchecked(sys.argv[1:])
-    launchers.prepare(sys.argv[1:])
+    launchers.prepare_launcher(sys.argv[1:])
     with launchers.sweeping(_index):
         main()
 
@@ -200,7 +200,7 @@ def _give_way() -> None:
 
 def _fail(error: BaseException) -> NoReturn:
     _give_way()
-    print(f"{f'process {RANK}: ' if RANK else ''}error: {one_line(error, sys.argv[1:])}", file=sys.stderr)
+    print(f"{f'process {RANK}: ' if RANK else ''}error: {message_line(error, sys.argv[1:])}", file=sys.stderr)
     sys.exit(1)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from attacks.runtime.command_line import Parser, exit_code
+from attacks.runtime.command_line import Parser, exit_status
 from attacks.runtime.files import atomic
 
 #: The height of a row of overview.png and the width of a column, and how many are shown.
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed and scored")
     parser.add_argument("photos", type=Path, metavar="PHOTOS", help="the photographs that were scored")
     parser.add_argument("out", type=Path, metavar="OUT", help="where to write")
-    return exit_code(lambda: write_pictures(**vars(parser.parse_args(arguments))))
+    return exit_status(lambda: write_pictures(**vars(parser.parse_args(arguments))))
 
 
 def write_pictures(run: Path, photos: Path, out: Path) -> None:

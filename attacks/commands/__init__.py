@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from attacks import __version__
-from attacks.runtime.command_line import Parser, exit_code
+from attacks.runtime.command_line import Parser, exit_status
 from attacks.schema.suggestions import choices, closest, keys
 
 ABOUT = """Measure how robust an image encoder is under the views that a camera may take.
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.argv[:] = ["viewproof run", *words[1:]]
         import_module("attacks.run").cli()
         return 0
-    return exit_code(lambda: _command(words))
+    return exit_status(lambda: _command(words))
 
 
 def _command(words: list[str]) -> int | None:

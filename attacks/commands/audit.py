@@ -24,9 +24,9 @@ from typing import Any
 from attacks import load_encoder
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
-from attacks.report.resizer_text import preprocessing_text, resizer_cells, tables
+from attacks.report.resizer_text import preprocessing_text, resizer_cells, resizer_tables
 from attacks.resizers.identify import identify
-from attacks.resizers.openness import RATIOS, table
+from attacks.resizers.openness import RATIOS, openness_table
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic, write_text
 from attacks.runtime.folders import refuse_file
@@ -135,8 +135,8 @@ def _resizers(options: argparse.Namespace, function: Callable[[Any], Any] | None
     print_notes(notes)
     figure: Any = None
     if function is None:
-        rows = table(image, options.ratios or RATIOS)
-        text, figure = tables(rows), draw_table(rows)
+        rows = openness_table(image, options.ratios or RATIOS)
+        text, figure = resizer_tables(rows), draw_table(rows)
         cells = [resizer_cells(row.kernel, row.ratio, row.figures) for row in rows]
     else:
         finding = identify(function, image, options.size or SIZE, options.seed)

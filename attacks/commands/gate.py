@@ -31,7 +31,7 @@ from attacks.gate.verdict import CODES, Verdict, worst_word
 from attacks.runtime.command_line import printable
 from attacks.runtime.folders import refuse_file, refuse_links
 from attacks.runtime.tables import read_rows
-from attacks.runtime.untrusted import read
+from attacks.runtime.untrusted import read_untrusted
 from attacks.schema.presets import config_word
 
 #: The pictures of a unit where the command line names no number.
@@ -90,7 +90,7 @@ def _name(file: Path) -> str:
 
 def _check(folder: Path) -> int:
     lines = check_evidence(folder, lambda file, run: run_verdict(read_policy(file), run))
-    verdict = read(folder / INDEX)["verdict"]
+    verdict = read_untrusted(folder / INDEX)["verdict"]
     texts = lines or [f"the evidence in {folder} follows from its policy and runs: {verdict}"]
     print(*map(printable, texts), sep="\n")
     return 1 if lines else 0

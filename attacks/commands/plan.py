@@ -18,7 +18,7 @@ from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.comparisons import ARM, BANK
 from attacks.evaluation.per_image import cluster_column, judged_rows, number_column
 from attacks.evaluation.planning import clusters_for_power, clusters_from_rates
-from attacks.runtime.untrusted import mapping, read, text
+from attacks.runtime.untrusted import mapping, read_untrusted, text
 
 #: The power of every plan.
 POWER = 0.8
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
 def pilot(folder: Path) -> tuple[Tensor, str, str]:
     """The differences (C,) of the clusters of a finished run in its primary comparison, the measure, and the arm that
     EOT was compared with. Raises ValueError or OSError."""
-    primary = mapping(read(folder / "metrics.json").get("primary"))
+    primary = mapping(read_untrusted(folder / "metrics.json").get("primary"))
     measure, other = str(primary.get("measure")), str(primary.get("against"))
     table = csv.DictReader(io.StringIO(text(folder / "per_image.csv")))
     rows = [row for row in judged_rows([*table]) if row.get("bank") == BANK]

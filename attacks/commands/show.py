@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
-from attacks.report.view_sheet import sheet
+from attacks.report.view_sheet import view_sheet_figure
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic
 from attacks.schema.presets import refuse_marks
@@ -35,7 +35,7 @@ SAMPLERS: dict[str, Draws] = {"sobol": Sobol(), "uniform": Uniform(), "grid": Gr
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 
-def labels(pipeline: Compose, u: Tensor, limit: int | None = None) -> tuple[list[str], list[list[str]]]:
+def coordinate_labels(pipeline: Compose, u: Tensor, limit: int | None = None) -> tuple[list[str], list[list[str]]]:
     """The names of the coordinates that vary over the cube, and for each row of `u` (N,dims) their values.
 
     A pipeline of one stage leaves that stage's name out: "angle (deg)", not "affine angle (deg)". If there are more
@@ -54,7 +54,7 @@ def labels(pipeline: Compose, u: Tensor, limit: int | None = None) -> tuple[list
 @torch.no_grad()
 def show(pipeline: Compose, image: Tensor, u: Tensor, columns: int, limit: int | None = None) -> Image.Image:
     """The sheet of `image` (3,H,W) and of its views at the rows of `u` (N,dims); `limit` as in `labels`."""
-    return sheet(image, list(pipeline(image[None], u)), *labels(pipeline, u, limit), columns)
+    return view_sheet_figure(image, list(pipeline(image[None], u)), *coordinate_labels(pipeline, u, limit), columns)
 
 
 def save(picture: Image.Image, path: Path, **options: Any) -> None:

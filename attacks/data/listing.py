@@ -15,7 +15,7 @@ from typing import Any
 from attacks.data.images import SUFFIXES
 from attacks.data.split import WORDS
 from attacks.runtime.decoding import printable_name
-from attacks.runtime.folders import short
+from attacks.runtime.folders import short_path
 
 #: The most characters of a path.
 LONGEST = 4096
@@ -54,13 +54,13 @@ def list_entries(path: str | Path, column: str | None = None) -> tuple[list[Entr
     """
     path = Path(path)
     if column is not None and path.suffix.lower() != ".csv":
-        raise ValueError(f"`data.split` names a column of a table, a .csv; got data.path={short(str(path))}")
+        raise ValueError(f"`data.split` names a column of a table, a .csv; got data.path={short_path(str(path))}")
     try:
         exists = path.exists()
     except OSError:  # the name is too long
         exists = False
     if not exists:
-        raise FileNotFoundError(f"`{short(str(path))}` does not exist (paths are relative to {Path.cwd()})")
+        raise FileNotFoundError(f"`{short_path(str(path))}` does not exist (paths are relative to {Path.cwd()})")
     if path.is_dir():
         return _folder(path)
     readers: dict[str, Callable[[Path], Iterator[Entry]]]
@@ -168,7 +168,7 @@ def _check_header(location: str, cells: list[str]) -> None:
         if not minimum <= cells.count(name) <= 1:
             raise ValueError(
                 f"{location}: the header must have one column `path`, and at most one `identity` and one `cluster`, "
-                f"separated by commas; got {short(', '.join(cells))}"
+                f"separated by commas; got {short_path(', '.join(cells))}"
             )
 
 
@@ -183,7 +183,7 @@ def make_entry(
     if word not in (None, *WORDS):
         raise ValueError(
             f"`{file}` line {number}: `{column}`, the column of data.split, must be {' or '.join(WORDS)}; got "
-            f"{short(str(word))!r}"
+            f"{short_path(str(word))!r}"
         )
     return Entry(path, path.name, label, f"{file.name} line {number}", cluster, word)
 
@@ -194,7 +194,7 @@ def name_entries(entries: list[Entry]) -> list[Entry]:
     for entry in entries:
         first = by_path.setdefault(entry.path, entry)
         if first is not entry:
-            raise ValueError(f"{entry.where} names `{short(str(entry.path))}` again, after {first.where}")
+            raise ValueError(f"{entry.where} names `{short_path(str(entry.path))}` again, after {first.where}")
     names, depth = [""] * len(entries), 1
     ambiguous = list(range(len(entries)))
     while ambiguous:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.data.listing import Entry, make_entry, name_entries, read_text, table_rows
-from attacks.runtime.folders import short
+from attacks.runtime.folders import short_path
 from attacks.runtime.untrusted import parse_json
 
 CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
@@ -54,7 +54,9 @@ def read_table(path: str | Path, column: str | None = None) -> list[tuple[Entry,
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"`data.path`: `{short(str(path))}` is no file (paths are relative to {Path.cwd()})")
+        raise FileNotFoundError(
+            f"`data.path`: `{short_path(str(path))}` is no file (paths are relative to {Path.cwd()})"
+        )
     reader = {".csv": _table, ".json": _json}.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"`data.path` must be a .csv or .json of scenes; got {path} (data=folder takes pictures)")
@@ -89,12 +91,13 @@ def _check_header(column: str | None, location: str, cells: list[str]) -> None:
     for name in cells:
         if name not in (*COLUMNS, column):
             raise ValueError(
-                f"{location}: unknown column `{short(name)}`; known, separated by commas, are {', '.join(COLUMNS)}"
+                f"{location}: unknown column `{short_path(name)}`; known, separated by commas, are "
+                f"{', '.join(COLUMNS)}"
             )
         if cells.count(name) > 1:
             raise ValueError(f"{location}: the column `{name}` is there twice")
     if "path" not in cells:
-        raise ValueError(f"{location}: the column `path` is missing; got {short(', '.join(cells))}")
+        raise ValueError(f"{location}: the column `path` is missing; got {short_path(', '.join(cells))}")
     if not {"x1", "x", "mask"} & set(cells):
         raise ValueError(
             f"{location}: nothing says where the patch lies; give the columns x1 to y4, or x and y, or mask"
@@ -106,16 +109,16 @@ def _json(path: Path, column: str | None) -> Iterator[Row]:
     if not isinstance(content, dict):
         raise ValueError(f"`{path}` must hold an object, photographs by their paths; got {type(content).__name__}")
     for photo, fields in content.items():
-        location = f"`{path}`, `{short(photo)}`"
+        location = f"`{path}`, `{short_path(photo)}`"
         if not isinstance(fields, dict):
             raise ValueError(
-                f"{location}: must be an object with some of {', '.join(KEYS)}; got {short(str(fields))}"
+                f"{location}: must be an object with some of {', '.join(KEYS)}; got {short_path(str(fields))}"
             )
         if unknown_keys := [key for key in fields if key not in (*KEYS, column)]:
-            raise ValueError(f"{location}: unknown key `{short(unknown_keys[0])}`; known are {', '.join(KEYS)}")
+            raise ValueError(f"{location}: unknown key `{short_path(unknown_keys[0])}`; known are {', '.join(KEYS)}")
         for key in ("mask", "identity", "cluster"):
             if not isinstance(fields.get(key, ""), str):
-                raise ValueError(f"{location}: `{key}` must be a text; got {short(str(fields[key]))}")
+                raise ValueError(f"{location}: `{key}` must be a text; got {short_path(str(fields[key]))}")
         entry = replace(make_entry(path, 0, photo, fields, column), where=path.name)
         common = {key: fields[key] for key in ("mask", "mm_per_pixel") if key in fields}
         for place, cells in _as_cells(location, fields):
@@ -127,14 +130,16 @@ def _as_cells(location: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, d
     quads, middles = fields.get("quads", []), fields.get("middles", [])
     for key, value in (("quads", quads), ("middles", middles)):
         if not isinstance(value, list):
-            raise ValueError(f"{location}: `{key}` must be a list; got {short(str(value))}")
+            raise ValueError(f"{location}: `{key}` must be a list; got {short_path(str(value))}")
     for i, quad in enumerate(quads, 1):
         if not isinstance(quad, list) or [len(c) if isinstance(c, list) else 0 for c in quad] != [2] * 4:
-            raise ValueError(f"{location}: quad {i} must be four corners [x, y]; got {short(str(quad))}")
+            raise ValueError(f"{location}: quad {i} must be four corners [x, y]; got {short_path(str(quad))}")
         yield f"{location}, quad {i}", dict(zip(CORNERS, [value for corner in quad for value in corner], strict=True))
     for i, middle in enumerate(middles, 1):
         if not isinstance(middle, list) or len(middle) not in (2, 3):
-            raise ValueError(f"{location}: middle {i} must be [x, y] or [x, y, degrees]; got {short(str(middle))}")
+            raise ValueError(
+                f"{location}: middle {i} must be [x, y] or [x, y, degrees]; got {short_path(str(middle))}"
+            )
         yield f"{location}, middle {i}", dict(zip(MIDDLE, middle, strict=False))
     if not quads and not middles:
         yield location, {}
@@ -173,5 +178,5 @@ def _number(location: str, name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{location}: `{name}` must be a number; got {short(repr(value))}")
+        raise ValueError(f"{location}: `{name}` must be a number; got {short_path(repr(value))}")
     return number

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 Run = TypeVar("Run", bound=Callable[..., Generator[Any, Any, Any]])
 
 
-def settle(module: nn.Module) -> list[RemovableHandle]:
+def settle_batch_norm(module: nn.Module) -> list[RemovableHandle]:
     """Register a hook on every batch norm of a module that makes its gradient contiguous for a batch of one.
 
     Where maps become tokens, `flatten(2).transpose(1, 2)`, the gradient of one picture comes back with strides that
@@ -31,7 +31,7 @@ def settles(run: Run) -> Run:
 
     @wraps(run)
     def whole(problem: Any, *args: Any, **options: Any) -> Generator[Any, Any, Any]:
-        handles = settle(problem.encoder) if isinstance(problem.encoder, nn.Module) else []
+        handles = settle_batch_norm(problem.encoder) if isinstance(problem.encoder, nn.Module) else []
         try:
             return (yield from run(problem, *args, **options))
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attacks.encoders.answers import embedding
-from attacks.encoders.batch_norm import settle
+from attacks.encoders.batch_norm import settle_batch_norm
 from attacks.encoders.engine.native_precision import NativePrecision, native_dtype
 from attacks.encoders.preprocess import Preprocess, preprocess_pictures
 from attacks.encoders.tree import PictureModule, Texts
@@ -72,7 +72,7 @@ class ImageEncoder(PictureModule):
         self.preprocess, self.origin, self.read, self.texts = preprocess, origin, read, texts
         self.native = NativePrecision(network, self.title)
         self.eval().requires_grad_(False)
-        settle(network)
+        settle_batch_norm(network)
 
     def forward(self, images: Tensor) -> Tensor:
         """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D); of a network in half

@@ -69,7 +69,7 @@ Family = Callable[[Request], nn.Module]
 Result = TypeVar("Result")
 
 
-def seeded(build: Callable[[], Result]) -> Result:
+def with_seed(build: Callable[[], Result]) -> Result:
     """The result of `build`, with random weights that are the same every time; torch's generators are unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed those of GPUs too

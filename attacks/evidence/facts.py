@@ -14,7 +14,7 @@ from attacks.experiment.bench import WIDE
 from attacks.experiment.directory import PreviousRun, open_run
 from attacks.experiment.view_scores import read_scores
 from attacks.gate.policy import Policy, Requirement
-from attacks.gate.verdict import Decision, Verdict, worst_word
+from attacks.gate.verdict import RequirementResult, Verdict, worst_word
 from attacks.report.sheets import picture_file
 from attacks.runtime.files import sha256
 from attacks.runtime.untrusted import mapping
@@ -64,7 +64,7 @@ class RunFacts:
     worst: tuple[WorstView | None, ...]
 
     @property
-    def shown_view(self) -> tuple[Decision, WorstView] | None:
+    def shown_view(self) -> tuple[RequirementResult, WorstView] | None:
         """The requirement whose worst view is shown: the first that fails, else the first of an attacked arm."""
         pairs = [(row, worst) for row, worst in zip(self.verdict.rows, self.worst, strict=True) if worst is not None]
         failed = [pair for pair in pairs if pair[0].verdict == "FAIL"]
@@ -102,7 +102,7 @@ class Facts:
     version: str = __version__
 
     @property
-    def rows(self) -> list[tuple[RunFacts, Decision, WorstView | None]]:
+    def rows(self) -> list[tuple[RunFacts, RequirementResult, WorstView | None]]:
         """The requirements of all runs."""
         return [(run, *pair) for run in self.runs for pair in zip(run.verdict.rows, run.worst, strict=True)]
 

@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from attacks.evidence.facts import Facts, RunFacts, WorstView, requirement_rule
-from attacks.gate.verdict import Decision
+from attacks.gate.verdict import RequirementResult
 from attacks.runtime.extras import extra
 
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -17,7 +17,7 @@ PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 RESULTS = {"PASS": "PASSED", "UNDECIDED": "WARNED", "FAIL": "FAILED"}
 
 
-def requirement_text(row: Decision, worst: WorstView | None) -> str:
+def requirement_text(row: RequirementResult, worst: WorstView | None) -> str:
     """A requirement and its verdict in a sentence or two."""
     size = f"{row.pictures} pictures in {row.clusters} clusters"
     text = f"{row.requirement}: {row.verdict}, {row.number} from {size}."

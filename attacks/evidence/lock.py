@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attacks.gate.policy import Policy
 from attacks.runtime.files import write_json
-from attacks.runtime.untrusted import read
+from attacks.runtime.untrusted import read_untrusted
 
 
 def lock_file(policy: Path) -> Path:
@@ -29,7 +29,7 @@ def lock_date(policy: Policy, file: Path) -> str | None:
     path = lock_file(file)
     if not path.exists():
         return None
-    content = read(path)
+    content = read_untrusted(path)
     try:
         day = date.fromisoformat(str(content.get("date"))).isoformat()
     except ValueError:

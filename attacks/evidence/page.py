@@ -6,7 +6,7 @@ from typing import Any
 from attacks.evidence.facts import Facts, RunFacts
 from attacks.report.environment import environment
 from attacks.report.sheets import Picture, from_file
-from attacks.report.words import arm_names, counts_text, interval_text, radius, sample
+from attacks.report.words import arm_names, counts_text, interval_text, radius, sample_words
 
 
 def evidence_page(facts: Facts) -> str:
@@ -32,7 +32,7 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
     ]
     rows = [
         ("encoder", f"{content['encoder']['name']}, SHA-256 of the tensors {run.encoder}"),
-        ("pictures", sample(content)),
+        ("pictures", sample_words(content)),
         ("attacker's goal", goal),
         ("knowledge", knows),
         ("capability", f"{size}; {budget}, {threat['optimiser']}"),

@@ -12,7 +12,7 @@ from attacks.evidence.page import evidence_page
 from attacks.gate.policy import read_policy
 from attacks.gate.verdict import Verdict
 from attacks.runtime.files import make_folder, sha256, write_json, write_text
-from attacks.runtime.untrusted import read
+from attacks.runtime.untrusted import read_untrusted
 
 #: The pieces by the names of their files.
 PIECES: dict[str, Callable[[Facts], str]] = {
@@ -64,7 +64,7 @@ def check_evidence(out: Path, decide: Callable[[Path, Path], Verdict]) -> list[s
 
     Raises ValueError or OSError where a run or the policy cannot be read, or the policy is not that of its lock.
     """
-    index = read(out / INDEX)
+    index = read_untrusted(out / INDEX)
     runs, name = index.get("runs"), index.get("policy")
     if not (isinstance(runs, list) and runs and all(isinstance(run, str) for run in runs) and isinstance(name, str)):
         raise ValueError(f"`{out / INDEX}` must name the policy and the runs")

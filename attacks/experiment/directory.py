@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attacks.encoders.description import MODULE
 from attacks.resizers.pipeline import GIVEN
-from attacks.runtime.folders import refuse_links, short
+from attacks.runtime.folders import refuse_links, short_path
 from attacks.runtime.untrusted import contents, parse_json
 from attacks.schema import encoder as schema
 from attacks.schema.encoder import in_memory
@@ -65,7 +65,7 @@ def open_run(folder: Path) -> tuple[PreviousRun, dict[str, Any]]:
     content, previous = read_json(folder / "metrics.json"), previous_run(folder)
     for name, values, shape in (("metrics", content, METRICS), ("manifest", previous.manifest, MANIFEST)):
         if (lacking := misfit(values, shape)) is not None:
-            fault = f"`{short(lacking)}` is missing or malformed" if lacking else "it is no mapping"
+            fault = f"`{short_path(lacking)}` is missing or malformed" if lacking else "it is no mapping"
             raise ValueError(
                 f"`{folder / name}.json` is not what a run writes: {fault}; restore the file, or make the run again"
             )

@@ -28,7 +28,15 @@ from attacks.experiment.directory import finished, interrupted_run, refuse_overr
 from attacks.experiment.identity import refuse_other_command
 from attacks.experiment.preparation import Preparation, cache_folder, prepare_run, resume_preparation
 from attacks.experiment.required import is_decided, keep, refuse_changed
-from attacks.experiment.results import RunFigures, comparison_lines, encoder_line, headline, metrics, rows_of, table
+from attacks.experiment.results import (
+    RunFigures,
+    comparison_lines,
+    encoder_line,
+    headline,
+    metrics,
+    rows_of,
+    table_text,
+)
 from attacks.experiment.sections.drift import result_of as drift_rows
 from attacks.experiment.sections.registry import Sections, measure_sections
 from attacks.experiment.sections.section import all_pictures
@@ -46,7 +54,7 @@ from attacks.resizers.pipeline import function_name
 from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, make_folder, write_json
 from attacks.runtime.tables import write_rows
-from attacks.runtime.tracking import Trackers, journal, log_end, log_step, started, stored
+from attacks.runtime.tracking import Trackers, journal, log_end, log_step, started, tracker_state
 from attacks.runtime.tracking.events import Tracker
 from attacks.schema.encoder import in_memory
 from attacks.schema.launchers import is_queued_again
@@ -224,7 +232,7 @@ def _follow(trackers: Trackers, preparation: Preparation, out: Path, entry: RunE
         if entry.is_exclusive:
             trackers.others = _start_trackers(preparation, out)
         trackers.events = journal(folder, out)
-        if (other := stored(folder).get("tracker", asdict(node))) != asdict(node):
+        if (other := tracker_state(folder).get("tracker", asdict(node))) != asdict(node):
             raise ValueError(f"`tracker` must be that of the process at work in {out}, {other}; got {asdict(node)}")
 
 
@@ -316,7 +324,7 @@ def _print(out: Path, content: dict[str, Any], sanity: Sanity | None) -> None:
     print(f"gallery: {gallery(content)}")
     for warning in warnings(content):
         print(f"warning: {warning}")
-    print(table(content))
+    print(table_text(content))
     print(legend(content))
     for line in comparison_lines(content):
         print(line)

@@ -18,7 +18,7 @@ from attacks.experiment.identity import key_of, refuse_other, run_identity
 from attacks.experiment.manifest import manifest
 from attacks.experiment.required import refuse_lacking, refuse_unfit
 from attacks.experiment.sections.registry import check, sections_of
-from attacks.experiment.tuning import decide
+from attacks.experiment.tuning import engine_choice
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
@@ -74,7 +74,7 @@ def prepare_run(
     study = build(run, module, pipeline)
     check(study)
     refuse_lacking(run.require, study)
-    choice = decide(run.engine, study, world, cache_folder(run))
+    choice = engine_choice(run.engine, study, world, cache_folder(run))
     record = manifest(run, study, preset, overrides, choice, world)
     record["artefacts"] = artefact_plan(study, sections_of(study), run.require is not None)
     record["identity"] = run_identity(run, study, choice.decision, world, record["versions"])

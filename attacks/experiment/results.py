@@ -217,7 +217,7 @@ def headline(content: dict[str, Any]) -> str:
     return textwrap.fill(verdict(content), WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def table(content: dict[str, Any]) -> str:
+def table_text(content: dict[str, Any]) -> str:
     """The table of the arms and of the worst views, for the terminal."""
     width = 2 + max(map(len, content["arms"]))
     lines = [f"{'arm':<{width}}{'success':<22}{'cosine to clean':<24}chosen step"]

@@ -16,7 +16,7 @@ from typing import Any
 from attacks.experiment.artefact_list import CHECKPOINT, artefact_paths
 from attacks.experiment.directory import finished, previous_run
 from attacks.runtime.files import clean, is_left_over
-from attacks.runtime.folders import refuse_links, short
+from attacks.runtime.folders import refuse_links, short_path
 from attacks.runtime.locks import Lock
 
 #: In a run directory: the lock, which is empty and stays.
@@ -110,7 +110,7 @@ def _check(out: Path, check_command: Callable[[dict[str, Any]], None], overwrite
     if state is State.FOREIGN:
         raise ValueError(
             f"`hydra.run.dir` must be a new directory, or that of a run; {out} holds other files, such as "
-            f"{short(_other_processes(out)[0])}"
+            f"{short_path(_other_processes(out)[0])}"
         )
     if state is State.FINISHED and not overwrite:
         raise ValueError(

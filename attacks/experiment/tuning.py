@@ -30,7 +30,7 @@ ROWS = (32, 256)
 VIEWS = 4
 
 
-def decide(node: EngineConfig, study: Study, world: World, cache: str | None) -> Choice:
+def engine_choice(node: EngineConfig, study: Study, world: World, cache: str | None) -> Choice:
     """The engine's decision for a run, the same on every process of `world`: the first one measures.
 
     Raises ValueError or FileNotFoundError for a setting that does not exist.

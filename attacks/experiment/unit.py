@@ -162,7 +162,7 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         choices[arm] = steps.cpu() + 1
     sanity = None
     if unit.start == 0 and study.sanity.pictures:  # its cost is reported apart
-        sanity = checkpoint.once("sanity", lambda: check(attempt, trace["eot"]))
+        sanity = checkpoint.once("sanity", lambda: check_pictures(attempt, trace["eot"]))
         meter.read()
 
     files_of_arms = {arm: perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
@@ -264,7 +264,7 @@ def worst_cosine(bench: Bench, pictures: Shown, embeddings: Tensor, scores: Scor
     return worst_views.losses[:, 0].cpu()
 
 
-def check(attempt: Attempt, trace: list[Trace]) -> Sanity | None:
+def check_pictures(attempt: Attempt, trace: list[Trace]) -> Sanity | None:
     """The configured sanity checks of the run's own attack, on its first pictures."""
     study, bench, sanity = attempt.study, attempt.bench, attempt.study.sanity
     if not sanity.pictures:

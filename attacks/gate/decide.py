@@ -20,7 +20,7 @@ from attacks.evaluation.per_image import (
 )
 from attacks.gate.policy import ATTACK, HARM, P10_SHARE, Policy, Requirement, span
 from attacks.gate.sequence import confidence_sequence
-from attacks.gate.verdict import RANGE_REASON, Decision, Verdict, Word
+from attacks.gate.verdict import RANGE_REASON, RequirementResult, Verdict, Word
 
 #: A number of further pictures above this is no plan.
 MAX_PICTURES = 1_000_000
@@ -94,7 +94,7 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reasons))
 
 
-def _beyond_chance(decisions: Sequence[Decision], content: Mapping[str, Any]) -> list[Decision]:
+def _beyond_chance(decisions: Sequence[RequirementResult], content: Mapping[str, Any]) -> list[RequirementResult]:
     """The rows, UNDECIDED where every reachable value meets the bar, or an encoder that answers at random does.
 
     Such an encoder always meets a bar on a change (`shift`), and on what an attacker with a target reaches: these
@@ -113,7 +113,7 @@ def _beyond_chance(decisions: Sequence[Decision], content: Mapping[str, Any]) ->
     return result
 
 
-def _empty_reason(row: Decision) -> str:
+def _empty_reason(row: RequirementResult) -> str:
     """Why a row says nothing of an encoder that passes it, or nothing."""
     if row.chance is None or row.least is None or row.most is None:
         return "the run does not say what chance is: run it again"
@@ -127,7 +127,7 @@ def _of_eot(row: Mapping[str, Any], measure: str) -> bool:
     return bool((row["bank"], row["measure"]) == ("same", measure) and row["other"] in ATTACK_ARMS)
 
 
-def _not_beaten(decision: Decision, rows: Sequence[Row]) -> Decision:
+def _not_beaten(decision: RequirementResult, rows: Sequence[Row]) -> RequirementResult:
     """A row on the worst cluster of the attack with EOT passes only if that of each other attack meets the bar, too:
     whatever they do on average, one that breaks a cluster shows that the encoder can be broken there."""
     requirement = decision.requirement
@@ -145,7 +145,7 @@ def _arm_rows(rows: Sequence[Row], bank: str, arm: str) -> list[Row]:
     return [row for row in rows if (row["bank"], row["arm"]) == (bank, arm)]
 
 
-def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool) -> Decision:
+def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool) -> RequirementResult:
     """A requirement on the rows of a run, whatever its attack is worth."""
     arm_rows = with_a_value(requirement.measure, _arm_rows(rows, requirement.bank, requirement.arm))
     column = number_column(arm_rows, requirement.measure) if arm_rows and requirement.measure in arm_rows[0] else None
@@ -157,7 +157,7 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
         worst = float(values.max() if requirement.at_least is None else values.min())
         good = requirement.meets(worst)
         note = "for the pictures of this run alone"
-        return Decision(
+        return RequirementResult(
             requirement, "PASS" if good else "FAIL", worst, worst, worst, *size, reason=note if good else ""
         )
     if requirement.of == "p10":
@@ -178,7 +178,9 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
     return _decision(requirement, requirement, estimate, size)
 
 
-def _decision(requirement: Requirement, bar: Requirement, estimate: BoundedMean, size: tuple[int, int]) -> Decision:
+def _decision(
+    requirement: Requirement, bar: Requirement, estimate: BoundedMean, size: tuple[int, int]
+) -> RequirementResult:
     """The verdict of a requirement whose estimate is compared with `bar`."""
     value, low, high, has_interval = estimate
     clusters, pictures = size
@@ -194,7 +196,7 @@ def _decision(requirement: Requirement, bar: Requirement, estimate: BoundedMean,
         side = high - value if bar.bar > value else value - low
         factor = (side / abs(value - bar.bar)) ** 2
         extra = math.ceil(pictures * (factor - 1)) if 1 < factor < MAX_PICTURES / pictures else None
-    return Decision(requirement, word, value, low, high, clusters, pictures, extra, reason)
+    return RequirementResult(requirement, word, value, low, high, clusters, pictures, extra, reason)
 
 
 def _share(good: Tensor) -> BoundedMean:

@@ -15,7 +15,7 @@ from attacks.schema.class_schema import CONFIGS
 from attacks.schema.presets import refuse_marks
 from attacks.schema.secrets import refuse_credentials
 from attacks.schema.suggestions import closest
-from attacks.schema.validate import fraction, printable, refuse_code
+from attacks.schema.validate import fraction, printable_config, refuse_code
 
 POLICIES = CONFIGS / "policies"
 #: In the directory of a run that is required to meet one: the policy as it was when the run began.
@@ -82,7 +82,7 @@ def policy_file(name: str | Path) -> Path:
         return bundled_file
     if not path.is_file():
         names = ", ".join(sorted(file.stem for file in POLICIES.glob("*.yaml")))
-        raise FileNotFoundError(f"policy `{printable(path)}` is no file; bundled policies: {names}")
+        raise FileNotFoundError(f"policy `{printable_config(path)}` is no file; bundled policies: {names}")
     return path
 
 
@@ -93,7 +93,7 @@ def read_policy(name: str | Path) -> Policy:
         FileNotFoundError, ValueError: in one line, with the key, what is allowed, and the value.
     """
     path = policy_file(name)
-    label = f"policy `{printable(path)}`"
+    label = f"policy `{printable_config(path)}`"
     data = path.read_bytes()
     if len(data) > MAX_BYTES:
         raise ValueError(f"{label} is larger than {MAX_BYTES // 1024} KiB: is it a policy?")
@@ -170,7 +170,8 @@ def _check_keys(content: Any, schema: type, internal: set[str], label: str) -> N
     for key in content:
         if key not in keys:
             raise ValueError(
-                f"{label}: unknown key `{printable(key)}`: known are {', '.join(keys)}{closest(str(key), keys)}"
+                f"{label}: unknown key `{printable_config(key)}`: known are {', '.join(keys)}"
+                f"{closest(str(key), keys)}"
             )
 
 
@@ -198,7 +199,7 @@ def refuse_other_threat(policy: Policy, config: Mapping[str, Any]) -> None:
             node = node.get(part) if isinstance(node, Mapping) else None
         actual = node.get("name") if isinstance(node, Mapping) else node
         if str(actual) != value and not _equal(actual, value, key):
-            raise ValueError(f"`threat`: the policy needs {key}={value}; the run has {printable(actual)}")
+            raise ValueError(f"`threat`: the policy needs {key}={value}; the run has {printable_config(actual)}")
 
 
 def _equal(actual: Any, value: str, key: str) -> bool:

@@ -26,7 +26,7 @@ def worst_word(words: Iterable[Word]) -> Word:
 
 
 @dataclass(frozen=True)
-class Decision:
+class RequirementResult:
     """A requirement with its verdict: the value with the ends of its 95 % interval, over so many clusters and
     pictures; about how many pictures `more` would decide it (None: unknown), the reason of a verdict that does not
     follow from the interval, and the `chance` of the measure with its `least` and `most` reachable value (None: the
@@ -63,7 +63,7 @@ class Verdict:
 
     policy: "Policy"
     run: str
-    rows: tuple[Decision, ...]
+    rows: tuple[RequirementResult, ...]
     reasons: tuple[str, ...] = ()
     sequential: bool = False
 

@@ -56,10 +56,10 @@ def shade(measure: str, mean: float) -> tuple[str, str]:
     strength = mean if measure == "success" else 1 - mean
     places, channels = np.linspace(0, 1, len(RAMP)), np.array([_channels(colour) for colour in RAMP])
     background = "#" + "".join(f"{round(np.interp(strength, places, channel)):02x}" for channel in channels.T)
-    return background, max("#000000", "#ffffff", key=lambda text: contrast(text, background))
+    return background, max("#000000", "#ffffff", key=lambda text: contrast_ratio(text, background))
 
 
-def contrast(first: str, second: str) -> float:
+def contrast_ratio(first: str, second: str) -> float:
     """The contrast ratio of two colours #rrggbb, 1 to 21 (WCAG 2.2)."""
     dark, light = sorted((_luminance(first), _luminance(second)))
     return (light + 0.05) / (dark + 0.05)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from attacks.report.columns import csv_rows, page_table
 from attacks.report.environment import TEMPLATES, environment
-from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_scores
+from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_pair_scores
 from attacks.report.ranking import RANKING, Standing, charts, ranking_tables
 from attacks.report.runs import GROUPS, RUNS, Omission, RunSummary, collect
 from attacks.runtime.files import write_text
@@ -52,7 +52,7 @@ def compare_runs(names: Mapping[Path, str]) -> ComparedRuns:
     scores: dict[str, RunScores] = {}
     for run in runs:
         try:
-            scores[run.name] = read_scores(run.directory)
+            scores[run.name] = read_pair_scores(run.directory)
         except (ValueError, OSError) as error:
             omissions.append(Omission(run.name, f"only in the table: {error}"))
     pairs, reasons = compare_pairs(scores)

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from attacks.report.colours import LIGHT
 from attacks.report.columns import Chart
-from attacks.report.svg import axis_label, legend, plain, to_svg
+from attacks.report.svg import axis_label, plain_text, svg_legend, to_svg
 from attacks.report.words import ARMS, OBJECTIVES, capital, measure_name
 from attacks.solvers.trace import Trace
 
@@ -51,8 +51,8 @@ def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) 
     axis.set_xlabel("encoder passes of the steps")
     anchor = OBJECTIVES.get(objective)
     axis.set_ylabel(f"mean cosine to the {anchor}" if anchor else "mean loss (low is strong)")
-    plain(axis)
-    legend(figure, axis, 3)
+    plain_text(axis)
+    svg_legend(figure, axis, 3)
     description = "The loss on a few common views, and each step's estimate. Numbers: steps.csv."
     return to_svg(figure, "loss", "Progress of the attacks", description)
 
@@ -70,8 +70,8 @@ def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Ma
         axis.axvline(flip, color=LIGHT["ink"], linestyle=":", linewidth=1, label="flips here")
     axis.set_xticks(places, labels, rotation=50, ha="right", rotation_mode="anchor")
     axis.set_ylabel("mean cosine, same view")
-    plain(axis)
-    legend(figure, axis)
+    plain_text(axis)
+    svg_legend(figure, axis)
     description = "A line for each arm over the layers, with its 95% interval. The table below has the numbers."
     return to_svg(figure, "drift-curve", "Drift of the features, layer by layer", description)
 
@@ -86,7 +86,7 @@ def radii_curve(content: Mapping[str, Any], norm: str) -> Markup:
     axis.set_xlabel(name)
     axis.set_ylabel("share of pictures broken")
     axis.set_ylim(-0.04, 1.04)
-    plain(axis)
+    plain_text(axis)
     description = "The share of pictures whose smallest radius is at most eps, with its 95% interval."
     return to_svg(figure, "radii", "Success over the radius", description)
 
@@ -102,9 +102,9 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
             _band(axis, x["values"], curve["arms"][arm][measure], arm, names[arm])
         axis.set_xlabel(axis_label(x["name"]))
         axis.set_ylabel(label)
-        plain(axis)
+        plain_text(axis)
     figure.axes[0].set_ylim(-0.04, 1.04)
-    legend(figure, figure.axes[0])
+    svg_legend(figure, figure.axes[0])
     description = (
         f"Attacker's success (left) and cosine (right) over {x['name']}: a line with its 95% interval for each arm."
     )
@@ -132,8 +132,8 @@ def encoder_curve(chart: Chart, name: str) -> Markup:
     axis.set_ylabel(measure_name(chart.measure))
     if chart.measure == "success":
         axis.set_ylim(-0.04, 1.04)
-    plain(axis)
-    legend(figure, axis, 2 if max(len(line.name) for line in lines) < LONG else 1)
+    plain_text(axis)
+    svg_legend(figure, axis, 2 if max(len(line.name) for line in lines) < LONG else 1)
     description = f"A line for each encoder, with 95% intervals, {chart.title}. The tables have the numbers."
     return to_svg(figure, name, f"{capital(measure_name(chart.measure))} {chart.title}", description)
 
@@ -158,7 +158,7 @@ def dots(values: Mapping[str, Mapping[str, float]], label: str) -> NotebookFigur
     axis.set_xlabel(label)
     if label == measure_name("success"):
         axis.set_xlim(-0.04, 1.04)
-    plain(axis)
+    plain_text(axis)
     return figure
 
 

@@ -14,8 +14,8 @@ from attacks.report.words import (
     measure_name,
     p_value,
     radius,
-    sample,
     sample_counts,
+    sample_words,
 )
 from attacks.resizers.pipeline import GIVEN
 
@@ -27,7 +27,7 @@ def verdict(content: Mapping[str, Any]) -> str:
     """The result in two sentences: the success of the attack and of the strongest baseline, and the primary
     comparison of both."""
     first, arms, names = content["primary"], content["arms"], arm_names(content)
-    sample_text = sample(content)
+    sample_text = sample_words(content)
     views = f"In {sample_text}, seen as the file is, without a camera"
     if content["bank"]["coordinates"]:
         views = f"In {content['bank']['views']} held-out views of each of {sample_text}"
@@ -77,7 +77,7 @@ def legend(content: Mapping[str, Any]) -> str:
     )
 
 
-def tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+def fact_tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """The attacker's success by arm, from the strongest attack to none, and on wider views."""
     names, arms = arm_names(content), content["arms"]
     result = [(names[arm], arms[arm]["success"]) for arm in names if arm in arms]
@@ -100,7 +100,7 @@ def deployment_tables(deployment: Mapping[str, Any], order: Sequence[str]) -> li
     return tables
 
 
-def command(manifest: Mapping[str, Any]) -> str:
+def command_line(manifest: Mapping[str, Any]) -> str:
     """The command line of the run, quoted for a shell. Of a module or function from Python only the overrides: no
     command line can name it."""
     overrides = list(map(str, manifest["overrides"]))
@@ -121,7 +121,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
     rows = [
         ("preset", content["preset"]),
         ("seed", content["seed"]),
-        ("pictures", sample(content)),
+        ("pictures", sample_words(content)),
         ("gallery", gallery(content)),
         ("threat", _threat(content["threat"])),
         ("gradients at attack", _gradients(content["threat"])),

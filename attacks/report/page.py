@@ -10,15 +10,15 @@ from attacks.gate.verdict import verdict_rows
 from attacks.report.curves import drift_curve, loss_curve, radii_curve, response_curve
 from attacks.report.environment import environment
 from attacks.report.facts import (
-    command,
+    command_line,
     comparison_groups,
     deployment_tables,
+    fact_tiles,
     from_python,
     gallery,
     legend,
     patch_rows,
     protocol,
-    tiles,
     verdict,
 )
 from attacks.report.maps import heat_map
@@ -62,7 +62,7 @@ def page(
 ) -> str:
     """`report.html` of a run directory, with its pictures: `views.png`, `patch.png`, `explanations.png`,
     `failure.png`, `deployment.png`, and `number` of `pictures/`, which is the one in `views.png`."""
-    return render(content, manifest, warnings, trace, _images(out, content, manifest, number))
+    return render_page(content, manifest, warnings, trace, _images(out, content, manifest, number))
 
 
 def write_report(out: Path, *values: Any) -> None:
@@ -90,7 +90,7 @@ def _images(out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], 
     )
 
 
-def render(
+def render_page(
     content: Mapping[str, Any],
     manifest: Mapping[str, Any],
     warnings: Sequence[str] = (),
@@ -109,7 +109,7 @@ def render(
         verdict=verdict(content),
         gate=content["gate"],
         gate_rows=verdict_rows(content["gate"]) if content["gate"] else [],
-        tiles=tiles(content),
+        fact_tiles=fact_tiles(content),
         legend=legend(content),
         sections=sections(content, pictures, bool(trace)),
         groups=measure_groups(content["arms"], content["chance"]),
@@ -118,7 +118,7 @@ def render(
         gallery=gallery,
         encoder=description_rows(content["encoder"]),
         patch_facts=patch_rows(patch) if patch else [],
-        command=command(manifest),
+        command_line=command_line(manifest),
         from_python=from_python(manifest),
         settings=" ".join(manifest["engine"]["settings"]),
         protocol=protocol(content, manifest),

@@ -25,7 +25,7 @@ from attacks.report.columns import Column
 from attacks.report.runs import ARM, MEASURES
 from attacks.report.words import interval_text, p_value
 from attacks.runtime.tables import unescaped_text
-from attacks.runtime.untrusted import count, mapping, number, read, text
+from attacks.runtime.untrusted import count, mapping, number, read_untrusted, text
 
 #: The most pairs of runs that are compared at a time.
 MAX_PAIRS = 2_000
@@ -95,13 +95,13 @@ PAIRS = [
 ]
 
 
-def read_scores(run: Path) -> RunScores:
+def read_pair_scores(run: Path) -> RunScores:
     """Read metrics.json, manifest.json, per_image.csv and radii.csv of a run directory.
 
     Raises:
         ValueError, OSError: a file is missing, too large, or malformed.
     """
-    content, manifest = (read(run / f"{name}.json") for name in ("metrics", "manifest"))
+    content, manifest = (read_untrusted(run / f"{name}.json") for name in ("metrics", "manifest"))
     config, threat = mapping(manifest.get("config")), mapping(content.get("threat"))
     held_out_views = mapping(content.get("bank"))
     views = {key: value for key, value in held_out_views.items() if key not in ("refine", "side")}

@@ -27,7 +27,7 @@ class Standing(NamedTuple):
     scores: RunScores
     measure: str
     place: int
-    letters: str
+    significance_letters: str
     clusters_needed: int | None
 
     @property
@@ -90,14 +90,14 @@ def _table(
     fewest = max((pair.clusters_needed or 0 for pair in tests), default=0)
     different = [pair for pair in tests if pair.p_holm is not None and pair.p_holm < LEVEL]
     differing = {frozenset((pair.first, pair.second)) for pair in different}
-    marks = {} if fewest else letters(names, differing)
+    marks = {} if fewest else significance_letters(names, differing)
     return [
         Standing(run, scores[run.name], measure, place, marks.get(run.name, ""), fewest or None)
         for place, run in enumerate(runs, 1)
     ]
 
 
-def letters(names: Sequence[str], differing: Collection[frozenset[str]]) -> dict[str, str]:
+def significance_letters(names: Sequence[str], differing: Collection[frozenset[str]]) -> dict[str, str]:
     """The letters of each name: two share one exactly if they are no `differing` pair (insert and absorb, Piepho
     2004). Empty where groups are too many."""
     groups: list[frozenset[str]] = [frozenset(names)]

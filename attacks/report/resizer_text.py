@@ -5,8 +5,8 @@ from itertools import groupby
 
 from attacks.resizers.identify import Identification
 from attacks.resizers.openness import Openness, Row
-from attacks.resizers.probes import Line
-from attacks.resizers.separable import Axis
+from attacks.resizers.probes import ProbeLine
+from attacks.resizers.separable import KernelAxis
 from attacks.runtime.command_line import printable
 from transforms.resizing.kernels import KERNELS
 
@@ -42,7 +42,7 @@ def _number(value: float | None, unit: float) -> str:
     return "-" if value is None else f"{unit * value:.{1 if unit * value >= 1 else 2}f}"
 
 
-def tables(rows: Sequence[Row]) -> str:
+def resizer_tables(rows: Sequence[Row]) -> str:
     """A table a figure: kernels down, ratios across."""
     ratios = list(dict.fromkeys(row.ratio for row in rows))
     parts = []
@@ -79,7 +79,7 @@ def preprocessing_text(finding: Identification) -> str:
     return "\n".join(f"{name:<13}{printable(line)}" for name, line in lines.items())
 
 
-def _place(line: Line) -> str:
+def _place(line: ProbeLine) -> str:
     return f"{line.scale:.3f} q {line.scale / 2 + line.shift - 0.5:+.2f}"
 
 
@@ -95,7 +95,7 @@ def _kernels(finding: Identification) -> str:
     return f"{'; or '.join(parts)}; {exact}"
 
 
-def _crop(word: str, axis: Axis, length: int) -> str:
+def _crop(word: str, axis: KernelAxis, length: int) -> str:
     if axis.length < length:
         return f"of {word} {axis.start} to {axis.start + axis.length - 1}"
     if axis.out < axis.virtual:

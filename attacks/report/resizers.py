@@ -12,7 +12,7 @@ from torch import Tensor
 import attacks.report  # noqa: F401  # keeps matplotlib's font cache out of the log
 from attacks.evaluation import deployment
 from attacks.report.colours import LIGHT
-from attacks.resizers.openness import Example, Row
+from attacks.resizers.openness import Row, VisibleExample
 from attacks.resizers.platforms import OPEN
 from attacks.runtime.files import atomic
 
@@ -51,14 +51,14 @@ def draw_table(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def draw_example(example: Example, title: str) -> Figure:
+def draw_example(example: VisibleExample, title: str) -> Figure:
     """An attacked picture, an antialiased view of it, and what the encoder gets."""
     figure = Figure(figsize=(11.0, 4.0), layout="constrained")
     _strips(figure, {"": example}, title)
     return figure
 
 
-def _strips(figure: Figure | SubFigure, examples: Mapping[str, Example], title: str) -> None:
+def _strips(figure: Figure | SubFigure, examples: Mapping[str, VisibleExample], title: str) -> None:
     """A column of three pictures for each example; a row, if there is one."""
     figure.suptitle(f"The attacked file, and what is seen of it ({title})", fontsize=11, color=LIGHT["ink"])
     kinds = {"attacked": "the file", "viewed": "a viewer sees", "resized": "the encoder sees"}

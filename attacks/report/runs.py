@@ -10,7 +10,7 @@ from attacks.evaluation.intervals import Interval
 from attacks.report.columns import Cell, Column
 from attacks.report.warnings import warnings
 from attacks.report.words import ARMS, measure_name, sample_counts
-from attacks.runtime.untrusted import count, mapping, number, read, word
+from attacks.runtime.untrusted import count, mapping, number, read_untrusted, word
 
 #: The arm by which runs are compared.
 ARM = "eot"
@@ -81,8 +81,8 @@ def collect(names: Mapping[Path, str]) -> tuple[list[RunSummary], list[Omission]
 
 
 def _read_run(directory: Path, name: str) -> RunSummary:
-    content = read(directory / "metrics.json")
-    manifest = read(directory / "manifest.json") if (directory / "manifest.json").is_file() else {}
+    content = read_untrusted(directory / "metrics.json")
+    manifest = read_untrusted(directory / "manifest.json") if (directory / "manifest.json").is_file() else {}
     threat, wide, cost = (mapping(content.get(key)) for key in ("threat", "wide", "cost"))
     queries = content.get("queries")
     if not isinstance(queries, list) or not threat:
@@ -104,7 +104,7 @@ def _read_run(directory: Path, name: str) -> RunSummary:
         "clusters": clusters,
         **arms,
         **_arms(wide.get("arms"), "wide_"),
-        "eot_worst_cosine": interval(mapping(mapping(content["arms"]).get(ARM)).get("worst_cosine")),
+        "eot_worst_cosine": interval_cell(mapping(mapping(content["arms"]).get(ARM)).get("worst_cosine")),
         "passes": None if None in passes else sum(filter(None, passes)),
         "seconds": number(cost.get("seconds")),
         "warnings": _warnings(content),
@@ -115,7 +115,7 @@ def _read_run(directory: Path, name: str) -> RunSummary:
 
 def _arms(content: object, prefix: str = "") -> dict[str, Interval | None]:
     arms = {arm: mapping(mapping(content).get(arm)) for arm in ARMS}
-    return {f"{prefix}{arm}_{key}": interval(row.get(key)) for arm, row in arms.items() for key in MEASURES}
+    return {f"{prefix}{arm}_{key}": interval_cell(row.get(key)) for arm, row in arms.items() for key in MEASURES}
 
 
 def _encoder(content: object) -> str:
@@ -150,7 +150,7 @@ def _reason(error: Exception) -> str:
     return word(str(error)) or type(error).__name__
 
 
-def interval(content: object) -> Interval | None:
+def interval_cell(content: object) -> Interval | None:
     """The interval in a mapping with three finite numbers; None for anything else."""
     row = mapping(content)
     mean, low, high = (number(row.get(key)) for key in ("mean", "low", "high"))

@@ -39,7 +39,7 @@ def to_svg(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, 
     )
 
 
-def plain(axis: Axes) -> None:
+def plain_text(axis: Axes) -> None:
     """Draw axes in the colours of the page, without a box."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(LIGHT["dim"])
@@ -49,7 +49,7 @@ def plain(axis: Axes) -> None:
         label.set(color=LIGHT["ink"], fontsize=9)
 
 
-def legend(figure: Figure, axis: Axes, columns: int = 2) -> None:
+def svg_legend(figure: Figure, axis: Axes, columns: int = 2) -> None:
     """Draw the legend of `axis` above the figure, where it covers nothing."""
     handles, labels = axis.get_legend_handles_labels()
     text = {"fontsize": 8.5, "labelcolor": LIGHT["ink"]}

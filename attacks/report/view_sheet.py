@@ -31,7 +31,7 @@ def wrap(text: str, width: float, font: Any) -> list[str]:
     return lines
 
 
-def sheet(
+def view_sheet_figure(
     original: Tensor | None, views: list[Tensor], names: list[str], values: list[list[str]], columns: int
 ) -> Image.Image:
     """Views (3,h,w) of any sizes in rows of `columns`, each centred in its cell with its values below; left of each
@@ -82,4 +82,4 @@ def draw_failures(path: Path, failures: Sequence[PictureFailure]) -> None:
     ]
     names = ["picture", "arm", "P(failure)", *rows[0].values]
     with atomic(path) as temporary:
-        sheet(None, views, names, values, min(COLUMNS, len(views))).save(temporary, format="PNG")
+        view_sheet_figure(None, views, names, values, min(COLUMNS, len(views))).save(temporary, format="PNG")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attacks.report.words import count_text, sample, sample_counts
+from attacks.report.words import count_text, sample_counts, sample_words
 
 #: The most failed pictures that a warning names.
 MAX_NAMED = 3
@@ -90,7 +90,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
 
 def few_clusters(content: dict[str, Any]) -> list[str]:
     """A warning about few clusters in the run, or in some parts of a run with many."""
-    place = sample(content) if sample_counts(content)[1] < MIN_CLUSTERS else ""
+    place = sample_words(content) if sample_counts(content)[1] < MIN_CLUSTERS else ""
     if not place:
         counts = {name: (content.get(name) or {}).get("clusters", MIN_CLUSTERS) for name in PARTS}
         place = ", ".join(

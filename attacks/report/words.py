@@ -105,7 +105,7 @@ def measure_name(key: str) -> str:
     return NAMES.get(key, key)
 
 
-def numbers(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> tuple[str, str]:
+def number_words(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> tuple[str, str]:
     """A mean, and its 95 % interval in brackets or the range of the clusters in parentheses. By default it has
     2 digits, or 3 where the ends are less than 0.02 apart."""
     ends = value["low"], value["high"]
@@ -117,7 +117,7 @@ def numbers(value: Mapping[str, Any], digits: int | None = None, sign: str = "")
 
 def interval_text(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> str:
     """The `numbers` in one string, such as "0.87 [0.81, 0.93]"."""
-    return " ".join(numbers(value, digits, sign))
+    return " ".join(number_words(value, digits, sign))
 
 
 def p_value(value: float | None, clusters: int | None = None) -> str:
@@ -135,7 +135,7 @@ def sample_counts(content: Mapping[str, Any]) -> tuple[int, int]:
     return len(held_out), len({*clusters})
 
 
-def sample(content: Mapping[str, Any]) -> str:
+def sample_words(content: Mapping[str, Any]) -> str:
     """The same in words, such as "36 held-out pictures in 12 clusters"."""
     text = counts_text(*sample_counts(content))
     return text.replace(" ", " held-out ", 1) if fit_arms(content) else text
@@ -163,7 +163,7 @@ def radius(threat: Mapping[str, Any]) -> str:
     )
 
 
-def radii(value: Mapping[str, Any], norm: str, eps: float) -> str:
+def radius_words(value: Mapping[str, Any], norm: str, eps: float) -> str:
     """A median of radii with its ends, of linf in steps of 8 bits; None is more than the largest, `eps`."""
     unit, unit_text = (255, "/255") if norm == "linf" else (1, "")
     beyond_text = f"> {eps * unit:.3g}"

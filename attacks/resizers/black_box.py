@@ -16,7 +16,7 @@ _COLOUR_ERROR = 0.02
 
 
 @dataclass(frozen=True)
-class BlackBox:
+class PipelineProbe:
     """A pipeline: an 8-bit picture (H,W,3) -> float64 (h,w,C), as it returned it.
 
     `takes` is "arrays" or "PIL images", what it accepted; `key` names it in messages.
@@ -50,17 +50,17 @@ def _channels_last(array: np.ndarray) -> np.ndarray:
     return array if array.shape[2] in (1, 3) else array.transpose(1, 2, 0)
 
 
-def open_box(function: Callable[[Any], Any], size: tuple[int, int], key: str = "--callable") -> BlackBox:
+def open_box(function: Callable[[Any], Any], size: tuple[int, int], key: str = "--callable") -> PipelineProbe:
     """`function` as a black box that takes arrays, or else PIL images, tried on noise of `size`.
 
     Raises ValueError where it takes neither, or returns two results for one picture.
     """
     noise = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-    box = BlackBox(function, "arrays", key)
+    box = PipelineProbe(function, "arrays", key)
     try:
         first = box(noise)
     except ValueError:
-        box = BlackBox(function, "PIL images", key)
+        box = PipelineProbe(function, "PIL images", key)
         first = box(noise)
     second = box(noise)
     if first.shape != second.shape or not np.array_equal(first, second, equal_nan=True):
@@ -117,7 +117,7 @@ class Values:
         return "; ".join(words)
 
 
-def measure_values(box: BlackBox, size: tuple[int, int]) -> Values:
+def measure_values(box: PipelineProbe, size: tuple[int, int]) -> Values:
     """Measure the values with 21 flat pictures of `size`.
 
     Raises ValueError where black and white give the same, or the size of the result changes.

@@ -30,7 +30,7 @@ class HiddenPicture:
     succeeds: bool
 
 
-def hide(picture: np.ndarray, target: np.ndarray, resizer: Separable, call: Call) -> HiddenPicture:
+def hide_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, call: Call) -> HiddenPicture:
     """Change `picture` (...,H,W) as little as possible, so that `call` makes `target` (...,h,w) of it; both in [0,1].
 
     `resizer` holds the weights of `call`. What rounding, and any non-linear step, adds to them is measured by

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from attacks.resizers.black_box import WHOLE, measure_values, open_box
-from attacks.resizers.openness import VIEWER, Example, Openness, crop_to, measure, target_picture
+from attacks.resizers.openness import VIEWER, Openness, VisibleExample, crop_to, measure, target_picture
 from attacks.resizers.probes import (
     WEIGHT_ERROR,
-    Line,
+    ProbeLine,
     Prober,
     fit_line,
     is_linear,
@@ -21,7 +21,7 @@ from attacks.resizers.probes import (
     noise_gain,
     predicts,
 )
-from attacks.resizers.separable import NOTHING, Axes, Axis, kernel_matrices, whole
+from attacks.resizers.separable import NOTHING, Axes, KernelAxis, kernel_matrices, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
@@ -55,11 +55,11 @@ class Identification:
     kernels: dict[str, Axes]
     arithmetic: Literal["8-bit", "float", "either"]
     linear: bool
-    lines: tuple[Line, Line]
+    lines: tuple[ProbeLine, ProbeLine]
     noise: float
     prober: Prober
     figures: Openness
-    example: Example | None
+    example: VisibleExample | None
 
 
 def identify(function: Callable[[Any], Any], image: Tensor, size: tuple[int, int], seed: int = 0) -> Identification:
@@ -90,8 +90,8 @@ def identify(function: Callable[[Any], Any], image: Tensor, size: tuple[int, int
 
 
 def _openness(
-    prober: Prober, lines: tuple[Line, Line], kernels: dict[str, Axes], image: Tensor, seed: int
-) -> tuple[Openness, Example] | None:
+    prober: Prober, lines: tuple[ProbeLine, ProbeLine], kernels: dict[str, Axes], image: Tensor, seed: int
+) -> tuple[Openness, VisibleExample] | None:
     """The figures, from a named kernel's weights or else from measured ones; None where these predict nothing."""
     size = prober.size
     if kernels:
@@ -115,7 +115,7 @@ def _openness(
 
 
 def _matches(
-    prober: Prober, lines: tuple[Line, Line], seed: int
+    prober: Prober, lines: tuple[ProbeLine, ProbeLine], seed: int
 ) -> tuple[dict[str, Axes], Literal["8-bit", "float", "either"]]:
     """The kernels that predict the results exactly, with their crops, and their arithmetic."""
     kernels: dict[str, Axes] = {}
@@ -136,9 +136,9 @@ def _matches(
     return kernels, "8-bit" if eight_bit else "float"
 
 
-def _crops(kernel: str, profile: np.ndarray, response: np.ndarray, line: Line) -> list[Axis]:
+def _crops(kernel: str, profile: np.ndarray, response: np.ndarray, line: ProbeLine) -> list[KernelAxis]:
     """The crops of one axis with which a kernel makes `response` of `profile`, to some levels."""
-    length, survivors = len(profile), list[Axis]()
+    length, survivors = len(profile), list[KernelAxis]()
     for candidate in dict.fromkeys(_candidates(line, kernel, length, len(response))):
         matrix = kernel_matrices(kernel, (candidate, candidate), (length, length)).rows
         if np.abs(matrix @ profile - response).max() <= _SCREEN:
@@ -146,17 +146,17 @@ def _crops(kernel: str, profile: np.ndarray, response: np.ndarray, line: Line) -
     return survivors
 
 
-def _candidates(line: Line, kernel: str, length: int, count: int) -> Iterator[Axis]:
+def _candidates(line: ProbeLine, kernel: str, length: int, count: int) -> Iterator[KernelAxis]:
     """The crops that fit a measured line: none, one of the result, one of the source."""
     yield whole(length, count)
     shift = line.shift + (line.scale / 2 if kernel in CORNER else 0.0)
     virtual, offset = round(length / line.scale), round(shift / line.scale)
     if 0 <= offset <= virtual - count:
-        yield Axis(0, length, virtual, offset, count)
+        yield KernelAxis(0, length, virtual, offset, count)
     for start in (round(shift), round(shift) - 1, round(shift) + 1):
         span = round(line.scale * count)
         if start >= 0 and span >= 1 and start + span <= length:
-            yield Axis(start, span, count, 0, count)
+            yield KernelAxis(start, span, count, 0, count)
 
 
 def _agrees(kernel: str, axes: Axes, picture: np.ndarray, levels: np.ndarray, eight_bit: bool) -> bool:
@@ -176,11 +176,11 @@ def _agrees(kernel: str, axes: Axes, picture: np.ndarray, levels: np.ndarray, ei
     return bool(np.abs(prediction - levels).max() <= 255 * (_FLOAT + _COORDINATE * max(source.shape[1:])))
 
 
-def _measured_axes(lines: tuple[Line, Line], counts: tuple[int, int], size: tuple[int, int]) -> Axes:
+def _measured_axes(lines: tuple[ProbeLine, ProbeLine], counts: tuple[int, int], size: tuple[int, int]) -> Axes:
     """Whole-picture resizes whose kept pixels lie where the lines say, as far as whole numbers do."""
     axes = []
     for line, count, length in zip(lines, counts, size, strict=True):
         virtual = max(count, round(length / abs(line.scale)))
         offset = min(max(round(line.shift / abs(line.scale)), 0), virtual - count)
-        axes.append(Axis(0, length, virtual, offset, count))
+        axes.append(KernelAxis(0, length, virtual, offset, count))
     return axes[0], axes[1]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image, to_bytes
-from attacks.resizers.hiding import TOLERANCE, Call, hide, psnr, rms
+from attacks.resizers.hiding import TOLERANCE, Call, hide_picture, psnr, rms
 from attacks.resizers.separable import NOTHING, Separable, hidden_gain, kernel_matrices, unread, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
@@ -55,7 +55,7 @@ class Openness:
 
 
 @dataclass(frozen=True)
-class Example:
+class VisibleExample:
     """8-bit pictures (h,w,C): the attacked one, an antialiased view of it in the encoder's size, and what the resizer
     gives the encoder."""
 
@@ -71,7 +71,7 @@ class Row:
     kernel: str
     ratio: float
     figures: Openness
-    example: Example
+    example: VisibleExample
 
 
 def measure(
@@ -83,7 +83,7 @@ def measure(
     *,
     window: tuple[slice, slice] = (slice(None), slice(None)),
     threshold: float = NOTHING,
-) -> tuple[Openness, Example]:
+) -> tuple[Openness, VisibleExample]:
     """Attack `picture` (C,H,W) toward `target` (C,h,w), both in [0,1], and measure how open `resizer` is.
 
     Args:
@@ -99,7 +99,7 @@ def measure(
         raise ValueError(
             "`--image` must differ from the target, the bundled photograph of a cat; name another picture"
         )
-    attack = hide(picture, target, resizer, call)
+    attack = hide_picture(picture, target, resizer, call)
     attacked_view = viewer(attack.picture)
     inner = resizer.crop(window)
     figures = Openness(
@@ -109,10 +109,12 @@ def measure(
         seen=float(np.sum((attacked_view - clean_view) ** 2) / np.sum((target - clean_view) ** 2)),
         succeeds=attack.succeeds,
     )
-    return figures, Example(*map(to_bytes, map(torch.from_numpy, (attack.picture, attacked_view, attack.resized))))
+    return figures, VisibleExample(
+        *map(to_bytes, map(torch.from_numpy, (attack.picture, attacked_view, attack.resized)))
+    )
 
 
-def table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]:
+def openness_table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]:
     """A row for each kernel and ratio, in 8 bits: `image` (3,H,W) in [0,1] is to be resized to the bundled photograph
     of a cat, `SIDE` pixels high and wide.
 

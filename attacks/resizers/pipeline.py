@@ -9,7 +9,7 @@ from PIL import Image
 
 from attacks.resizers.black_box import measure_values, open_box
 from attacks.resizers.platforms import library_call
-from attacks.resizers.probes import Line, Prober, fit_line
+from attacks.resizers.probes import ProbeLine, Prober, fit_line
 
 #: How the record of a run begins the name of a function, which no directory holds.
 GIVEN = "given in Python: "
@@ -77,7 +77,7 @@ def function_pipeline(function: Callable[[Any], Any], source: tuple[int, int]) -
     return Pipeline(function_name(function), to_levels, (height, width), values.window, (left, top, right, bottom))
 
 
-def _visible_part(line: Line, length: int, window: slice) -> tuple[float, float]:
+def _visible_part(line: ProbeLine, length: int, window: slice) -> tuple[float, float]:
     """The part of an axis that a window shows; the whole where less than an output pixel is missing at each end."""
     low, high = line.shift, float(line.shift + line.scale * (window.stop - window.start))
     if line.scale <= 0 or (low < line.scale and high > length - line.scale):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.resizers.black_box import BlackBox, Values
+from attacks.resizers.black_box import PipelineProbe, Values
 from attacks.resizers.hiding import rms
 from attacks.resizers.separable import Separable
 
@@ -22,7 +22,7 @@ WEIGHT_ERROR = 1 / 255
 
 
 @dataclass(frozen=True)
-class Line:
+class ProbeLine:
     """Where the output pixels of one axis look: pixel q of the window at `scale` (q + 1/2) + `shift` source pixels
     from the edge."""
 
@@ -34,7 +34,7 @@ class Line:
 class Prober:
     """A black box with its values, asked about pictures of `size` (H, W)."""
 
-    box: BlackBox
+    box: PipelineProbe
     values: Values
     size: tuple[int, int]
 
@@ -54,7 +54,7 @@ class Prober:
         return np.random.default_rng(seed).integers(low, high + 1, (*self.size, 3), dtype=np.uint8)
 
 
-def fit_line(prober: Prober, axis: int) -> Line:
+def fit_line(prober: Prober, axis: int) -> ProbeLine:
     """Fit where the output pixels look along an axis, from three ramps.
 
     A ramp over the whole axis gives the place of each output pixel to within some pixels, ramps of one level a pixel,
@@ -67,7 +67,7 @@ def fit_line(prober: Prober, axis: int) -> Line:
     count = len(places)
     inner = slice(count // 10, count - count // 10)
     if len(places[inner]) < 2:
-        return Line(length / count, 0.0)
+        return ProbeLine(length / count, 0.0)
     if length > _PERIOD:
         fine = []
         for shift in (0, _PERIOD // 2):
@@ -75,7 +75,7 @@ def fit_line(prober: Prober, axis: int) -> Line:
             fine.append(place + _PERIOD * np.rint((places - place) / _PERIOD))
         places = np.where(np.abs(places % _PERIOD - _PERIOD / 2) < _PERIOD / 4, *fine)  # far from the ramp's end
     scale, shift = np.polyfit(np.arange(count)[inner] + 0.5, places[inner] + 0.5, 1)
-    return Line(float(scale), float(shift)) if abs(scale) > _FLAT else Line(length / count, 0.0)
+    return ProbeLine(float(scale), float(shift)) if abs(scale) > _FLAT else ProbeLine(length / count, 0.0)
 
 
 def is_linear(prober: Prober, seed: int) -> bool:
@@ -104,7 +104,7 @@ def predicts(weights: Separable, prober: Prober, seed: int) -> bool:
     return float(np.std(result - weights(noise.astype(float)))) <= float(np.std(result)) / 2
 
 
-def measure_weights(prober: Prober, lines: tuple[Line, Line]) -> Separable:
+def measure_weights(prober: Prober, lines: tuple[ProbeLine, ProbeLine]) -> Separable:
     """The matrices of the two axes, from the responses to combs: bright or dark lines on grey, a few pixels apart.
 
     Each is a central difference, so it is also the slope of a box that is not linear. A comb's teeth are so far apart

@@ -14,7 +14,7 @@ NOTHING = 1e-9
 _LIKE = torch.zeros(1, dtype=torch.float64)
 
 
-class Axis(NamedTuple):
+class KernelAxis(NamedTuple):
     """One axis of a resize between crops: source pixels `start` to `start + length` are resized to `virtual` pixels,
     of which `out` are kept, from `offset` on."""
 
@@ -42,11 +42,11 @@ class Axis(NamedTuple):
 
 
 #: Rows and columns.
-Axes = tuple[Axis, Axis]
+Axes = tuple[KernelAxis, KernelAxis]
 
 
-def whole(length: int, out: int) -> Axis:
-    return Axis(0, length, out, 0, out)
+def whole(length: int, out: int) -> KernelAxis:
+    return KernelAxis(0, length, out, 0, out)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 VALUES = 1 << 17
 
 
-def blocks(*pictures: Tensor) -> Iterable[tuple[Tensor, ...]]:
+def value_blocks(*pictures: Tensor) -> Iterable[tuple[Tensor, ...]]:
     """The same rows of some pictures (N,C,H,W) of one shape, block by block from the top, at most `VALUES` of a
     batch; all at once where the pictures are small or not on the host."""
     first = pictures[0]
@@ -29,10 +29,10 @@ def columns(*batches: Tensor) -> Iterable[tuple[Tensor, ...]]:
 
 def in_blocks(rule: Callable[..., Tensor], *pictures: Tensor) -> Tensor:
     """`rule(*pictures)` to the bit, for an elementwise rule; the result has the type of the first picture."""
-    first, parts = pictures[0], [*blocks(*pictures)]
+    first, parts = pictures[0], [*value_blocks(*pictures)]
     if len(parts) == 1:
         return rule(*pictures).to(first.dtype)
     result = torch.empty(first.shape, dtype=first.dtype)
-    for (block,), part in zip(blocks(result), parts, strict=True):
+    for (block,), part in zip(value_blocks(result), parts, strict=True):
         block.copy_(rule(*part))
     return result

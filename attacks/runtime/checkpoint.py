@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.values import CPU, Damaged, check, read, write
+from attacks.runtime.values import CPU, Damaged, check_value, load_values, write_values
 
 Result = TypeVar("Result")
 
@@ -54,11 +54,11 @@ class Checkpoint:
         """The result of the task `name`: read if it is stored, else computed by `make` and stored."""
         path = self._path(name)
         if path is not None and self.has(name):
-            result: Result = read(path, self.key, self.device)
+            result: Result = load_values(path, self.key, self.device)
             return result
         result = make()
         if path is not None and self.world.first:
-            write(path, result, self.key)
+            write_values(path, result, self.key)
         self.drop(f"{name}.")
         return result
 
@@ -70,7 +70,7 @@ class Checkpoint:
     def task(self, name: str) -> "Task":
         """The task `name`, with the state that an earlier process stored; see `Task`."""
         path = self._path(f"{name}.now")
-        state = read(path, self.key, self.device) if path is not None and self.has(f"{name}.now") else None
+        state = load_values(path, self.key, self.device) if path is not None and self.has(f"{name}.now") else None
         return Task(self, path, state)
 
     def drop(self, name: str) -> None:
@@ -112,7 +112,7 @@ class Task:
 
     def _write(self) -> None:
         if self._path is not None and self._make is not None:
-            write(self._path, self._make(), self._checkpoint.key)
+            write_values(self._path, self._make(), self._checkpoint.key)
             self._make = None
         self._steps, self._last_time = 0, time.monotonic()
 
@@ -120,7 +120,7 @@ class Task:
 def _is_whole(path: Path) -> bool:
     """Whether there is a file that holds what was written; one that does not is removed."""
     try:
-        check(path)
+        check_value(path)
     except FileNotFoundError:
         return False
     except Damaged as error:

@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def exit_code(command: Callable[[], int | None]) -> int:
+def exit_status(command: Callable[[], int | None]) -> int:
     """Run `command`. Returns its exit code, 0 if it returns none; or 1 after one line on stderr for an error that a
     user can fix."""
     try:

@@ -29,7 +29,7 @@ def refuse_file(folder: Path | None, key: str) -> None:
             return
 
 
-def short(text: str) -> str:
+def short_path(text: str) -> str:
     """A text for an error message: printable, at most 120 characters."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[:120])
     return plain if len(text) <= 120 else f"{plain}..."

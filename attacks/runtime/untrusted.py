@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attacks.runtime.folders import short
+from attacks.runtime.folders import short_path
 
 #: Limits far above what a run writes: larger files are not read, longer words are cut.
 MOST_BYTES, MOST_LETTERS = 64 * 2**20, 120
@@ -28,7 +28,7 @@ def contents(path: Path) -> bytes:
     return data
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_untrusted(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file. Raises ValueError or OSError."""
     values = parse_json(contents(path), f"`{path.name}`")
     if not isinstance(values, dict):
@@ -42,7 +42,7 @@ def parse_json(text: str | bytes, source: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(values := dict(pairs)) < len(pairs):
             names = [name for name, _ in pairs]
-            raise ValueError(f"duplicate key `{short(next(name for name in names if names.count(name) > 1))}`")
+            raise ValueError(f"duplicate key `{short_path(next(name for name in names if names.count(name) > 1))}`")
         return values
 
     try:

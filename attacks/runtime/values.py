@@ -28,7 +28,7 @@ ZEROS = "0" * 64
 CPU = torch.device("cpu")
 
 
-def write(path: Path, value: Any, key: str) -> None:
+def write_values(path: Path, value: Any, key: str) -> None:
     """Write a value atomically.
 
     Args:
@@ -50,7 +50,7 @@ def file_bytes(tensors: dict[str, Tensor], header: str) -> bytes:
     return b"".join([data[:at], _digest(data, at).encode(), data[at + len(ZEROS) :]])
 
 
-def check(path: Path) -> dict[str, Any]:
+def check_value(path: Path) -> dict[str, Any]:
     """The header of a file, which is checked against the bytes and the name that were written.
 
     Raises:
@@ -70,14 +70,14 @@ def check(path: Path) -> dict[str, Any]:
         raise Damaged(f"{path} is damaged: {' '.join(str(error).split())}") from None
 
 
-def read(path: Path, key: str, device: torch.device = CPU) -> Any:
+def load_values(path: Path, key: str, device: torch.device = CPU) -> Any:
     """Read a value back; tensors that were not on the CPU are moved to `device`.
 
     Raises:
         Damaged: see `check`.
         ValueError: a file of another key or another version.
     """
-    header = check(path)
+    header = check_value(path)
     if header.get("format") != FORMAT or header.get("key") != key:
         raise ValueError(f"`resume`: {path} belongs to another run or another version; start a new run")
     try:

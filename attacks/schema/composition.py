@@ -20,7 +20,7 @@ from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
 from attacks.schema.class_schema import CONFIGS
 from attacks.schema.groups import CHOICES, FILES, ViewsConfig
-from attacks.schema.messages import one_line
+from attacks.schema.messages import message_line
 from attacks.schema.run import Run
 from attacks.schema.suggestions import closest, did_you_mean
 
@@ -38,7 +38,7 @@ def register() -> None:
         for name, node in choices.items():
             store.store(group=f"schema/{group}" if group in FILES else group, name=name, node=_open(node))
     store.store(group="schema/transforms", name="views", node=ViewsConfig)
-    launchers.register()
+    launchers.register_launchers()
 
 
 def _open(node: type) -> DictConfig:
@@ -62,7 +62,7 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
         with hydra.initialize_config_dir(str(CONFIGS), **RULES):
             run = schema.validate(hydra.compose("run", overrides=overrides))
     except (CompactHydraException, OmegaConfBaseException, RecursionError) as error:
-        raise ValueError(one_line(error, overrides)) from None
+        raise ValueError(message_line(error, overrides)) from None
     presets.refuse_unasked(run, overrides)
     presets.refuse_unused(run, overrides)
     return run
@@ -105,7 +105,7 @@ def stored_preset(argument: str) -> str:
     for text in argument.removeprefix("config=").split(","):
         choice = text.strip("'\"")
         if presets.is_path(choice):
-            preset, name = presets.read(choice), Path(choice).stem
+            preset, name = presets.read_preset(choice), Path(choice).stem
             if not presets.is_word(name):
                 raise ValueError(
                     f"preset `{choice}` has a sign in its name that Hydra does not read; rename the file"
@@ -138,4 +138,4 @@ def refuse_unchecked(arguments: list[str]) -> None:
         if "hydra" in str(file.relative_to(folder)) or (file.is_symlink() and file.is_dir()):
             raise ValueError(f"`{file}` is refused: a folder of configurations has no links to folders, and no hydra")
         if file.suffix in (".yaml", ".yml"):
-            presets.read(file)
+            presets.read_preset(file)

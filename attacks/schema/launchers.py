@@ -79,7 +79,7 @@ def unfinished_jobs(sweep: Path) -> list[str]:
     return [f"no result: {path}" for path in sorted(jobs, key=lambda path: (len(path.name), path.name))]
 
 
-def register() -> None:
+def register_launchers() -> None:
     """Register the resolvers with which the launchers' presets compute values from `engine.threads`."""
     old = omegaconf.__version__.startswith("2.3.")  # OmegaConf 2.4 renames the function
     add = getattr(OmegaConf, "register_new_resolver" if old else "register_resolver")
@@ -103,7 +103,7 @@ def cores_of_a_job(threads: int | None, otherwise: int) -> int:
     return threads or otherwise
 
 
-def prepare(arguments: Iterable[str], environment: MutableMapping[str, str] = os.environ) -> None:
+def prepare_launcher(arguments: Iterable[str], environment: MutableMapping[str, str] = os.environ) -> None:
     """Set the environment before Hydra reads the arguments. Raises ValueError where the launcher or sweeper is
     missing or a range of the sweep is empty."""
     for name, value in ENVIRONMENT.items():

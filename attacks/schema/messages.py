@@ -13,7 +13,7 @@ from attacks.schema.secrets import masked
 from attacks.schema.suggestions import choices, did_you_mean, unknown_word
 
 
-def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
+def message_line(error: BaseException, words: Iterable[str] = ()) -> str:
     """The message of an error, and of its cause, on one line, without misleading hints; for an unknown key or choice
     among the `words` of the command line, a suggestion."""
     words = list(words)

@@ -27,8 +27,8 @@ from attacks.schema.groups import GROUPS
 from attacks.schema.run import Run
 from attacks.schema.secrets import masked, refuse_credentials
 from attacks.schema.suggestions import choices
-from attacks.schema.tracker import check
-from attacks.schema.validate import printable, refuse_code
+from attacks.schema.tracker import check_tracker
+from attacks.schema.validate import printable_config, refuse_code
 
 #: Far more than a preset needs: reading a megabyte of YAML takes seconds.
 MOST_BYTES = 2**18
@@ -66,7 +66,7 @@ def is_word(name: str) -> bool:
     return True
 
 
-def read(path: str | Path) -> DictConfig:
+def read_preset(path: str | Path) -> DictConfig:
     """Load a preset and refuse what could run code.
 
     Hydra instantiates objects and opens log files named under its own `hydra` key before the run starts, so a preset
@@ -77,7 +77,7 @@ def read(path: str | Path) -> DictConfig:
         FileNotFoundError, ValueError: no such file, not a mapping, or a key that is refused.
     """
     path = Path(path)
-    source = f"preset `{printable(path)}`"
+    source = f"preset `{printable_config(path)}`"
     if not path.is_file():
         problem = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
         raise FileNotFoundError(f"{source} {problem}")
@@ -132,7 +132,7 @@ def refuse_marks(text: str, source: str) -> None:
         keys = {"<<"}  # loaders take the last of two equal keys, and a key instead of the merged one
         for key, _ in content if isinstance(node, MappingNode) else ():
             if str(key.value) in keys:
-                mistake = f"duplicate key or merge `{printable(key.value)}` in line {key.start_mark.line + 1}"
+                mistake = f"duplicate key or merge `{printable_config(key.value)}` in line {key.start_mark.line + 1}"
                 raise ValueError(f"{source}: {mistake}: only one would count; leave one out")
             keys.add(str(key.value))
 
@@ -168,7 +168,7 @@ def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
 
 def refuse_untyped(run: Run, overrides: Iterable[str], keys: Iterable[str] = TYPED) -> None:
     """Raise ValueError where one of the keys `TYPED` has a value that the command line does not give."""
-    check(run.tracker)
+    check_tracker(run.tracker)
     typed = _values(overrides)
     for key in keys:
         group, _, field = key.rpartition(".")
@@ -195,7 +195,7 @@ def refuse_repeats(words: Iterable[str]) -> None:
         if not sign or word.startswith(("~", "-")):
             continue
         if key in first:
-            raise ValueError(f"`{printable(key)}` is given twice: {first[key]} and {word}; leave one out")
+            raise ValueError(f"`{printable_config(key)}` is given twice: {first[key]} and {word}; leave one out")
         first[key] = word
 
 
@@ -219,25 +219,27 @@ def plain_word(word: str) -> str:
         not OF_HYDRA.fullmatch(group) or ("." in group and "{" in value)  # which could hold a `_target_`
     ):
         raise ValueError(
-            f"`{printable(key)}` is refused; of Hydra's own settings the command line takes hydra.run.dir, "
+            f"`{printable_config(key)}` is refused; of Hydra's own settings the command line takes hydra.run.dir, "
             "hydra.sweep.dir, hydra.sweep.subdir, hydra.verbose, hydra/launcher and hydra/sweeper with their keys, "
             "hydra/hydra_logging"
         )
     if group == "hydra.verbose" and not VERBOSE.fullmatch(value):
-        raise ValueError(f"`hydra.verbose` must be true, false, or names of loggers; got {printable(value)}")
+        raise ValueError(f"`hydra.verbose` must be true, false, or names of loggers; got {printable_config(value)}")
     digits = max(map(len, re.findall(r"\d+", value)), default=0)
     if digits > MOST_DIGITS:
-        raise ValueError(f"`{printable(key)}` must be a number of at most {MOST_DIGITS:,} digits; got {digits:,}")
+        raise ValueError(
+            f"`{printable_config(key)}` must be a number of at most {MOST_DIGITS:,} digits; got {digits:,}"
+        )
     if not group or word.startswith("-") or ("=" not in word and not word.startswith("~")):
         is_choice = word in choices()["config"]
         fix = f"; did you mean config={word}?" if is_choice else ", such as perturbation.eps=8/255"
-        raise ValueError(f"`{printable(word)}` must be KEY=VALUE{fix}")
+        raise ValueError(f"`{printable_config(word)}` must be KEY=VALUE{fix}")
     of_hydra = "/" in group and value.strip().startswith("{")
     if of_hydra or (group in (*GROUPS, "config") and value.strip().startswith("[")):
-        raise ValueError(f"`{group}` takes one choice; got {printable(value)}")
+        raise ValueError(f"`{group}` takes one choice; got {printable_config(value)}")
     refuse_credentials(value, f"`{key}`")
     if any(step in group or ("." not in group and step in value) for step in ("..", "//")):
-        raise ValueError(f"`{printable(word)}` must name a choice, not a path; a preset file ends in .yaml")
+        raise ValueError(f"`{printable_config(word)}` must name a choice, not a path; a preset file ends in .yaml")
     return word
 
 
@@ -256,14 +258,14 @@ def _refuse_settings(content: Mapping[Any, Any], source: str) -> None:
         if not KEY.fullmatch(str(key)) or not isinstance(value, str | int | float) or "${" in word:
             raise ValueError(
                 f"{source}: hydra.sweeper.params must map keys of the configuration to values, such as seed: 0,1; "
-                f"`{printable(word)}` is refused"
+                f"`{printable_config(word)}` is refused"
             )
         if key in TYPED:
-            raise ValueError(f"{source}: `{printable(word)}` {TYPED[key]}, so a preset may not choose it")
+            raise ValueError(f"{source}: `{printable_config(word)}` {TYPED[key]}, so a preset may not choose it")
         try:
             OverridesParser.create().parse_override(plain_word(word))
         except (HydraException, ValueError) as error:
-            reason = printable(" ".join(str(error).split())[:300])
+            reason = printable_config(" ".join(str(error).split())[:300])
             raise ValueError(f"{source}: hydra.sweeper.params: {reason}") from None
 
 
@@ -274,4 +276,4 @@ def _refuse_defaults(defaults: Any, source: str) -> None:
         for word in ("hydra", "${", "..", "//"):
             if word in str(entry):
                 reason = "set it on the command line" if word == "hydra" else "it must name a choice, not a path"
-                raise ValueError(f"{source}: default `{printable(entry)}` is refused; {reason}")
+                raise ValueError(f"{source}: default `{printable_config(entry)}` is refused; {reason}")

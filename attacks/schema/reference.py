@@ -40,7 +40,7 @@ Go on after a stop:  python -m attacks.run resume=outputs/DATE/RUN
 Print a preset:      python -m attacks.run config=quickstart --cfg job"""
 
 
-def page() -> str:
+def reference_page() -> str:
     """docs/configuration.md."""
     parts = [HEAD.rstrip()]
     for prefix, schema in OF_THE_RUN.items():
@@ -154,4 +154,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(listing() if sys.argv[1:] == ["groups"] else page(), end="")
+    print(listing() if sys.argv[1:] == ["groups"] else reference_page(), end="")

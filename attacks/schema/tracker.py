@@ -64,7 +64,7 @@ class WandBConfig:
 TrackerConfig = NoTrackerConfig | TensorBoardConfig | MLflowConfig | WandBConfig
 
 
-def check(node: TrackerConfig) -> None:
+def check_tracker(node: TrackerConfig) -> None:
     """Raise ValueError for a store or a mode that no tracker supports."""
     if isinstance(node, WandBConfig) and node.mode not in ("offline", "online"):  # others ask at the terminal
         raise ValueError(f"`tracker.mode` must be one of offline, online; got {node.mode!r}")

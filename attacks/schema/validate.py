@@ -32,7 +32,7 @@ def validate(config: DictConfig) -> Run:
     try:
         plain = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:  # a reference to nothing, or in a circle
-        raise ValueError(f"`{error.full_key}`: {printable(str(error).splitlines()[0])}") from None
+        raise ValueError(f"`{error.full_key}`: {printable_config(str(error).splitlines()[0])}") from None
     assert isinstance(plain, dict)
     run: Run = _typed(Run, {key: value for key, value in plain.items() if key not in GROUPS}, "")
     refuse_out_of_range(run.evaluate, "evaluate.")
@@ -68,7 +68,9 @@ def _refuse_unknown_keys(schema: type, node: dict[Any, Any], prefix: str) -> Non
     for key, value in node.items():
         if key not in places:
             guess = did_you_mean(f"{prefix}{key}")
-            raise ValueError(f"unknown key `{prefix}{printable(key)}`: known here are {', '.join(places)}{guess}")
+            raise ValueError(
+                f"unknown key `{prefix}{printable_config(key)}`: known here are {', '.join(places)}{guess}"
+            )
         if is_dataclass(places[key]) and isinstance(value, dict):
             _refuse_unknown_keys(places[key], value, f"{prefix}{key}.")
 
@@ -78,7 +80,7 @@ def _run(node: Any) -> Run:
     evaluate: Any = OmegaConf.to_object(node.evaluate)
     evaluate.layers = _names(evaluate.layers, "evaluate.layers")
     if evaluate.primary not in ("success", "cosine"):
-        raise ValueError(f"`evaluate.primary` must be success or cosine; got {printable(evaluate.primary)}")
+        raise ValueError(f"`evaluate.primary` must be success or cosine; got {printable_config(evaluate.primary)}")
     if node.show not in (None, "encoder"):
         raise ValueError(f"`show` must be encoder, or null for a run; got {node.show!r}")
     pace: Any = OmegaConf.to_object(node.checkpoint)
@@ -135,8 +137,8 @@ def refuse_code(node: Any, source: str) -> None:
             refuse_code(value, source)
     elif isinstance(node, str) and "${" in _REFERENCE.sub("", node):
         raise ValueError(
-            f"{source}: `{printable(node)}` is refused: a configuration refers to its own keys, such as ${{seed}}; "
-            "it does not read the environment or anything else"
+            f"{source}: `{printable_config(node)}` is refused: a configuration refers to its own keys, such as "
+            "${seed}; it does not read the environment or anything else"
         )
 
 
@@ -144,7 +146,7 @@ def refuse_code(node: Any, source: str) -> None:
 _REFERENCE = re.compile(r"\$\{[\w.\[\]]+\}")
 
 
-def printable(key: object) -> str:
+def printable_config(key: object) -> str:
     """A key or a path for a message: control characters are escaped."""
     return repr(str(key))[1:-1]
 

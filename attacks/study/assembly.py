@@ -28,7 +28,7 @@ from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING
 from attacks.schema.objective import LayersConfig, TowardConfig
 from attacks.schema.patch import PatchConfig
 from attacks.schema.run import Run
-from attacks.schema.validate import printable
+from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden_rows, targeted
 from attacks.study.encoder import subject_encoder, surrogate
@@ -335,7 +335,7 @@ def plan_views(run: Run, multiple: int) -> Views:
     if type(views) is not int or not 1 <= views <= MOST_VIEWS:
         raise ValueError(
             f"`attack.views` must be auto or a whole number, at least 1 and at most {MOST_VIEWS:,}; got "
-            f"{printable(views)}"
+            f"{printable_config(views)}"
         )
     if run.optimiser.name in SAMPLING and (views % 2 or run.risk.name != "mean"):
         raise ValueError(

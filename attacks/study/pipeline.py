@@ -17,9 +17,9 @@ from attacks.encoders.tree import optional
 from attacks.schema import groups
 from attacks.schema.class_schema import CONFIGS
 from attacks.schema.encoder import DefenceConfig
-from attacks.schema.presets import is_path, read
+from attacks.schema.presets import is_path, read_preset
 from attacks.schema.suggestions import closest
-from attacks.schema.validate import printable
+from attacks.schema.validate import printable_config
 from attacks.study.make import make
 from transforms import Compose, Stage
 from transforms.draws.ranges import is_number
@@ -56,7 +56,7 @@ def defended_views(node: groups.ViewsConfig, defence: DefenceConfig, side: int =
     if is_before not in names:
         raise ValueError(
             f"`defence.before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); "
-            f"got {printable(is_before)}{closest(is_before, names)}"
+            f"got {printable_config(is_before)}{closest(is_before, names)}"
         )
     defence_stages, at = stages(defence.stages, "defence.stages", side), names.index(is_before)
     view_defence = [ViewDefence(Compose(defence_stages), is_before)] if defence_stages else []
@@ -74,7 +74,9 @@ def stages(node: Any, path: str, side: int | None = None) -> list[Stage]:
 def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
     name = re.sub(r"\d+$", "", label)
     if name not in STAGES:
-        raise ValueError(f"`{printable(path)}` is unknown: stages are {', '.join(STAGES)}{closest(name, STAGES)}")
+        raise ValueError(
+            f"`{printable_config(path)}` is unknown: stages are {', '.join(STAGES)}{closest(name, STAGES)}"
+        )
     if not isinstance(arguments, dict):
         raise ValueError(f"`{path}` must map arguments to values, such as {{degrees: 20}}; got {arguments!r}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
@@ -84,7 +86,8 @@ def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
     for key in values:
         if key not in names:
             raise ValueError(
-                f"unknown key `{path}.{printable(key)}`: known here are {', '.join(names)}{closest(str(key), names)}"
+                f"unknown key `{path}.{printable_config(key)}`: known here are {', '.join(names)}"
+                f"{closest(str(key), names)}"
             )
     if "of" in names:
         values.setdefault("of", side)
@@ -122,8 +125,10 @@ def preset(name: str) -> Compose:
 def _merge(path: Path, above: tuple[Path, ...] = ()) -> Any:
     """A preset merged onto the presets in its `defaults`, without the schema's entry."""
     if path in above:
-        raise ValueError(f"preset `{printable(path)}` names itself in its defaults, at once or by way of others")
-    node = read(path)
+        raise ValueError(
+            f"preset `{printable_config(path)}` names itself in its defaults, at once or by way of others"
+        )
+    node = read_preset(path)
     entries = [entry for entry in node.pop("defaults", None) or [] if isinstance(entry, str) and entry != "_self_"]
     bases = [path.with_name(f"{entry}.yaml") for entry in entries if not entry.startswith("/schema/")]
     return OmegaConf.merge(*(_merge(base, (*above, path)) for base in bases), node)

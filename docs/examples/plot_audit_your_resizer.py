@@ -14,7 +14,7 @@ import numpy as np
 from attacks.data.gallery import photographs
 from attacks.report.resizer_text import preprocessing_text
 from attacks.resizers.identify import identify
-from attacks.resizers.openness import table
+from attacks.resizers.openness import openness_table
 
 
 def prepare(picture: np.ndarray) -> np.ndarray:
@@ -29,7 +29,7 @@ print(preprocessing_text(identify(prepare, photo, size=(384, 512))))
 # The kernels of three libraries, at four source pixels per pixel: how much of the hidden picture does a person see,
 # who looks at an antialiased thumbnail?
 
-rows = table(photo, ratios=[4])
+rows = openness_table(photo, ratios=[4])
 colours = {"open": "tab:red", "hard": "tab:orange", "closed": "tab:green"}
 plt.figure(figsize=(6.5, 4), layout="constrained")
 plt.barh([r.kernel for r in rows], [r.figures.seen for r in rows], color=[colours[r.figures.verdict] for r in rows])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attacks.commands.show import PHOTO
 from attacks.data.images import load_image, to_bytes
-from attacks.schema.presets import read
+from attacks.schema.presets import read_preset
 from attacks.study.pipeline import preset, stages
 from transforms import Compose, Sobol, resize
 from transforms.registry import STAGES
@@ -46,7 +46,7 @@ class Strip:
 @cache
 def examples() -> dict[str, dict[str, Any]]:
     """The arguments that each stage is shown with, by its key."""
-    node: Any = OmegaConf.to_container(read(EXAMPLES))
+    node: Any = OmegaConf.to_container(read_preset(EXAMPLES))
     return node  # type: ignore[no-any-return]
 
 

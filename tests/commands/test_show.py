@@ -13,7 +13,7 @@ from transforms.camera import Quantise
 def test_labels_hold_the_values_of_varying_coordinates():
     stage = Affine(degrees=30, translate=(0.1, 0.1), scale=(0.5, 1.5))
     u = torch.tensor([[0.25, 0.5, 0.5, 0.5, 0.5], [0.75, 0.125, 0.5, 0.5, 0.5]])
-    names, values = script.labels(Compose([stage]), u)
+    names, values = script.coordinate_labels(Compose([stage]), u)
     assert names == ["angle (deg)", "scale (x)"]
     assert values == [["-15", "1"], ["15", "0.625"]]
 
@@ -21,10 +21,10 @@ def test_labels_hold_the_values_of_varying_coordinates():
 def test_labels_name_several_stages_and_count_those_left_out():
     pipeline = Compose([Perspective(0.2), Brightness(0.2), Quantise()])
     u = Sobol()(2, pipeline.dims, seed=0)
-    names, values = script.labels(pipeline, u)
+    names, values = script.coordinate_labels(pipeline, u)
     assert names == list(pipeline.names) and len(values[0]) == 9
     assert [float(row[-1]) for row in values] == pytest.approx(pipeline.values(u)[:, -1].tolist(), rel=5e-3)
-    names, values = script.labels(pipeline, u, limit=4)
+    names, values = script.coordinate_labels(pipeline, u, limit=4)
     assert names == [*pipeline.names[:3], "and 6 more"] and [len(row) for row in values] == [4, 4]
 
 

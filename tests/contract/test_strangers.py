@@ -12,7 +12,7 @@ from attacks.evaluation.sanity.battery import MASKING
 from attacks.experiment import unit
 from attacks.objectives.aim import Aim
 from attacks.perturbations.base import PerturbationSet
-from attacks.runtime.values import read, write
+from attacks.runtime.values import load_values, write_values
 from attacks.study import assembly as assembly
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import examine, watch, worst_views
@@ -167,8 +167,8 @@ def test_custom_parts_are_solved_evaluated_and_resumed(images, perturbation, opt
     assert worst.losses.isfinite().all()
 
     whole = list(watch(images, anchor, restarts=2, **setup))
-    write(tmp_path / "state", whole[3][0].state, "key")
-    rest = list(watch(images, anchor, restarts=2, state=read(tmp_path / "state", "key"), **setup))
+    write_values(tmp_path / "state", whole[3][0].state, "key")
+    rest = list(watch(images, anchor, restarts=2, state=load_values(tmp_path / "state", "key"), **setup))
     for (ours, best), (expected, last) in zip(rest, whole[4:], strict=True):
         assert torch.equal(ours.delta, expected.delta) and ours.evals == expected.evals
         assert best is last is None or all(torch.equal(a, b) for a, b in zip(best, last, strict=True))

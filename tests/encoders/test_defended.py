@@ -16,11 +16,11 @@ from attacks.encoders.engine import Choice, Decision
 from attacks.encoders.layers import named_layers
 from attacks.encoders.randomness import encoder_randomness
 from attacks.evaluation.scores import evaluate, signature_method
-from attacks.experiment.tuning import decide
+from attacks.experiment.tuning import engine_choice
 from attacks.runtime.distributed import ALONE
 from attacks.schema.encoder import ENCODERS, DefenceConfig, PocketConfig
 from attacks.schema.groups import CHOICES
-from attacks.schema.presets import read
+from attacks.schema.presets import read_preset
 from attacks.schema.validate import validate
 from attacks.study.assembly import build
 from attacks.study.encoder import subject_encoder
@@ -40,7 +40,7 @@ CPU = torch.device("cpu")
 
 def defend(name, encoder):
     """An encoder behind a defence of configs/defence."""
-    node = OmegaConf.to_container(read(CONFIGS / "defence" / f"{name}.yaml"))
+    node = OmegaConf.to_container(read_preset(CONFIGS / "defence" / f"{name}.yaml"))
     return Defended(encoder, stages(node["stages"], "defence.stages"))
 
 
@@ -246,5 +246,5 @@ def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
         return Choice(Decision(), ())
 
     monkeypatch.setattr("attacks.experiment.tuning.choose", measure)
-    decide(run.engine, parts, ALONE, None)
+    engine_choice(run.engine, parts, ALONE, None)
     assert shapes and set(shapes) == {(4, 1)}

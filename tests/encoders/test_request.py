@@ -10,7 +10,7 @@ from torch import nn
 from attacks.encoders.contract import probe
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import Request, fetching, seeded
+from attacks.encoders.request import Request, fetching, with_seed
 
 FILES = {
     **dict.fromkeys(("w.safetensors", "W.SafeTensors", "w.pt", "w.pth.tar", "a/b", "./x", "~/w.pt", "/w.bin"), True),
@@ -35,7 +35,7 @@ def test_which_texts_are_taken_as_a_weights_file(tmp_path, monkeypatch, text, fi
 def test_random_weights_do_not_touch_the_generators_of_torch(monkeypatch):
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPU's generator was seeded"))
     state = torch.random.get_rng_state()
-    first, repeat = (seeded(lambda: nn.Linear(3, 3).weight) for _ in range(2))
+    first, repeat = (with_seed(lambda: nn.Linear(3, 3).weight) for _ in range(2))
     assert torch.equal(first, repeat)
     assert torch.equal(torch.random.get_rng_state(), state)
 

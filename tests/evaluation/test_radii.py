@@ -8,7 +8,7 @@ import torch
 
 from attacks.evaluation.clusters import medians
 from attacks.evaluation.radii import curve, radii_summary
-from attacks.report.words import radii as words
+from attacks.report.words import radius_words as words
 
 CLUSTERS = tuple("aabbbccdeffgh")
 

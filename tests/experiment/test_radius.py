@@ -12,7 +12,7 @@ from PIL import Image
 import attacks.experiment.sections.radii
 from attacks.experiment.cost import Cost
 from attacks.experiment.sections.radii import RadiiSection
-from attacks.report.pairs import read_scores
+from attacks.report.pairs import read_pair_scores
 from attacks.runtime.tables import read_rows
 from tests.helpers.processes import facts
 from tests.helpers.runs import LEAN, call
@@ -69,7 +69,9 @@ def test_the_report_has_the_median_and_the_curve(finished_run):
 
 def test_another_run_can_be_compared_with_its_radii(finished_run):
     (column,) = [
-        column_values for (_, name), column_values in read_scores(finished_run).values.items() if name == "radius l2"
+        column_values
+        for (_, name), column_values in read_pair_scores(finished_run).values.items()
+        if name == "radius l2"
     ]
     rows = read_rows(finished_run / "radii.csv")
     assert sorted(column.values()) == sorted(float(row["radius"] or 3.0) for row in rows)

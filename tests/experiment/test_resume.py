@@ -11,7 +11,7 @@ from PIL import Image
 import attacks.experiment.job
 import attacks.experiment.units
 from attacks.experiment.identity import key_of
-from attacks.runtime.values import read, write
+from attacks.runtime.values import load_values, write_values
 from attacks.study.study import ARMS
 from tests.helpers.processes import facts
 from tests.helpers.runs import FIRST, LEAN, TINY, call
@@ -144,8 +144,8 @@ def test_a_resumed_run_takes_no_other_setting(stopped_run, monkeypatch, capsys):
 def test_a_batch_is_read_back_byte_for_byte(stopped_run, tmp_path):
     path = stopped_run / "checkpoint" / FIRST
     key = key_of(json.loads((stopped_run / "manifest.json").read_text())["identity"])
-    (result,), _ = read(path, key), write(tmp_path / path.name, read(path, key), key)
+    (result,), _ = load_values(path, key), write_values(tmp_path / path.name, load_values(path, key), key)
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()
     assert result.rows == (0, 1) and [line.arm for line in result.trace if line.step == 0] == list(ARMS[2:])
     with pytest.raises(ValueError, match="another run"):
-        read(path, "other")
+        load_values(path, "other")

@@ -124,7 +124,7 @@ def _stub_drawings():
     from attacks.data.images import save_image
 
     attacks.experiment.contact_sheet.contact_sheet = lambda path, *_: save_image(path, torch.zeros(3, 1, 1))
-    attacks.report.page.render = lambda *_: "a report"
+    attacks.report.page.render_page = lambda *_: "a report"
 
 
 def _wait(pid, patience):

@@ -18,7 +18,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 from attacks import load_encoder
-from attacks.encoders.request import seeded
+from attacks.encoders.request import with_seed
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 VISION = SIZES | {"image_size": 32, "patch_size": 8}
@@ -323,14 +323,14 @@ def torchvision_model(folder: Path) -> Model:
 
 def timm_model(folder: Path, name: str) -> Model:
     timm = pytest.importorskip("timm")
-    network = seeded(lambda: timm.create_model(name, num_classes=0)).eval()
+    network = with_seed(lambda: timm.create_model(name, num_classes=0)).eval()
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network))
     return Model("timm", name, {"weights": "random"}, lambda picture: network(transform(picture)[None]))
 
 
 def open_clip_model(folder: Path, name: str) -> Model:
     open_clip = register_clips(folder)
-    model = seeded(lambda: open_clip.create_model(name, pretrained_text=False)).eval()
+    model = with_seed(lambda: open_clip.create_model(name, pretrained_text=False)).eval()
     config = open_clip.transform.PreprocessCfg(**model.visual.preprocess_cfg)
     transform = open_clip.transform.image_transform_v2(config, is_train=False)
 

@@ -18,8 +18,8 @@ from attacks.evaluation.significance import paired_shares
 from attacks.report.columns import csv_rows, page_table, text_rows
 from attacks.report.comparison import FILES, compare_runs
 from attacks.report.curves import encoder_curve
-from attacks.report.pairs import PAIRS, compare_pairs, read_scores
-from attacks.report.ranking import RANKING, charts, letters
+from attacks.report.pairs import PAIRS, compare_pairs, read_pair_scores
+from attacks.report.ranking import RANKING, charts, significance_letters
 from attacks.report.runs import GROUPS, RUNS
 from attacks.runtime.tables import read_rows, write_rows
 from attacks.runtime.untrusted import MOST_BYTES
@@ -29,7 +29,7 @@ FEW_PICTURES = "fewer than two pictures in common: run both with the same data a
 
 
 def run_pairs(*folders):
-    return compare_pairs({folder.name: read_scores(folder) for folder in folders})
+    return compare_pairs({folder.name: read_pair_scores(folder) for folder in folders})
 
 
 def compare(*folders):
@@ -129,7 +129,7 @@ def test_two_share_a_letter_exactly_if_they_do_not_differ(case):
     n, raw = case
     names = [f"run {i}" for i in range(n)]
     differing = {frozenset((names[i], names[j])) for i, j in raw if i != j}
-    marks = letters(names, differing)
+    marks = significance_letters(names, differing)
     assert set(marks) == set(names) and all(marks.values()) and marks[names[0]].startswith("a")
     for first, second in itertools.combinations(names, 2):
         assert bool(set(marks[first]) & set(marks[second])) == (frozenset((first, second)) not in differing)
@@ -142,7 +142,7 @@ def test_two_share_a_letter_exactly_if_they_do_not_differ(case):
 def test_too_many_groups_have_no_letters():
     names = [f"{i}" for i in range(40)]
     pairs = {frozenset((names[i], names[i + 1])) for i in range(0, 40, 2)}  # 2 ** 20 groups
-    assert letters(names, pairs) == {}
+    assert significance_letters(names, pairs) == {}
 
 
 def test_places_and_letters_do_not_depend_on_the_order_of_runs_and_follow_the_pairs(tmp_path):

@@ -7,8 +7,8 @@ import pytest
 
 from attacks.data.images import file_names
 from attacks.report.comparison import ComparedRuns, write_page
-from attacks.report.page import Images, render, write_report
-from attacks.report.pairs import read_scores
+from attacks.report.page import Images, render_page, write_report
+from attacks.report.pairs import read_pair_scores
 from attacks.report.runs import collect
 from attacks.report.warnings import warnings
 from attacks.runtime.tables import FORMULAS, read_rows, write_rows
@@ -46,7 +46,7 @@ def harmless(page, scripts=0):
 @pytest.mark.slow
 def test_every_string_of_a_run_is_escaped_on_its_page():
     content, manifest = spoilt(report_pages.content()), spoilt(report_pages.manifest())
-    page = harmless(render(content, manifest, [EVIL], report_pages.trace(), Images()))
+    page = harmless(render_page(content, manifest, [EVIL], report_pages.trace(), Images()))
     assert page.count("&lt;script&gt;alert(1)") > 20 and "{{7*7}}" in page and "49" not in page.split("<body")[0]
 
 
@@ -112,5 +112,5 @@ def test_runs_are_compared_by_the_original_names(tmp_path):
     write_rows(tmp_path / "per_image.csv", [{"picture": name, **row} for name in ("=1", "'=1", "a")])
     (tmp_path / "metrics.json").write_text(json.dumps({"queries": ["=1", "'=1", "a"], "pixels": ["x", "y", "z"]}))
     (tmp_path / "manifest.json").write_text("{}")
-    (values,) = {tuple(result) for result in read_scores(tmp_path).values.values()}
+    (values,) = {tuple(result) for result in read_pair_scores(tmp_path).values.values()}
     assert {(picture.name, picture.pixels) for picture in values} == {("=1", "x"), ("'=1", "y"), ("a", "z")}

@@ -6,32 +6,34 @@ import re
 
 import pytest
 
-from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast, page_colours, shade
+from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast_ratio, page_colours, shade
 from attacks.report.curves import dots, drift_curve, loss_curve, response_curve
 from attacks.report.maps import heat_map
-from attacks.report.page import render
-from attacks.report.words import interval_text, measure_groups, measure_value, numbers, p_value, short
+from attacks.report.page import render_page
+from attacks.report.words import interval_text, measure_groups, measure_value, number_words, p_value, short
 from tests.helpers import report_pages
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
 def test_text_and_lines_have_enough_contrast(palette):
-    assert min(contrast(palette[text], palette[ground]) for text, ground in TEXT) >= 4.5
-    assert min(contrast(palette[line], palette[ground]) for line, ground in LINES) >= 3
+    assert min(contrast_ratio(palette[text], palette[ground]) for text, ground in TEXT) >= 4.5
+    assert min(contrast_ratio(palette[line], palette[ground]) for line, ground in LINES) >= 3
     assert set(LIGHT) == set(DARK) and len(set(palette.values())) == len(palette)
 
 
 def test_contrast_is_that_of_wcag():
-    assert contrast("#000000", "#ffffff") == contrast("#ffffff", "#000000") == pytest.approx(21)
-    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # the guideline's well-known near miss
+    assert contrast_ratio("#000000", "#ffffff") == contrast_ratio("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast_ratio("#777777", "#ffffff") == pytest.approx(
+        4.48, abs=0.01
+    )  # the guideline's well-known near miss
 
 
 def test_cells_are_legible_and_darker_for_a_stronger_attack():
     values = [i / 200 for i in range(-40, 241)]
     for measure, way in (("success", 1), ("cosine", -1)):
         cells = [shade(measure, value) for value in values]
-        assert min(contrast(*cell) for cell in cells) >= 4.5
-        light = [contrast(ground, "#000000") for ground, _ in cells]
+        assert min(contrast_ratio(*cell) for cell in cells) >= 4.5
+        light = [contrast_ratio(ground, "#000000") for ground, _ in cells]
         assert all(way * (b - a) <= 1e-9 for a, b in itertools.pairwise(light))
     assert shade("success", 0)[0] == RAMP[0] == shade("cosine", 1)[0] and shade("success", 1)[0] == RAMP[-1]
 
@@ -132,7 +134,7 @@ def test_numbers_are_as_short_as_they_may_be():
 )
 def test_an_interval_has_brackets_and_as_many_digits_as_it_supports(value, options, text):
     row = dict(zip(("mean", "low", "high", "kind"), value, strict=True))
-    assert interval_text(row, **options) == " ".join(numbers(row, **options)) == text
+    assert interval_text(row, **options) == " ".join(number_words(row, **options)) == text
 
 
 @pytest.mark.slow
@@ -147,7 +149,7 @@ def test_an_interval_has_brackets_and_as_many_digits_as_it_supports(value, optio
 def test_the_page_explains_the_stars_and_extremes_of_a_map(change, note):
     content = report_pages.content()
     content["response"]["maps"] = [grid | change for grid in content["response"]["maps"]]
-    page = html.unescape(render(content, report_pages.manifest()))
+    page = html.unescape(render_page(content, report_pages.manifest()))
     assert note in page and ("Star:" in page) == ("p_holm" not in change)
 
 

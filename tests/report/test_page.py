@@ -13,10 +13,10 @@ from PIL import Image
 
 from attacks.data.images import file_names
 from attacks.report.facts import verdict
-from attacks.report.page import Images, render, sections, write_report
+from attacks.report.page import Images, render_page, sections, write_report
 from attacks.report.sheets import LARGEST, perturbation
 from attacks.report.warnings import warnings
-from attacks.report.words import interval_text, numbers
+from attacks.report.words import interval_text, number_words
 from tests.helpers import report_pages
 from tests.helpers.page import Page
 from tests.helpers.report_pages import ARMS, EVIL
@@ -69,7 +69,7 @@ def test_every_interval_of_the_metrics_is_on_the_page(whole):
         assert results
         for result in results:
             digits = 0 if result["high"] > 1 else None
-            texts = (numbers(result, digits, sign) for sign in ("", "+"))
+            texts = (number_words(result, digits, sign) for sign in ("", "+"))
             assert any(f"{mean} <small>{ends}</small>" in whole for mean, ends in texts), (section, result)
     rows = [row for rows in content["failure"]["arms"].values() for row in rows]
     assert len(rows) == 3 and all(html.escape(row["words"]) in whole for row in rows)
@@ -123,7 +123,7 @@ def test_a_part_is_on_the_page_if_the_run_has_one(part):
     assert titles[0] == titles[1]
     assert len(titles[2]) - len(titles[0]) == (part not in ("wide", "costs"))
     for changes, expected in zip(pages, titles, strict=True):
-        assert re.findall("<h2>(.*?)</h2>", render(whole | changes, report_pages.manifest())) == expected
+        assert re.findall("<h2>(.*?)</h2>", render_page(whole | changes, report_pages.manifest())) == expected
 
 
 @pytest.mark.slow
@@ -169,9 +169,9 @@ def test_the_command_repeats_the_run(whole):
         report_pages.manifest() | {"overrides": ["seed=3"], "preset": "smoke"},
         report_pages.content(**NOTHING),
     )
-    assert "attacks.run config=smoke seed=3<" in render(bare, manifest)
+    assert "attacks.run config=smoke seed=3<" in render_page(bare, manifest)
     # No command can name a module from Python.
-    page = render(bare, manifest | {"encoder": {"name": "module"}})
+    page = render_page(bare, manifest | {"encoder": {"name": "module"}})
     assert "attacks.run" not in page and ">config=smoke seed=3<" in page and "attacks.robustness" in page
 
 
@@ -241,7 +241,7 @@ def test_the_verdict_compares_the_attack_with_the_strongest_baseline():
 @pytest.mark.slow
 def test_ranges_have_no_brackets_and_too_few_clusters_no_p_value():
     content = report_pages.shorten_values(report_pages.content(response=None))
-    page = render(content, report_pages.manifest(), warnings(content))
+    page = render_page(content, report_pages.manifest(), warnings(content))
     assert "Difference +0.48 (+0.36 to +0.60), not tested: too few clusters: 6 needed." in page
     assert "15 pictures in 3 clusters: fewer than 10 clusters" in page
     assert not re.search(r"\d <small>\[", page) and "Star:" not in page
@@ -266,7 +266,7 @@ def test_the_protocol_has_all_that_a_citation_needs():
         report_pages.content(**NOTHING | {"wide": report_pages.content()["wide"]}),
         report_pages.manifest(),
     )
-    section = re.search(r'<section id="protocol">.*?</section>', render(content, manifest), re.DOTALL)[0]
+    section = re.search(r'<section id="protocol">.*?</section>', render_page(content, manifest), re.DOTALL)[0]
     text = html.unescape(" ".join(re.sub("<[^>]*>", " ", section).split()))
     facts = [
         "preset evaluate",
@@ -282,6 +282,6 @@ def test_the_protocol_has_all_that_a_citation_needs():
         assert fact in text, fact
     lower = {"ratio": 0.031, "taken": True, "settings": {"precision": "tf32"}}
     engine = {"decision": {"precision": "tf32"}, "settings": [], "measurements": [lower]}
-    assert "tf32 in the attack (its rounding has 3.1% of" in render(content, manifest | {"engine": engine})
+    assert "tf32 in the attack (its rounding has 3.1% of" in render_page(content, manifest | {"engine": engine})
     shared = content | {"threat": content["threat"] | {"shared": True}}
-    assert "eps 16/255 (0.0627), one for all pictures;" in render(shared, manifest)
+    assert "eps 16/255 (0.0627), one for all pictures;" in render_page(shared, manifest)

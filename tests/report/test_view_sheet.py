@@ -26,7 +26,7 @@ def test_long_names_are_wrapped_between_words():
 
 def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
     original, views = torch.zeros(3, 40, 60), [torch.full((3, 30, 70), level / 255) for level in (50, 100, 150)]
-    image = view_sheet.sheet(original, views, ["angle (deg)"], [["1"], ["2"], ["3"]], columns=2)
+    image = view_sheet.view_sheet_figure(original, views, ["angle (deg)"], [["1"], ["2"], ["3"]], columns=2)
     height = 40 + 2 * view_sheet.GAP + 2 * view_sheet.LEADING  # a row: pictures, "view 1", one value
     head = (image.width - view_sheet.GAP) - 2 * (70 + view_sheet.GAP)  # width of the column left of the views
     assert image.height == view_sheet.GAP + 2 * height and head > 60
@@ -43,7 +43,7 @@ def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
 
 @pytest.mark.parametrize("pictures", [1, 20])
 def test_the_sheet_has_the_pictures_of_each_arm_that_fail_most_often(tmp_path, monkeypatch, pictures):
-    calls, sheet = [], view_sheet.sheet
+    calls, sheet = [], view_sheet.view_sheet_figure
     monkeypatch.setattr("attacks.report.view_sheet.sheet", lambda *a: calls.append(a) or sheet(*a))
     failures = [
         PictureFailure(f"{i}", "", arm, i / 100, 0, 1, 1, 1, "plain", {"angle": i}, torch.zeros(3, 8, 8))

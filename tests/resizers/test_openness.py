@@ -3,7 +3,7 @@
 import pytest
 
 from attacks.data.gallery import photographs
-from attacks.resizers.openness import CLOSED, OPEN, RATIOS, Openness, table
+from attacks.resizers.openness import CLOSED, OPEN, RATIOS, Openness, openness_table
 from transforms.resizing.resize import NAMES
 
 pytestmark = pytest.mark.slow  # the table takes seconds
@@ -14,7 +14,7 @@ SMOOTH_KERNELS |= {name for name in NAMES if name.endswith("_aa")}
 
 @pytest.fixture(scope="module")
 def rows():
-    return table(photographs()["coffee"], (2, 3))
+    return openness_table(photographs()["coffee"], (2, 3))
 
 
 def test_antialiased_kernels_are_closed_and_the_others_open_from_three_pixels_a_pixel(rows):
@@ -44,7 +44,7 @@ def test_the_smallest_attack_on_a_copy_changes_only_what_is_read(rows):
 @pytest.mark.slow
 @pytest.mark.parametrize("photo", ["coffee", "rocket"])
 def test_no_share_lies_near_a_threshold(photo):
-    shares = sorted(row.figures.seen for row in table(photographs()[photo], RATIOS))
+    shares = sorted(row.figures.seen for row in openness_table(photographs()[photo], RATIOS))
     assert not [share for share in shares if 0.75 * OPEN < share < 1.2 * OPEN or 0.6 * CLOSED < share < 1.1 * CLOSED]
 
 
@@ -59,4 +59,4 @@ def test_verdict(visibility, succeeds, verdict):
 @pytest.mark.parametrize("ratio", [1, 0.5, 17, float("nan")])
 def test_a_ratio_out_of_range_is_refused(ratio):
     with pytest.raises(ValueError, match="`--ratios` must be above 1 and at most 16"):
-        table(photographs()["coffee"], (ratio,))
+        openness_table(photographs()["coffee"], (ratio,))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.linalg import null_space
 
-from attacks.resizers.separable import Axis, Separable, hidden_gain, kernel_matrices, unread, whole
+from attacks.resizers.separable import KernelAxis, Separable, hidden_gain, kernel_matrices, unread, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
@@ -41,7 +41,7 @@ def test_hidden_gain_is_nothing_for_the_viewer_itself_and_at_most_the_area_for_a
 @pytest.mark.parametrize("kernel", ["pil_bicubic", "cv2_linear", "cv2_nearest"])
 def test_crops_are_those_of_arrays(kernel):
     picture = torch.rand(1, 1, 40, 50, dtype=torch.float64)
-    rows, columns = Axis(3, 30, 11, 0, 11), Axis(0, 50, 20, 4, 9)
+    rows, columns = KernelAxis(3, 30, 11, 0, 11), KernelAxis(0, 50, 20, 4, 9)
     oracle = resize(picture[:, :, 3:33], (11, 20), kernel)[0, 0, :, 4:13]
     ours = kernel_matrices(kernel, (rows, columns), (40, 50))(picture[0, 0].numpy())
     np.testing.assert_allclose(ours, oracle, rtol=0, atol=1e-12)

@@ -92,7 +92,7 @@ def test_unchecked_presets_and_folders_are_refused_unread(place, tmp_path, monke
 def test_a_preset_refers_to_its_own_keys(tmp_path, content):
     path = tmp_path / "mine.yaml"
     path.write_text(content)
-    presets.read(path)
+    presets.read_preset(path)
 
 
 def test_two_presets_with_one_name_are_refused(tmp_path):

@@ -161,7 +161,7 @@ PARAMETERS = {
 def test_a_preset_sweeps_over_values_only_of_keys(tmp_path, monkeypatch, key):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"hydra\.sweeper\.params|may not choose it|password") as error:
-        presets.read(preset({key: PARAMETERS[key]}))
+        presets.read_preset(preset({key: PARAMETERS[key]}))
     assert str(error.value).isprintable() and "canary" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
 
@@ -188,7 +188,7 @@ def test_every_key_that_only_the_command_line_may_set_is_refused_in_a_sweep():
 def test_a_preset_sets_nothing_else_of_hydra(tmp_path, settings):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"seed": 1, "hydra": settings}))
     with pytest.raises(ValueError, match=r"key `hydra` is refused, but for sweeper\.params"):
-        presets.read(tmp_path / "mine.yaml")
+        presets.read_preset(tmp_path / "mine.yaml")
 
 
 @pytest.mark.parametrize("name", mostly_slow(PROGRAMS, 4))

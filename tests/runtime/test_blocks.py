@@ -5,7 +5,7 @@ import torch
 
 from attacks import Linf
 from attacks.optimisers.gradient import l1_norm
-from attacks.runtime.blocks import VALUES, blocks, columns, in_blocks
+from attacks.runtime.blocks import VALUES, columns, in_blocks, value_blocks
 
 SHAPES = [(1, 3, 450, 211), (3, 3, 301, 260), (2, 3, 8, 8), (0, 3, 8, 8), (1, 1, 2, VALUES)]
 
@@ -13,7 +13,7 @@ SHAPES = [(1, 3, 450, 211), (3, 3, 301, 260), (2, 3, 8, 8), (0, 3, 8, 8), (1, 1,
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_blocks_are_all_rows_in_order_and_hold_few_values(shape):
     picture = torch.rand(shape)
-    parts = [part for (part,) in blocks(picture)]
+    parts = [part for (part,) in value_blocks(picture)]
     assert torch.equal(torch.cat(parts, 2), picture)
     assert all(part.numel() <= VALUES or part.shape[2] == 1 for part in parts)
 

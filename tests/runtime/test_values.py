@@ -9,12 +9,12 @@ import torch
 from attacks.eot.adaptive import Noise
 from attacks.eot.estimate import Estimate
 from attacks.runtime.stored import stored
-from attacks.runtime.values import FORMAT, Damaged, file_bytes, read, write
+from attacks.runtime.values import FORMAT, Damaged, file_bytes, load_values, write_values
 
 
 def round_trip(tmp_path, value):
-    write(tmp_path / "file", value, "key")
-    return read(tmp_path / "file", "key")
+    write_values(tmp_path / "file", value, "key")
+    return load_values(tmp_path / "file", "key")
 
 
 def test_plain_values_round_trip(tmp_path):
@@ -62,7 +62,7 @@ class Other(dict):
 @pytest.mark.parametrize("value", [{1, 2}, Other(), Estimate], ids=range(3))
 def test_other_types_are_refused(tmp_path, value):
     with pytest.raises(TypeError, match="is not a `@stored` type"):
-        write(tmp_path / "file", value, "key")
+        write_values(tmp_path / "file", value, "key")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,30 +92,30 @@ BAD_HEADERS = {
 def test_a_malformed_header_gives_a_one_line_error(tmp_path, header):
     (tmp_path / "file").write_bytes(file_bytes({"0": torch.zeros(3)}, header))
     with pytest.raises(Damaged, match=r"file is damaged: ") as error:
-        read(tmp_path / "file", "key")
+        load_values(tmp_path / "file", "key")
     assert "\n" not in str(error.value)
 
 
 def test_a_file_of_another_run_or_version_is_refused(tmp_path):
-    write(tmp_path / "file", 1, "other")
+    write_values(tmp_path / "file", 1, "other")
     with pytest.raises(ValueError, match="belongs to another run or another version"):
-        read(tmp_path / "file", "key")
+        load_values(tmp_path / "file", "key")
     (tmp_path / "file").write_bytes(file_bytes({}, text(1).replace(f'"{FORMAT}"', '"0"')))
     with pytest.raises(ValueError, match="belongs to another run or another version"):
-        read(tmp_path / "file", "key")
+        load_values(tmp_path / "file", "key")
 
 
 def test_no_changed_byte_and_no_other_name_is_read(tmp_path):
     path = tmp_path / "file"
-    write(path, {"loss": 0.5, "delta": torch.arange(4.0)}, "key")
+    write_values(path, {"loss": 0.5, "delta": torch.arange(4.0)}, "key")
     data = path.read_bytes()
     contents = [data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :] for at in range(len(data)) for bit in (1, 128)]
     contents += [data[:at] for at in range(0, len(data), 7)] + [data + b"\0", b"\0" * len(data), b"\x80\x04\x95"]
     for item in contents:
         path.write_bytes(item)
         with pytest.raises(Damaged):
-            read(path, "key")
+            load_values(path, "key")
     path.write_bytes(data)
     path.rename(tmp_path / "other")
     with pytest.raises(Damaged, match="it was written as file"):
-        read(tmp_path / "other", "key")
+        load_values(tmp_path / "other", "key")

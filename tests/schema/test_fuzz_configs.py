@@ -229,7 +229,7 @@ def check(case):
         if "whole" in case:
             run = attempt(lambda: schema.validate(node(case["whole"])))
         if "preset" in case:
-            attempt(presets.read, file)
+            attempt(presets.read_preset, file)
             attempt(pipelines.preset, file)
         if "overrides" in case:
             run = attempt(compose, file if "preset" in case else "smoke", case["overrides"])
@@ -319,8 +319,8 @@ ODD_KEY = "a\nb\u2028\x1b[2J"
     [
         lambda path: pipelines.stages({ODD_KEY: {}}, "transforms.stages"),
         lambda path: pipelines.stages({"affine": {ODD_KEY: 1}}, "transforms.stages"),
-        lambda path: presets.read(path.with_name(f"{ODD_KEY}.yaml")),
-        lambda path: [path.write_text('defaults: ["..\\n\\e"]'), presets.read(path)],
+        lambda path: presets.read_preset(path.with_name(f"{ODD_KEY}.yaml")),
+        lambda path: [path.write_text('defaults: ["..\\n\\e"]'), presets.read_preset(path)],
         lambda path: schema.validate(OmegaConf.create({"seed": 1, ODD_KEY: 2})),
         lambda path: schema.validate(OmegaConf.create({"seed": "${a:b}" + ODD_KEY})),
         lambda path: schema.validate(OmegaConf.create({"seed": "${nothing}"})),

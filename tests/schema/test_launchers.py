@@ -142,21 +142,21 @@ def test_missing_launcher_error_names_its_extra(monkeypatch, name):
     assert not preset.exists() or f"viewproof[{extra}]" in preset.read_text()
     monkeypatch.setattr(launchers, "_installed", lambda module: False)
     with pytest.raises(ValueError, match=rf"`hydra/launcher={name}` needs the extra `{extra}`: pip install"):
-        launchers.prepare(["-m", f"hydra/launcher={name}"], {})
-    launchers.prepare([f"seed={name}", "hydra/launcher=basic"], {})
+        launchers.prepare_launcher(["-m", f"hydra/launcher={name}"], {})
+    launchers.prepare_launcher([f"seed={name}", "hydra/launcher=basic"], {})
 
 
 def test_missing_slurm_gives_a_one_sentence_error(monkeypatch):
     monkeypatch.setattr(launchers, "_installed", lambda module: True)
     monkeypatch.setattr(launchers, "which", lambda name: None)
     with pytest.raises(ValueError, match="no srun"):
-        launchers.prepare(["hydra/launcher=slurm"], {})
-    launchers.prepare(["hydra/launcher=local"], {})
+        launchers.prepare_launcher(["hydra/launcher=slurm"], {})
+    launchers.prepare_launcher(["hydra/launcher=local"], {})
 
 
 def test_variables_of_the_user_stay():
     environment = {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}
-    launchers.prepare([], environment)
+    launchers.prepare_launcher([], environment)
     assert environment == launchers.ENVIRONMENT | {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}
 
 

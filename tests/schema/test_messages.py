@@ -117,7 +117,7 @@ def test_a_bad_preset_gives_its_message_without_side_effects(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     if text in TEXTS:
-        fails(TEXTS[text], presets.read, "mine.yaml")
+        fails(TEXTS[text], presets.read_preset, "mine.yaml")
     else:
         fails(COMPOSED_TEXTS[text], compose, "mine.yaml")
 

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from attacks.schema.groups import CHOICES
-from attacks.schema.reference import listing, page, usage
+from attacks.schema.reference import listing, reference_page, usage
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    ("name", "generate", "command"), [("docs/configuration.md", page, ""), ("configs/README.md", listing, " groups")]
+    ("name", "generate", "command"),
+    [("docs/configuration.md", reference_page, ""), ("configs/README.md", listing, " groups")],
 )
 def test_page_equals_the_text_generated_from_the_declarations(name, generate, command):
     assert (ROOT / name).read_text(encoding="utf-8") == generate(), (

@@ -68,7 +68,7 @@ def test_a_secret_for_a_resumed_run_is_refused_and_not_repeated(tmp_path, monkey
 def test_a_preset_holds_no_credentials(tmp_path):
     (tmp_path / "mine.yaml").write_text(f"tracker: {{uri: 'https://me:{CANARY}@host'}}\n")
     with pytest.raises(ValueError, match="holds the name or password") as error:
-        presets.read(tmp_path / "mine.yaml")
+        presets.read_preset(tmp_path / "mine.yaml")
     assert CANARY not in str(error.value)
 
 

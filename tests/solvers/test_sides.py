@@ -11,9 +11,9 @@ from attacks.data.images import load_image
 from attacks.evaluation.scores import evaluate
 from attacks.experiment.bench import Bench
 from attacks.experiment.cost import CountedCalls
-from attacks.experiment.results import table
+from attacks.experiment.results import table_text
 from attacks.experiment.unit import STARTS, worst_cosine
-from attacks.report.words import interval_text, numbers
+from attacks.report.words import interval_text, number_words
 from attacks.runtime.distributed import ALONE
 from attacks.study.pipeline import preset
 from attacks.study.study import ARMS
@@ -116,8 +116,8 @@ def test_worst_case_is_printed_below_the_table_and_in_the_report(runs):
     for steps, label in ((0, "worst view of the bank: "), (3, "worst view, refined: ")):
         content = json.loads((folders[steps] / "metrics.json").read_text())
         value = content["arms"]["eot"]["worst_cosine"]
-        line = table(content).splitlines()[-1]
+        line = table_text(content).splitlines()[-1]
         assert line.startswith(f"{label}cosine eot {interval_text(value)}, no_eot ")
         page = (folders[steps] / "report.html").read_text()
-        assert "{} <small>{}</small>".format(*numbers(value)) in page
+        assert "{} <small>{}</small>".format(*number_words(value)) in page
         assert ("refined by 3 gradient" in page) == bool(steps)

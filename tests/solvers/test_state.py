@@ -12,7 +12,7 @@ from attacks.objectives.aim import Aim
 from attacks.optimisers.apgd import APGD as Auto
 from attacks.optimisers.gradient import PGD as Descent
 from attacks.optimisers.square import Square
-from attacks.runtime.values import read, write
+from attacks.runtime.values import load_values, write_values
 from attacks.solvers.selection import LookPlan, Selection
 from attacks.solvers.suite import Member
 from attacks.solvers.worst import Adversary
@@ -70,8 +70,8 @@ def same_after_every_step(tmp_path, run):
     steps = list(run(None))
     assert len(steps) > 1
     for at, (step, _) in enumerate(steps):
-        write(tmp_path / "position", step.state, "key")
-        went_on = list(run(read(tmp_path / "position", "key")))
+        write_values(tmp_path / "position", step.state, "key")
+        went_on = list(run(load_values(tmp_path / "position", "key")))
         assert [facts(*row) for row in went_on] == [facts(*row) for row in steps[at + 1 :]]
 
 
@@ -101,9 +101,9 @@ def test_step_does_not_change_earlier_states(problem, tmp_path):
     images, anchor, parts = problem
     states = []
     for at, (step, _) in enumerate(watch(images, anchor, restarts=2, **parts)):
-        write(tmp_path / f"{at}", step.state, "key")
+        write_values(tmp_path / f"{at}", step.state, "key")
         states.append(step.state)
     for at, position in enumerate(states):
         content = (tmp_path / f"{at}").read_bytes()
-        write(tmp_path / f"{at}", position, "key")
+        write_values(tmp_path / f"{at}", position, "key")
         assert (tmp_path / f"{at}").read_bytes() == content

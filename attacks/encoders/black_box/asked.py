@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from attacks.encoders.black_box.ledger import Ledger, digest
+from attacks.encoders.black_box.ledger import Ledger, picture_digest
 from attacks.encoders.layers import unwrap
 from attacks.encoders.tree import PictureModule
 from attacks.schema.encoder import GRADIENT_FREE
@@ -106,7 +106,7 @@ class BlackBox(PictureModule):
         if not np.isfinite(rows).all() or (self.answer == "same" and not np.isin(rows, (0, 1)).all()):
             content = "other numbers" if np.isfinite(rows).all() else "NaN or inf"
             raise AnswerError(f"{wrong}; got {content} among them")
-        self.sample |= {digest(picture): picture for picture in pixels}
+        self.sample |= {picture_digest(picture): picture for picture in pixels}
         self.sample = dict(sorted(self.sample.items())[:SAMPLE])  # by digest: a sample of all
         return rows
 

@@ -72,7 +72,7 @@ class Ledger:
     def answers(self, pixels: np.ndarray, ask: Callable[[np.ndarray], np.ndarray], batch: int) -> np.ndarray:
         """The answers (N,D) to 8-bit pictures (N,H,W,3). `ask` sees each picture only once, at most `batch` in one
         call, and what it answers is kept before it is called again. Raises ValueError for rows of another length."""
-        digests = [digest(picture) for picture in pixels]
+        digests = [picture_digest(picture) for picture in pixels]
         new = list({name: at for at, name in reversed([*enumerate(digests)]) if name not in self.rows}.values())[::-1]
         for first in range(0, len(new), batch):
             numbers = new[first : first + batch]
@@ -102,6 +102,6 @@ class Ledger:
             os.fsync(file.fileno())
 
 
-def digest(picture: np.ndarray) -> str:
+def picture_digest(picture: np.ndarray) -> str:
     """The sha256 of the size and the pixels of an 8-bit picture (H,W,3)."""
     return hashlib.sha256(f"{picture.shape}".encode() + np.ascontiguousarray(picture).tobytes()).hexdigest()

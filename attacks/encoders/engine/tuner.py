@@ -121,7 +121,7 @@ class Rounding(NamedTuple):
         return (self.error / self.noise) ** 2 if self.noise else math.inf
 
 
-def compare(grad: Tensor, reference: Trial) -> Rounding:
+def compare_candidates(grad: Tensor, reference: Trial) -> Rounding:
     """The rounding of `grad` (N,...) against a step in float32.
 
     An estimate g has E||g||^2 = ||E g||^2 + E||g - E g||^2, so its noise is ||g|| / sqrt(1 + snr). A gradient that
@@ -256,7 +256,7 @@ class Tuner:
             raise ValueError("`trial` must call the encoder that it is given")
         candidate.warmup = self._time() - began
         self.exact = self.exact or trial
-        candidate.rounding = compare(trial.grad, self.exact)
+        candidate.rounding = compare_candidates(trial.grad, self.exact)
         return candidate
 
     def _time_trial(self, candidate: Candidate) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from attacks.encoders.families.hub import model_folder, read_config, read_weights
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import RANDOM, Request, seeded
+from attacks.encoders.request import RANDOM, Request, with_seed
 from attacks.encoders.weights import fill
 from attacks.runtime.extras import extra
 
@@ -45,7 +45,7 @@ def load(request: Request) -> ImageEncoder:
             f"`encoder.model` {folder} must be an AutoencoderKL; config.json says {config.get('_class_name')!r}"
         )
     try:
-        whole = seeded(lambda: diffusers.AutoencoderKL.from_config(config))
+        whole = with_seed(lambda: diffusers.AutoencoderKL.from_config(config))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"config.json of {folder} makes no AutoencoderKL ({' '.join(str(error).split())[:200]})"

@@ -34,7 +34,7 @@ class Graph:
     outputs: tuple[str, ...]
 
 
-def read(path: Path) -> Graph:
+def read_graph(path: Path) -> Graph:
     """The graph of a file, with the weights in files beside it.
 
     Raises ValueError: no ONNX, not a whole one, data outside its folder, or no network from pictures to features.

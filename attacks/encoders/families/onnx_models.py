@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.families.onnx_graph import Graph, free_batch, read
+from attacks.encoders.families.onnx_graph import Graph, free_batch, read_graph
 from attacks.encoders.families.onnx_opset import NEWEST
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import Preprocess, preprocess_from
 from attacks.encoders.request import Request, first_line
 from attacks.encoders.wrap import flat, whole_file
 from attacks.runtime.extras import extra
-from attacks.runtime.folders import short
+from attacks.runtime.folders import short_path
 
 
 def load(request: Request) -> ImageEncoder:
@@ -29,7 +29,7 @@ def load(request: Request) -> ImageEncoder:
     With: encoder.model=arcface.onnx 'encoder.preprocess={size: 112, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}'
     """
     path = whole_file(request)
-    graph = read(path)
+    graph = read_graph(path)
     size = {"size": graph.size} if graph.size else {}
     preprocess = preprocess_from({**size, **request.preprocess}, f"{path}")
     _check_size(preprocess, graph.size, path)
@@ -55,7 +55,7 @@ def _convert(model: Any, path: Path) -> nn.Module:
     missing = _missing_operations(model)
     if missing:
         raise ValueError(
-            f"`encoder.model`: {path} has operations that onnx2torch does not know: {short(', '.join(missing))}"
+            f"`encoder.model`: {path} has operations that onnx2torch does not know: {short_path(', '.join(missing))}"
         )
     try:
         network: nn.Module = convert(model)

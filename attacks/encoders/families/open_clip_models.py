@@ -17,7 +17,7 @@ from torch import Tensor
 from attacks.encoders.families.model_names import FOLDER, check_name, saved_folder, set_size
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, seeded
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, with_seed
 from attacks.encoders.weights import fill, read_state
 from attacks.runtime.extras import extra
 
@@ -152,7 +152,7 @@ def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:
 def _build(clip: Any, name: str, **options: Any) -> Any:
     """The library's `create_model`; it fetches no weights for single towers."""
     with _silence():
-        return seeded(
+        return with_seed(
             lambda: clip.create_model(
                 name,
                 load_weights="pretrained" in options,

@@ -27,10 +27,10 @@ def tower_inputs(processor: Any) -> Inputs:
         return _split
     if kind in ("LlavaNextImageProcessor", "LlavaOnevisionImageProcessor"):
         return _anyres if kind == "LlavaNextImageProcessor" else _with_count
-    return _with_size if kind == "PixtralImageProcessor" else plain
+    return _with_size if kind == "PixtralImageProcessor" else plain_pixels
 
 
-def plain(pictures: Tensor) -> Mapping[str, Any]:
+def plain_pixels(pictures: Tensor) -> Mapping[str, Any]:
     """The pictures themselves."""
     return {"pixel_values": pictures}
 

@@ -4,7 +4,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from torch import nn
 
-from attacks.encoders.batch_norm import settle
+from attacks.encoders.batch_norm import settle_batch_norm
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import preprocess_from
 from attacks.encoders.request import Request
@@ -47,7 +47,7 @@ def load(request: Request) -> nn.Module:
     elif request.preprocess:
         origin = Origin(request.family, request.model, f"of {package}")
         module = ImageEncoder(module, preprocess_from(request.preprocess, f"plugin {point.name}"), origin)
-    settle(module)
+    settle_batch_norm(module)
     return module.eval().requires_grad_(False)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from attacks.encoders.families.model_names import FOLDER, check_name, saved_folder, set_size
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, seeded
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, with_seed
 from attacks.encoders.weights import load_weights
 from attacks.runtime.extras import extra
 
@@ -66,7 +66,7 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
 def _of_name(timm: Any, request: Request) -> nn.Module:
     name = _name_with_tag(timm, request)
     if request.needs_no_download:
-        return _fill(seeded(lambda: timm.create_model(name, num_classes=0)), request)
+        return _fill(with_seed(lambda: timm.create_model(name, num_classes=0)), request)
     if not timm.is_model_pretrained(name):
         raise ValueError(
             f"timm has no weights for {name}: give a tag ({_tags(timm, name)}), a file, or encoder.weights=random"
@@ -74,7 +74,7 @@ def _of_name(timm: Any, request: Request) -> nn.Module:
     with fetching(f"timm's weights of {name}", unusable=RuntimeError):
         # timm takes the safetensors file where there is one; a pickle it reads with weights_only=True, and it has no
         # fallback from that (timm/models/_hub.py, _helpers.py); of a .npz it reads arrays only.
-        network: nn.Module = seeded(lambda: timm.create_model(name, pretrained=True, num_classes=0))
+        network: nn.Module = with_seed(lambda: timm.create_model(name, pretrained=True, num_classes=0))
     return network
 
 
@@ -105,7 +105,7 @@ def _of_folder(timm: Any, request: Request) -> tuple[nn.Module, Request]:
     config, request = saved_folder(request, "config.json", _FILES)
     try:
         # Reads config.json alone, which names one of timm's own models and its arguments.
-        network: nn.Module = seeded(lambda: timm.create_model(f"{FOLDER}{config.parent}", num_classes=0))
+        network: nn.Module = with_seed(lambda: timm.create_model(f"{FOLDER}{config.parent}", num_classes=0))
     except Exception as error:  # its arguments may raise anything
         raise ValueError(f"`{config}` makes no model of timm's ({first_line(error)})") from None
     return _fill(network, request), request

@@ -15,7 +15,7 @@ from torchvision.transforms import InterpolationMode
 
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import PRETRAINED, Request, fetching, seeded
+from attacks.encoders.request import PRETRAINED, Request, fetching, with_seed
 from attacks.encoders.weights import fill, read_state
 
 _KERNELS = {
@@ -71,7 +71,7 @@ def load(request: Request) -> ImageEncoder:
     preprocess = preprocessing(weights.transforms()).replace(request.preprocess)
     arguments = _ARGUMENTS.get(request.model, {}) | _side(request.model, preprocess)
     try:
-        network: nn.Module = seeded(lambda: torchvision.models.get_model(request.model, weights=None, **arguments))
+        network: nn.Module = with_seed(lambda: torchvision.models.get_model(request.model, weights=None, **arguments))
     except AssertionError as error:
         raise ValueError(f"`encoder.preprocess` gives {request.model} a size that it cannot have: {error}") from None
     surplus = (f"{_behead(network)}.", "AuxLogits.", "aux1.", "aux2.")

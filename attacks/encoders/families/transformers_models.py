@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.families.hub import model_folder, read_config, read_weights
-from attacks.encoders.families.patches import Inputs, plain, tower_inputs
+from attacks.encoders.families.patches import Inputs, plain_pixels, tower_inputs
 from attacks.encoders.families.processor import FILES, preprocessing
 from attacks.encoders.families.towers import VisionTower, has_tower, tower_parts, tower_pool, without_language
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess, preprocess_from
-from attacks.encoders.request import RANDOM, Request, seeded
+from attacks.encoders.request import RANDOM, Request, with_seed
 from attacks.encoders.weights import half_dtype
 from attacks.runtime.extras import extra
 
@@ -56,7 +56,9 @@ def load(request: Request) -> ImageEncoder:
         network, file = _network(hf, config, folder, request)
         network.eval()
         preprocess, inputs = _preprocess(hf, folder, request)
-        if inputs is not plain or (_has_tower(config, type(network)) and not hasattr(network, "visual_projection")):
+        if inputs is not plain_pixels or (
+            _has_tower(config, type(network)) and not hasattr(network, "visual_projection")
+        ):
             tower: nn.Module = VisionTower(network, inputs)
             ramp = torch.linspace(0.25, 0.75, 80).expand(1, 3, 64, 80)
             label = f"{request.model} ({config.model_type})"
@@ -75,7 +77,7 @@ def _has_tower(config: Any, kind: type) -> bool:
 
 def _preprocess(hf: Any, folder: Path, request: Request) -> tuple[Preprocess, Inputs]:
     if not any((folder / name).is_file() for name in FILES):
-        return preprocess_from(request.preprocess, f"{folder}, without {FILES[0]},"), plain
+        return preprocess_from(request.preprocess, f"{folder}, without {FILES[0]},"), plain_pixels
     with _one_line(f"the image processor of {folder}"):
         processor = hf.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return preprocessing(processor).replace(request.preprocess), tower_inputs(processor)
@@ -116,7 +118,7 @@ def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.M
     dtype = half_dtype(state) or torch.float32
     arguments = {"config": config, "state_dict": state, "dtype": dtype, "attn_implementation": None}
     with _one_line(label):  # the library reads the names of its older versions, and draws what is missing
-        network, info = seeded(
+        network, info = with_seed(
             lambda: kind.from_pretrained(None, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
         )
     network.__class__ = whole

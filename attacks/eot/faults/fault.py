@@ -62,7 +62,7 @@ def write(directory: Path, error: NotFinite, name: str = NAME) -> Path | None:
     is no such view."""
     if error.fault is None:
         return None
-    values.write(directory / name, error.fault, KEY)
+    values.write_values(directory / name, error.fault, KEY)
     error.path = directory / name
     return error.path
 
@@ -72,7 +72,7 @@ def read_fault(path: Path) -> Fault:
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` does not exist: this run met no view that is not finite")
     with suppress(ValueError, TypeError, AttributeError):
-        fault: Fault = values.read(path, KEY)
+        fault: Fault = values.load_values(path, KEY)
         if _valid(fault):
             return fault
     raise ValueError(f"`{path}` does not hold a view of a run of this version")

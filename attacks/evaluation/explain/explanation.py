@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.batch_norm import settle
+from attacks.encoders.batch_norm import settle_batch_norm
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of
@@ -96,7 +96,7 @@ def explain(
     `attacked_arms`, to their `anchors` (N,D). The encoder is in evaluation mode and full precision; the first few
     views of `bank` are those of the gradient's coverage; at most `chunk` pictures are in memory at once."""
     began, counter, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
-    handles = settle(encoder)
+    handles = settle_batch_norm(encoder)
     try:
         layer = spatial_layer(counter, clean, anchors)
         arms = {

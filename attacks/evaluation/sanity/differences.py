@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.randomness import encoder_draws
-from attacks.encoders.request import seeded
+from attacks.encoders.request import with_seed
 from attacks.encoders.tree import Encoder, Tree, leaves, map_tree, take
 from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity.check import Check, error_text, rule, skip
@@ -127,7 +127,7 @@ def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Ch
 
     @wraps(encoder, assigned=(), updated=())
     def fixed(images: Tensor, **draws: Any) -> Tree:
-        return seeded(lambda: encoder(images, **draws))
+        return with_seed(lambda: encoder(images, **draws))
 
     second_change = _difference(lambda: fixed(images, **draws))
     return rule(REPEATS, False, message, difference=change), fixed if second_change <= REPEAT_ERROR else None

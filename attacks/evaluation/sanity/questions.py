@@ -21,7 +21,7 @@ from attacks.evaluation.sanity.rules import (
     rescale,
     resized,
 )
-from attacks.evaluation.sanity.short_attack import Run, ShortAttack
+from attacks.evaluation.sanity.short_attack import ShortAttack, ShortRun
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
 from transforms import Compose
@@ -39,7 +39,7 @@ SMOOTH_GRADIENT, SELF_COSINE = "smoothed gradient", "untouched picture"
 CLOSE, NEAR = 0.99, 0.5
 
 
-def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Check]:
+def radii(test: ShortAttack, main: ShortRun, clean: Tensor, gain: float) -> list[Check]:
     """Against other radii, from a quarter of its own to one that does not bind."""
     perturbation = test.problem.perturbation
     top, radius = largest(perturbation, test.images), perturbation.eps
@@ -67,7 +67,7 @@ def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Chec
     return [guard(name, check) for name, check in zip(RADII, (unbound, growth), strict=True)]
 
 
-def one_step(test: ShortAttack, main: Run, gain: float) -> Check:
+def one_step(test: ShortAttack, main: ShortRun, gain: float) -> Check:
     """Against one step along the gradient, as long as the radius (Goodfellow et al. 2015)."""
     if test.options.optimiser.gradient_free:
         return skip("one step", "the optimiser asks for no gradient")
@@ -76,7 +76,7 @@ def one_step(test: ShortAttack, main: Run, gain: float) -> Check:
     return not_worse("one step", main.losses, step.losses, gain, "that of one step as long as the radius", remedy)
 
 
-def more_steps(test: ShortAttack, main: Run, gain: float) -> Check:
+def more_steps(test: ShortAttack, main: ShortRun, gain: float) -> Check:
     """Against a run of half the length: the attack takes twice its steps."""
     steps = test.options.steps
     if steps < 2:
@@ -86,7 +86,7 @@ def more_steps(test: ShortAttack, main: Run, gain: float) -> Check:
     return not_worse("more steps", main.losses, half.losses, gain, "with half the steps", remedy)
 
 
-def without_gradient(test: ShortAttack, main: Run, gain: float) -> Check:
+def without_gradient(test: ShortAttack, main: ShortRun, gain: float) -> Check:
     """Against a gradient-free search with as many encoder passes."""
     if test.options.optimiser.gradient_free:
         return skip("gradient-free", "the attack is itself gradient-free")
@@ -95,7 +95,7 @@ def without_gradient(test: ShortAttack, main: Run, gain: float) -> Check:
     return not_worse("gradient-free", main.losses, search.losses, gain, "that of a search without gradients", remedy)
 
 
-def transfer(test: ShortAttack, main: Run, gain: float, module: nn.Module | None) -> Check:
+def transfer(test: ShortAttack, main: ShortRun, gain: float, module: nn.Module | None) -> Check:
     """Against a perturbation made for the same encoder with other weights."""
     other = None if module is None else redrawn(module, test.options.seed)
     if other is None:
@@ -113,7 +113,7 @@ def transfer(test: ShortAttack, main: Run, gain: float, module: nn.Module | None
     return not_worse("transfer", main.losses, losses, gain, "that of a perturbation made for other weights", remedy)
 
 
-def smooth_gradient(test: ShortAttack, main: Run, gain: float) -> Check:
+def smooth_gradient(test: ShortAttack, main: ShortRun, gain: float) -> Check:
     """Against the attack on a smoothed encoder: its input has noise that is new in every view, which averages a
     shattered gradient (Nesterov & Spokoiny 2017; Athalye et al. 2018). It has as many views."""
     eot, stages = test.options.eot, getattr(test.options.eot.transforms, "stages", None)

@@ -21,7 +21,7 @@ JUDGES, CHOOSERS = 32, 16
 CANDIDATES = (0.5, 0.75, 1.0)
 
 
-class Run(NamedTuple):
+class ShortRun(NamedTuple):
     """The result of a run: the `delta`, its `losses` on the judging views (N,V), the (delta, gradient) before the
     first and the last step, and the noise `c` of one view's gradient in every step (steps,deltas)."""
 
@@ -62,7 +62,7 @@ class ShortAttack:
     def images(self) -> Tensor:
         return self.problem.images
 
-    def run(self, **changes: Any) -> Run:
+    def run(self, **changes: Any) -> ShortRun:
         """Run the attack with some fields of its problem or options changed. Raises as `attack` does."""
         problem, options = self._with_changes(changes)
         end = options.steps - 1
@@ -76,7 +76,7 @@ class ShortAttack:
             at = step.delta
         delta = self._best(candidates, problem, options)
         losses = self._losses(self.judges, delta, problem, options)
-        return Run(delta, losses, ends[0], ends[-1], torch.stack(noise).cpu())
+        return ShortRun(delta, losses, ends[0], ends[-1], torch.stack(noise).cpu())
 
     def start(self) -> Tensor:
         return start(self.problem, self.options.seed)

@@ -12,7 +12,7 @@ from typing import Any
 
 from attacks.runtime.decoding import decoded
 from attacks.runtime.extras import extra
-from attacks.runtime.tracking.events import Tracker, Values, finite, leaves
+from attacks.runtime.tracking.events import Tracker, Values, finite, metric_leaves
 
 Config = Mapping[str, Any]
 
@@ -93,7 +93,7 @@ class MLflow(Tracker):
                 number = existing.experiment_id if existing else self.client.create_experiment(experiment, artifacts)
                 run_id = self.client.create_run(number, run_name=out.name).info.run_id
             self.run_id = run_id
-        parameters = [self.entities.Param(key, str(value)[:CHARACTERS]) for key, value in leaves(config)]
+        parameters = [self.entities.Param(key, str(value)[:CHARACTERS]) for key, value in metric_leaves(config)]
         for start in range(0, len(parameters), BATCH):
             self.client.log_batch(self.run_id, params=parameters[start : start + BATCH])
 

@@ -47,11 +47,11 @@ def finite(values: Values, arm: str = "") -> dict[str, float]:
     return {f"{prefix}{name}": float(x) for name, x in values.items() if x is not None and math.isfinite(x)}
 
 
-def leaves(content: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
+def metric_leaves(content: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves of nested mappings, by the names on the way."""
     for key, value in content.items():
         if isinstance(value, Mapping) and value:
-            yield from leaves(value, separator, f"{prefix}{key}{separator}")
+            yield from metric_leaves(value, separator, f"{prefix}{key}{separator}")
         else:
             yield f"{prefix}{key}", value
 

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from attacks.runtime.files import write_json
 from attacks.runtime.tracking.adapters import ADAPTERS
-from attacks.runtime.tracking.events import Tracker, Values, event_file, leaves
-from attacks.runtime.untrusted import read, word
+from attacks.runtime.tracking.events import Tracker, Values, event_file, metric_leaves
+from attacks.runtime.untrusted import read_untrusted, word
 from attacks.schema.secrets import masked
-from attacks.schema.tracker import TrackerConfig, check
+from attacks.schema.tracker import TrackerConfig, check_tracker
 
 #: Files of the run directory that are logged at its end, where they exist.
 PAGES = ("views.png", "report.html")
@@ -89,10 +89,10 @@ def started(node: TrackerConfig, folder: Path, out: Path, config: Mapping[str, A
     process has stored the same, its run in the library goes on. `config` is logged without its group `tracker`.
 
     Raises ValueError: a missing library, a value outside its choices, or a tracker that cannot be started."""
-    check(node)
+    check_tracker(node)
     keys = {key: value for key, value in vars(node).items() if key != "name"}
     logged_config = {key: value for key, value in config.items() if key != "tracker"}
-    state = stored(folder)
+    state = tracker_state(folder)
     run_id = word(state.get("run_id")) if state.get("tracker") == asdict(node) else ""
     trackers: dict[str, Tracker] = {}
     if node.name in ADAPTERS:
@@ -107,9 +107,9 @@ def started(node: TrackerConfig, folder: Path, out: Path, config: Mapping[str, A
     return trackers
 
 
-def stored(folder: Path) -> Mapping[str, Any]:
+def tracker_state(folder: Path) -> Mapping[str, Any]:
     """What `started` has stored in a folder, if anything."""
-    return read(folder / STATE_FILE) if (folder / STATE_FILE).exists() else {}
+    return read_untrusted(folder / STATE_FILE) if (folder / STATE_FILE).exists() else {}
 
 
 def log_step(tracker: Tracker, line: Any, batch: int = 0) -> None:
@@ -124,7 +124,9 @@ def log_end(tracker: Tracker, content: Mapping[str, Any], out: Path) -> None:
     wide = content.get("wide") or {}
     for title, arms in (("final", content["arms"]), ("final wide", wide.get("arms", {}))):
         for arm, row in arms.items():
-            numbers = {name: float(value) for name, value in leaves(row, "/") if isinstance(value, int | float)}
+            numbers = {
+                name: float(value) for name, value in metric_leaves(row, "/") if isinstance(value, int | float)
+            }
             tracker.log_scalars(0, numbers, f"{title}/{arm}")
     for name in PAGES:
         if (out / name).is_file():

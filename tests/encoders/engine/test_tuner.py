@@ -10,7 +10,7 @@ from torch import nn
 from attacks.encoders.engine import Decision, Trial, describe, prepare
 from attacks.encoders.engine.preparation import find_runner
 from attacks.encoders.engine.tf32 import allow_tf32
-from attacks.encoders.engine.tuner import CANDIDATES, choose, compare
+from attacks.encoders.engine.tuner import CANDIDATES, choose, compare_candidates
 
 CPU = torch.device("cpu")
 VIEWS = 64  # of one trial
@@ -287,9 +287,9 @@ def test_rounding_and_noise_are_root_mean_squares():
     truth = torch.randn(200, 50, dtype=torch.float64)
     noise = 3 * torch.randn(200, 50, dtype=torch.float64)
     snr = truth.square().sum(1) / (9 * 50)
-    comparison = compare(truth + noise + 0.1, Trial(truth + noise, snr))
+    comparison = compare_candidates(truth + noise + 0.1, Trial(truth + noise, snr))
     assert comparison.noise == pytest.approx(3 * math.sqrt(50), rel=0.05)
     assert comparison.error == pytest.approx(0.1 * math.sqrt(50))
     # A signal-to-noise ratio below zero is an estimate of zero: all noise.
     size = float(truth.square().sum(1).mean().sqrt())
-    assert compare(truth, Trial(truth, -snr)).noise == pytest.approx(size)
+    assert compare_candidates(truth, Trial(truth, -snr)).noise == pytest.approx(size)

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from attacks.encoders.families.open_clip_models import preprocessing
 from attacks.encoders.loading import load_encoder
-from attacks.encoders.request import seeded
+from attacks.encoders.request import with_seed
 from tests.helpers import encoder_laws as laws
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.tiny_models import CLIP_VISION, CLIP_WORDS, CLIPS
@@ -38,7 +38,7 @@ def library_model(name, seed=None, **options):
     """The library's model; without a seed, as the encoder with random weights has it."""
     create = partial(open_clip.create_model, name, pretrained_text=False, **options)
     if seed is None:
-        return seeded(create).eval()
+        return with_seed(create).eval()
     torch.manual_seed(seed)
     return create().eval()
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from attacks.encoders.families.timm_models import preprocessing
 from attacks.encoders.loading import load_encoder
-from attacks.encoders.request import seeded
+from attacks.encoders.request import with_seed
 from tests.helpers import encoder_laws as laws
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.tiny_models import TIMM_MODELS
@@ -70,7 +70,7 @@ def test_a_folder_saved_by_timm_loads(safe, tmp_path):
 
 def test_another_size_is_given_to_a_network_of_fixed_size():
     encoder = load_encoder("timm", "test_vit3", weights="random", preprocess={"size": [48, 80], "crop": [48, 80]})
-    network = seeded(lambda: timm.create_model("test_vit3", num_classes=0)).eval()
+    network = with_seed(lambda: timm.create_model("test_vit3", num_classes=0)).eval()
     network.set_input_size(img_size=(48, 80))
     images = torch.rand(2, 3, 48, 80)
     with torch.no_grad():
