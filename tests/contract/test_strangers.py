@@ -194,9 +194,9 @@ def test_a_whole_run_reports_custom_parts(perturbation, optimiser, tmp_path, mon
     monkeypatch.setattr(assembly, "perturb", lambda *_: perturbation)
     make_part = assembly.make_part
     monkeypatch.setattr(
-        assembly, "named", lambda group, *node: optimiser if group == "optimiser" else make_part(group, *node)
+        assembly, "make_part", lambda group, *node: optimiser if group == "optimiser" else make_part(group, *node)
     )
-    monkeypatch.setattr(unit, "aim", lambda _, data, *__: Aim(Shift(), data.embeddings))
+    monkeypatch.setattr(unit, "aim_of", lambda _, data, *__: Aim(Shift(), data.embeddings))
     values = {"attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "data.count": 2, "data.size": 32}
     result = attacks.robustness(Module().eval(), preset="smoke", out=tmp_path / "run", **values)
     assert result.arms["eot"]["cosine"]["mean"] <= 1

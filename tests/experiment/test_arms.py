@@ -35,7 +35,7 @@ def run(request, tmp_path_factory):
     watch_calls, results, real, real_attack = (
         [],
         [],
-        attacks.experiment.arms.watch,
+        attacks.experiment.arms.run_steps,
         attacks.experiment.units.attack_unit,
     )
 
@@ -49,8 +49,8 @@ def run(request, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("arms") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attacks.experiment.arms, "watch", watch)
-        patch.setattr(attacks.experiment.units, "attacked", spy)
+        patch.setattr(attacks.experiment.arms, "run_steps", watch)
+        patch.setattr(attacks.experiment.units, "attack_unit", spy)
         assert call(patch, *SHORT, *RUNS[request.param], f"hydra.run.dir={folder}") == 0
     return watch_calls, results[0], folder
 

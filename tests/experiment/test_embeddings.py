@@ -89,7 +89,7 @@ def test_only_the_first_process_of_a_run_writes_the_cache(monkeypatch, tmp_path,
         calls.append(keep)
         raise InterruptedError
 
-    monkeypatch.setattr("attacks.experiment.bench.embedded", interrupt)
+    monkeypatch.setattr("attacks.experiment.bench.embed_gallery", interrupt)
     with pytest.raises(InterruptedError):
         study = build(run)
         bench_of(study, study.encoder, PLAIN, Place(tmp_path, World(rank, 2)))

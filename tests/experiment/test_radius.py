@@ -78,7 +78,7 @@ def test_another_run_can_be_compared_with_its_radii(finished_run):
 
 
 def test_a_search_that_was_stopped_ends_with_the_same_bytes(finished_run, tmp_path, monkeypatch):
-    folder, real = tmp_path / "run", attacks.experiment.sections.radii.radius
+    folder, real = tmp_path / "run", attacks.experiment.sections.radii.smallest_radius
 
     def stopping(*args, **options):
         for number, state in enumerate(real(*args, **options)):
@@ -87,12 +87,12 @@ def test_a_search_that_was_stopped_ends_with_the_same_bytes(finished_run, tmp_pa
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(attacks.experiment.sections.radii, "radius", stopping)
+        patch.setattr(attacks.experiment.sections.radii, "smallest_radius", stopping)
         assert call(patch, *RUN, "evaluate.one_view=false", f"hydra.run.dir={folder}") == 130
     trial_counts = []
     monkeypatch.setattr(
         attacks.experiment.sections.radii,
-        "radius",
+        "smallest_radius",
         lambda *a, **o: trial_counts.append(o["state"].trials) or real(*a, **o),
     )
     assert call(monkeypatch, f"resume={folder}") == 0

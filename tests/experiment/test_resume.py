@@ -35,7 +35,7 @@ def half(shared_runs):
 
     def make(folder):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(attacks.experiment.units, "attacked", attack_unit)
+            patch.setattr(attacks.experiment.units, "attack_unit", attack_unit)
             assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder / 'run'}") == 130
 
     folder = shared_runs.folder("half", make) / "run"
@@ -53,7 +53,7 @@ def stopped_run(half, tmp_path):
 def test_a_run_that_was_stopped_ends_with_the_same_bytes(reference, stopped_run, monkeypatch):
     unit_numbers, real = [], attacks.experiment.units.attack_unit
     monkeypatch.setattr(
-        attacks.experiment.units, "attacked", lambda b, unit: (unit_numbers.append(unit.number), real(b, unit))[1]
+        attacks.experiment.units, "attack_unit", lambda b, unit: (unit_numbers.append(unit.number), real(b, unit))[1]
     )
     assert call(monkeypatch, f"resume={stopped_run}") == 0
     assert unit_numbers == [1]
@@ -127,7 +127,7 @@ def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, cap
     overrides = ["config=smoke", "data=folder", f"data.path={tmp_path / 'two.txt'}", f"data.gallery={pictures}"]
     overrides += ["data.size=64", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "evaluate.batch=1"]
     with monkeypatch.context() as patch:
-        patch.setattr(attacks.experiment.units, "attacked", attack_unit)
+        patch.setattr(attacks.experiment.units, "attack_unit", attack_unit)
         assert call(patch, *overrides, f"hydra.run.dir={out}") == 130
     Image.new("RGB", (64, 64), (200, 30, 30)).save(pictures / "0.png")
     assert call(monkeypatch, f"resume={out}") == 1

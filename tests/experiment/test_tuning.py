@@ -101,7 +101,7 @@ def test_an_evaluation_that_was_stopped_goes_on_with_its_decision_and_can_be_ver
     words, reference, stopped_run = [*TINY, *LEAN], tmp_path / "whole", tmp_path / "stopped"
     assert call(monkeypatch, *words, f"hydra.run.dir={reference}") == 0
     with monkeypatch.context() as patch:
-        patch.setattr(attacks.experiment.units, "attacked", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(attacks.experiment.units, "attack_unit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert call(patch, *words, f"hydra.run.dir={stopped_run}") == 130
     monkeypatch.setattr("attacks.experiment.tuning.choose", None)  # nothing is measured again
     assert call(monkeypatch, f"resume={stopped_run}") == 0

@@ -198,7 +198,7 @@ def spoil(monkeypatch, names, error):
             raise error
         return real(bench, unit)
 
-    monkeypatch.setattr(attacks.experiment.units, "attacked", attack_unit)
+    monkeypatch.setattr(attacks.experiment.units, "attack_unit", attack_unit)
 
 
 FAULTS = [
@@ -296,7 +296,9 @@ def test_a_process_that_joins_as_the_run_ends_leaves_no_files(attack_unit, monke
         return real(*arguments)  # which recreates the folder, or does not find it
 
     target = (
-        (attacks.experiment.job, "_begin") if late == "at its beginning" else (attacks.experiment.units, "attacked")
+        (attacks.experiment.job, "_begin")
+        if late == "at its beginning"
+        else (attacks.experiment.units, "attack_unit")
     )
     real = getattr(*target)
     monkeypatch.setattr(*target, exit_code)

@@ -80,7 +80,7 @@ def seen_by_the_judge(monkeypatch, defence, names, seed=0):
         views.append([to_bytes(view) for view in bank.transforms(pictures, bank.u.expand(len(rows), -1))])
         return CellScores(torch.zeros(len(rows), 1), torch.zeros(len(rows), 1, dtype=torch.bool))
 
-    monkeypatch.setattr("attacks.evaluation.deployment.judged", judge_spy)
+    monkeypatch.setattr("attacks.evaluation.deployment.score_cells", judge_spy)
     sample = Sample(torch.arange(len(names)), names, names)
     cells = deployment({"eot": images}, sample, None, (48, 48), (1.0,), defence, seed).rows
     keys = dict.fromkeys((row["codec"], row["resampler"]) for row in cells)

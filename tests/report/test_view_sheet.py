@@ -44,7 +44,7 @@ def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
 @pytest.mark.parametrize("pictures", [1, 20])
 def test_the_sheet_has_the_pictures_of_each_arm_that_fail_most_often(tmp_path, monkeypatch, pictures):
     calls, sheet = [], view_sheet.view_sheet_figure
-    monkeypatch.setattr("attacks.report.view_sheet.sheet", lambda *a: calls.append(a) or sheet(*a))
+    monkeypatch.setattr("attacks.report.view_sheet.view_sheet_figure", lambda *a: calls.append(a) or sheet(*a))
     failures = [
         PictureFailure(f"{i}", "", arm, i / 100, 0, 1, 1, 1, "plain", {"angle": i}, torch.zeros(3, 8, 8))
         for arm in ("clean", "eot")

@@ -96,7 +96,7 @@ def test_an_exception_stores_the_latest_state(checkpoint, end, error):
 
 def test_the_state_is_written_at_the_set_intervals(tmp_path, monkeypatch):
     values, clock = [], [0.0]
-    monkeypatch.setattr(attacks.runtime.checkpoint, "write", lambda path, value, key: values.append(value))
+    monkeypatch.setattr(attacks.runtime.checkpoint, "write_values", lambda path, value, key: values.append(value))
     monkeypatch.setattr(attacks.runtime.checkpoint.time, "monotonic", lambda: clock[0])
 
     def states(**pace):
