@@ -27,7 +27,7 @@ class Standing(NamedTuple):
     scores: RunScores
     measure: str
     place: int
-    significance_letters: str
+    letters: str
     clusters_needed: int | None
 
     @property
