@@ -16,11 +16,11 @@ DRAWS, PERMUTATION_ROWS = 4096, 512
 
 
 class Level(NamedTuple):
-    """The mean of a measure where views are embedded at random, and its `lowest` and `highest` in any order."""
+    """The mean of a measure where views are embedded at random, and its `least` and `most` in any order."""
 
     chance: float
-    lowest: float
-    highest: float
+    least: float
+    most: float
 
 
 def chance_levels(

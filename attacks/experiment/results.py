@@ -109,10 +109,7 @@ def metrics(
         if pairs is None
         else {"thresholds": {f"{far:g}": value for far, value in limits.items()}, "impostors": len(pairs)},
         "neighbours": study.evaluate.neighbours,
-        "chance": {
-            name: {"chance": level.chance, "least": level.lowest, "most": level.highest}
-            for name, level in chance.items()
-        },
+        "chance": {name: level._asdict() for name, level in chance.items()},
         "primary": primary(rows, measure),
         "comparisons": secondary(rows, measure),
         "cost": asdict(facts.total) | {"cached": facts.cached},

@@ -113,8 +113,8 @@ def reprint(transforms: Compose, lut: Tensor) -> Compose:
     """The pipeline with the colours of another printer, a table; all else stays, the light on the sheet too."""
     first = transforms.stages[0] if transforms.stages else None
     sheet, rest = (first, transforms.stages[1:]) if isinstance(first, OnLayers) else (OnLayers(), transforms.stages)
-    rest = [stage for stage in sheet.stages if not isinstance(stage, ColourMap | Inks)]
-    return replace(transforms, stages=(replace(sheet, stages=(ColourMap(lut, "measured"), *rest)), *rest))
+    others = [stage for stage in sheet.stages if not isinstance(stage, ColourMap | Inks)]
+    return replace(transforms, stages=(replace(sheet, stages=(ColourMap(lut, "measured"), *others)), *rest))
 
 
 def fixed(transforms: Compose) -> Compose:

@@ -27,7 +27,7 @@ from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Shot
 from attacks.physical.views import photo_view
 from attacks.runtime.files import sha256, write_json
-from attacks.schema.presets import read as read_preset
+from attacks.schema.presets import read_preset
 from attacks.schema.validate import validate
 from attacks.study.assembly import build
 from tests.helpers.photographs import card_light, place_card, render_photo, stored_scores

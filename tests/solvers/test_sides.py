@@ -68,7 +68,7 @@ def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(case, goal
     study = SimpleNamespace(goal=goal, encoder=plain, evaluate=SimpleNamespace(refine=3))
     blank = dict.fromkeys(("module", "encoder", "exact", "judge", "layers", "exhibits"))
     place = SimpleNamespace(world=ALONE)
-    bench = Bench(study, place, counted=CountedCalls(net), banks={"same": views}, chunk=8, **blank)
+    bench = Bench(study, place, counter=CountedCalls(net), banks={"same": views}, chunk=8, **blank)
     assert bench.refine_steps == steps
     rough = scores.cosine.amax(1)
     if goal is not None:  # the worst view of a targeted attack is the one least similar to the target
