@@ -124,15 +124,15 @@ def tables(folder: Path, leave: Callable[[], None] | None = None) -> Iterator[No
 
 
 def _do_units(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
-    count, size = 0, bench.study.unit_size
+    pictures, size = 0, bench.study.unit_size
     reasons: list[str] = []
     for wait in (False, True):
         busy = []
         for unit, outcome in execute(units, wait):
             if not outcome.ended:
                 busy.append(unit)
-            count, reasons = count + outcome.pictures, [*reasons, *outcome.reasons]
-            if not count and len(reasons) >= max(size, HOPELESS):
+            pictures, reasons = pictures + outcome.pictures, [*reasons, *outcome.reasons]
+            if not pictures and len(reasons) >= max(size, HOPELESS):
                 raise FloatingPointError(reasons[0])
         units = busy
         if not units:
