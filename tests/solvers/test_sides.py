@@ -57,8 +57,10 @@ def test_processes_share_the_passes_and_give_the_result_of_one_process(case, siz
     # Never better for the attacker than the bank alone, and exact: the returned views have these cosines.
     assert (single.losses >= scores.cosine.sort(1, descending=True).values[:, :4]).all()
     for i in range(3):
-        row_scores = evaluate(images[[i]], embeddings[[i]], embeddings, encoder=net, bank=views._replace(u=single.u[i]))
-        torch.testing.assert_close(single.losses[[i]], row_scores.cosine, rtol=0, atol=1e-12)
+        row_score = evaluate(
+            images[[i]], embeddings[[i]], embeddings, encoder=net, bank=views._replace(u=single.u[i])
+        )
+        torch.testing.assert_close(single.losses[[i]], row_score.cosine, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("goal", "bits", "steps"), [(None, False, 3), (torch.arange(3), False, 0), (None, True, 0)])
