@@ -69,7 +69,7 @@ def optimise(
     arm: str, attempt: Attempt, meter: Meter, checkpoint: Checkpoint = NOWHERE, gradients: int = 0
 ) -> tuple[Best, list[Trace]]:
     """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
-    take at most `spent` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
+    take at most `gradients` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
     sign, best, state = shown_sign(attempt.study.objective), None, None
     look, held_out = None, None
     trace: list[Trace] = []

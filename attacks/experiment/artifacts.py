@@ -47,21 +47,21 @@ class Exhibits:
 
     @contextmanager
     def writing(
-        self, rows: Sequence[int], files: Mapping[str, Tensor], textures: Mapping[str, Tensor]
+        self, rows: Sequence[int], files: Mapping[str, Tensor], deltas: Mapping[str, Tensor]
     ) -> Iterator["Exhibits"]:
-        """Within the block the pictures `rows` are written, one folder per arm, and the textures of a patch, from the
-        deltas `saved`: `pictures`, `shown` and `digests` of what is yielded wait for the files that they need. All
-        have been written where the block ends, even with an error; where a signal ends it, none is begun any more."""
+        """Within the block the pictures `rows` are written, one folder per arm, and the textures of a patch, from
+        `deltas`: `pictures`, `displayed` and `digests` of what is yielded wait for the files that they need. All have
+        been written where the block ends, even with an error; where a signal ends it, none is begun any more."""
         with ThreadPoolExecutor(THREADS) as pool:
             try:
-                tasks = {path: pool.submit(write) for path, write in self._writes(rows, files, textures)}
+                tasks = {path: pool.submit(write) for path, write in self._writes(rows, files, deltas)}
                 yield replace(self, tasks=tasks)
             except BaseException as error:
                 pool.shutdown(cancel_futures=not isinstance(error, Exception))
                 raise
 
     def _writes(
-        self, rows: Sequence[int], files: Mapping[str, Tensor], textures: Mapping[str, Tensor]
+        self, rows: Sequence[int], files: Mapping[str, Tensor], deltas: Mapping[str, Tensor]
     ) -> Iterator[tuple[Path, Callable[[], tuple[str, np.ndarray]]]]:
         """The files and how each is written; none in all but the first process."""
         if not self.world.first:
@@ -73,7 +73,7 @@ class Exhibits:
         if self.perturbation.texture_size is not None:
             alpha = self.perturbation.texture_alpha
             make_folder(self.out / "patches")
-            for arm, texture in textures.items():
+            for arm, texture in deltas.items():
                 for path in (self._texture(arm), *([self.out / "patch.png"] if arm == "eot" else [])):
                     yield path, partial(_store, path, texture[0].cpu(), None if alpha is None else alpha[0].cpu())
 

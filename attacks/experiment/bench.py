@@ -124,15 +124,15 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
     if world.first:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
-    embeddings_ = gallery[study.truth]
+    anchors = gallery[study.truth]
     if isinstance(study.gallery, Classes):  # its rows are texts
         embeddings = embed(images, counter.encoder, device, chunk)
         assert isinstance(embeddings, Tensor)
-        embeddings_, passes = embeddings, passes + len(images)
+        anchors, passes = embeddings, passes + len(images)
     right = (study.gallery, study.truth, study.goal)
     judge = Judge(
         counter,
-        embeddings_,
+        anchors,
         gallery,
         *right,
         study.evaluate.neighbours,

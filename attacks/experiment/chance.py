@@ -47,16 +47,14 @@ def chance_levels(
     result |= {f"{TAR}{rate:g}": Level(rate, 0, 1) for rate in rates}
     result |= {"success": success, "success_survived": success, "shift": Level(0, -2, 2)}
     is_single = gallery.alone(study.truth)
-    members_of_groups = [i for i in range(len(study.truth)) if is_single is None or not is_single[i]]
+    grouped_rows = [i for i in range(len(study.truth)) if is_single is None or not is_single[i]]
     sizes = identity.bincount()[identity[study.truth]].tolist()
-    by_size = {sizes[i]: _rank_levels(len(gallery), sizes[i]) for i in members_of_groups}
+    by_size = {sizes[i]: _rank_levels(len(gallery), sizes[i]) for i in grouped_rows}
     if is_single is not None and neighbours:
-        rows = {sizes[i]: int(study.truth[i]) for i in members_of_groups}
+        rows = {sizes[i]: int(study.truth[i]) for i in grouped_rows}
         by_size = {size: by_size[size] | {"knn": _vote(identity, row, neighbours)} for size, row in rows.items()}
     for name in next(iter(by_size.values()), {}):
-        result[name] = _mean(
-            [by_size[sizes[i]][name] for i in members_of_groups], [clusters[i] for i in members_of_groups]
-        )
+        result[name] = _mean([by_size[sizes[i]][name] for i in grouped_rows], [clusters[i] for i in grouped_rows])
     if study.goal is not None:
         goals = [_rank_levels(len(gallery), count)["median_rank"] for count in members.int().tolist()]
         result["goal_rank"] = _mean(goals, clusters)

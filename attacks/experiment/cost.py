@@ -76,7 +76,7 @@ class Meter:
         self.choices = self.choices[0] + after - forward, self.choices[1] + ended - began
 
     def begin(self, offset: Cost) -> None:
-        """Start from now, with the cost `earlier` of the run before it was interrupted."""
+        """Start from now, with the cost `offset` of the run before it was interrupted."""
         self.reading, self.offset = self._read_counters(), offset
 
     def _read_counters(self) -> tuple[tuple[int, int, int], tuple[float, float]]:

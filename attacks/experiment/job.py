@@ -171,7 +171,7 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
 
 
 def _stops_after(bench: Bench, results: Sequence[UnitResult], count: int) -> bool:
-    """Whether the results of the first `done` pictures, where they are whole clusters, decide the policy."""
+    """Whether the results of the first `count` pictures, where they are whole clusters, decide the policy."""
     clusters = bench.study.queries.clusters
     is_cluster_end = count == len(clusters) or clusters[count] != clusters[count - 1]
     if not is_cluster_end:

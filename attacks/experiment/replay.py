@@ -71,7 +71,7 @@ def of_run(folder: Path, address: ViewAddress, device: str = "auto", program: st
     """Recompute a view of the attack of a finished run.
 
     Args:
-        where: the device.
+        device: the device.
         program: the file or plug-in of an encoder that runs code, as the user gives it.
 
     Raises:

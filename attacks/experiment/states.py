@@ -72,7 +72,7 @@ def enter(
     """Within the block this process may work on the run directory, which is made where there is none.
 
     Args:
-        same: called with the manifest of a run that is there; raises ValueError if it is another run.
+        check_command: called with the manifest of a run that is there; raises ValueError if it is another run.
         overwrite: first remove what the run that is there has written.
 
     Raises:

@@ -74,8 +74,8 @@ def _measure(study: Study, requests: dict[str, Any], cache: str | None) -> Choic
     """Measure on the first step of the attack: its first pictures, views, and start."""
     views, rows = study.views.per_step * (1 if study.views.adaptive is None else VIEWS), study.queries.attacked
     count, exclusions = len(rows), hidden_rows(study.gallery, study.queries, study.truth)
-    count_of_pictures = min(count, max(1, ROWS[study.device.type == "cuda"] // views))
-    study = study.only(rows[:count_of_pictures])
+    picture_count = min(count, max(1, ROWS[study.device.type == "cuda"] // views))
+    study = study.only(rows[:picture_count])
     images = study.queries.images.to(study.device)
     delta = study.perturbation.start(images, torch.Generator().manual_seed(stream(study.seed, "start")))
     eot = EOT(study.transforms, study.draws, views=views, risk=study.risk)
@@ -96,6 +96,4 @@ def _measure(study: Study, requests: dict[str, Any], cache: str | None) -> Choic
     total = 2 * count * study.views.gradients  # both optimised arms
     with watching_layers(study.encoder, study.objective) as encoder:
         objective, anchor = aim_of(study.objective, knowledge, encoder, study.transforms, study.seed)
-        return choose(
-            encoder, trial, requests, rows=count_of_pictures * views, total_views=total, device=study.device
-        )
+        return choose(encoder, trial, requests, rows=picture_count * views, total_views=total, device=study.device)

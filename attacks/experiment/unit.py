@@ -137,9 +137,9 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
     bench = bench.under(unit.name)
     checkpoint, study = bench.checkpoint, bench.study.only(rows)
 
-    def task(name: str, cost: str, make: Callable[[], Any]) -> Any:
-        result, price = checkpoint.once(name, lambda: (make(), meter.read()))
-        costs[cost] = costs.get(cost, Cost()) + price
+    def task(name: str, part: str, make: Callable[[], Any]) -> Any:
+        result, cost = checkpoint.once(name, lambda: (make(), meter.read()))
+        costs[part] = costs.get(part, Cost()) + cost
         meter.read()
         return result
 
@@ -165,10 +165,10 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         sanity = checkpoint.once("sanity", lambda: check_pictures(attempt, trace["eot"]))
         meter.read()
 
-    files_of_arms = {arm: perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
+    saved_deltas = {arm: perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
     files = {"clean": images}
-    files |= {arm: perturbation.for_arm(arm).written(images, delta) for arm, delta in files_of_arms.items()}
-    with bench.exhibits.writing(rows, files, files_of_arms) as exhibits:
+    files |= {arm: perturbation.for_arm(arm).written(images, delta) for arm, delta in saved_deltas.items()}
+    with bench.exhibits.writing(rows, files, saved_deltas) as exhibits:
         bench = replace(bench, exhibits=exhibits)
         scores, worst = score_arms(bench, arms, unit, task)
         drift = checkpoint.once("drift", lambda: drift_of(bench, rows)) if bench.layers else None
@@ -179,7 +179,7 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         scores,
         worst,
         budget,
-        {arm: delta.cpu().contiguous() for arm, delta in files_of_arms.items()},
+        {arm: delta.cpu().contiguous() for arm, delta in saved_deltas.items()},
         tuple(line for arm in arms for line in trace.get(arm, [])),
         choices,
         costs,

@@ -63,7 +63,7 @@ def work(
     bench: Bench, execute: Execute, shard: tuple[int, int], stop_rule: StopRule | None = None
 ) -> tuple[list[UnitResult], list[Failure]]:
     """Do all units of a shard that are not done; returns the results of all units in order, and the pictures that
-    failed. With `enough`, one unit after the other until the results so far are.
+    failed. With `stop_rule`, one unit after the other until the results so far are.
 
     Raises:
         Elsewhere: units of other shards are not done.

@@ -193,7 +193,7 @@ def deployed_pipeline(
 
 
 def draw_clusters(clusters: Sequence[str], seed: int, limit: int) -> list[int]:
-    """At most `most` rows in a random order of whole clusters, so that the clusters so far are a sample of all."""
+    """At most `limit` rows in a random order of whole clusters, so that the clusters so far are a sample of all."""
     order: dict[str, list[int]] = {}
     for row, name in enumerate(clusters):
         order.setdefault(name, []).append(row)

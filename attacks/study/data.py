@@ -140,7 +140,7 @@ def targeted(
     cache: str | None = None,
 ) -> tuple[Gallery | Classes, Tensor]:
     """The gallery with the target in it, and the row of each query's target, (N,). `another` is none of the rows
-    `never`."""
+    `exclusions`."""
     if isinstance(pictures, Classes):
         return pictures, pictures.target(target, truth, seed)
     if target == "another":

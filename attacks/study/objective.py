@@ -79,7 +79,7 @@ def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compos
     each picture's row in them; the anchor of any other is each picture's own embedding.
 
     Args:
-        encoder: as `watched` returns it, in full precision, for anchors that `known` does not hold.
+        encoder: as `watching_layers` returns it, in full precision, for anchors that `knowledge` does not hold.
         transforms: the views over which an anchor is averaged.
 
     Raises ValueError for a value that an objective refuses.

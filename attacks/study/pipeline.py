@@ -50,16 +50,16 @@ def pipeline(node: groups.ViewsConfig, side: int = SIDE) -> Compose:
 def defended_views(node: groups.ViewsConfig, defence: DefenceConfig, side: int = SIDE) -> Compose:
     """The configured pipeline, with the defence before the stage that it names, if it names one. Raises ValueError
     with the full key."""
-    camera, names, is_before = pipeline(node, side), list(node.stages), defence.before
-    if is_before is None:
+    camera, names, next_stage = pipeline(node, side), list(node.stages), defence.before
+    if next_stage is None:
         return camera
-    if is_before not in names:
+    if next_stage not in names:
         raise ValueError(
             f"`defence.before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); "
-            f"got {printable_config(is_before)}{closest(is_before, names)}"
+            f"got {printable_config(next_stage)}{closest(next_stage, names)}"
         )
-    defence_stages, at = stages(defence.stages, "defence.stages", side), names.index(is_before)
-    view_defence = [ViewDefence(Compose(defence_stages), is_before)] if defence_stages else []
+    defence_stages, at = stages(defence.stages, "defence.stages", side), names.index(next_stage)
+    view_defence = [ViewDefence(Compose(defence_stages), next_stage)] if defence_stages else []
     return dataclasses.replace(camera, stages=[*camera.stages[:at], *view_defence, *camera.stages[at:]])
 
 

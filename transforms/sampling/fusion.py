@@ -81,9 +81,9 @@ class Chain:
 
 
 def fuse(first: Tensor, stages: Sequence[Move | Tensor], to_source: Tensor, work: torch.dtype) -> Chain:
-    """The maps that a point passes from the view's pixels, by `first`, to the source's, by `last`: of `stages`, maps
-    and matrices (N,3,3) in the order in which pixels meet them, a point meets the last one first. All matrices and
-    coordinates are on the host; points may be on any device."""
+    """The maps that a point passes from the view's pixels, by `first`, to the source's, by `to_source`: of `stages`,
+    maps and matrices (N,3,3) in the order in which pixels meet them, a point meets the last one first. All matrices
+    and coordinates are on the host; points may be on any device."""
     links: list[Tensor | Bend] = [first]
     for part in (*reversed(stages), to_source):
         if part is to_source:
