@@ -54,8 +54,7 @@ from attacks.resizers.pipeline import function_name
 from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, make_folder, write_json
 from attacks.runtime.tables import write_rows
-from attacks.runtime.tracking import Trackers, journal, log_end, log_step, started, tracker_state
-from attacks.runtime.tracking.events import Tracker
+from attacks.runtime.tracking import Tracker, Trackers, journal, log_end, log_step, started, tracker_state
 from attacks.schema.encoder import in_memory
 from attacks.schema.launchers import is_queued_again
 from attacks.schema.presets import refuse_untyped
@@ -231,7 +230,7 @@ def _follow(trackers: Trackers, preparation: Preparation, out: Path, entry: RunE
     with tables(folder):
         if entry.is_exclusive:
             trackers.others = _start_trackers(preparation, out)
-        trackers.events = journal(folder, out)
+        trackers.events = journal(folder)
         if (other := tracker_state(folder).get("tracker", asdict(node))) != asdict(node):
             raise ValueError(f"`tracker` must be that of the process at work in {out}, {other}; got {asdict(node)}")
 

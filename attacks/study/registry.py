@@ -13,7 +13,7 @@ from attacks.encoders.request import Request
 from attacks.objectives.embedding import Away, Toward
 from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.perturbations.patch.patch import Patch
-from attacks.runtime.tracking.adapters import MLflow, TensorBoard, WandB
+from attacks.runtime.tracking import MLflow, TensorBoard, WandB
 from attacks.schema import groups
 from attacks.solvers.worst import Adversary
 from attacks.study.data import targeted

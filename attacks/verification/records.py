@@ -24,8 +24,7 @@ from attacks.experiment.view_scores import ViewScores, read_scores
 from attacks.resizers.pipeline import GIVEN
 from attacks.runtime.damage import reading
 from attacks.runtime.tables import read_rows
-from attacks.runtime.tracking import log_end, log_step
-from attacks.runtime.tracking.events import JsonLines
+from attacks.runtime.tracking import JsonLines, log_end, log_step
 from attacks.schema.composition import compose
 from attacks.schema.presets import is_path, is_word
 from attacks.schema.validate import Run
@@ -193,7 +192,7 @@ def event_problems(out: Path, content: Mapping[str, Any], trace: Sequence[Trace]
     with reading("events.jsonl"):
         lines = (out / "events.jsonl").read_text(encoding="utf-8").splitlines()
         events = {_scalars(event) for event in map(json.loads, lines) if "values" in event}
-    steps, final = _Events(out), _Events(out)
+    steps, final = _Events(), _Events()
     for line in trace:
         log_step(steps, line, line.batch)
     log_end(final, content, out)
@@ -208,10 +207,10 @@ def event_problems(out: Path, content: Mapping[str, Any], trace: Sequence[Trace]
 
 
 class _Events(JsonLines):
-    """Keeps the events that a run in a folder would write."""
+    """Keeps the events that a run would write."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.events = folder, list[dict[str, Any]]()
+    def __init__(self) -> None:
+        self.events = list[dict[str, Any]]()
 
     def write(self, **event: Any) -> None:
         self.events.append(event)

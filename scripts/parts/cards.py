@@ -87,7 +87,7 @@ GROUPS = {
     "data": PartKind("Pictures", "each picture is read and embedded once", source=OWN_SOURCE),
     "sanity": PartKind("Sanity checks", source=OWN_SOURCE),
     "engine": PartKind("Engines", source=OWN_SOURCE),
-    "tracker": PartKind("Trackers", "a record for each step", "tests/runtime/tracking/test_adapters.py", OWN_SOURCE),
+    "tracker": PartKind("Trackers", "a record for each step", "tests/runtime/test_adapters.py", OWN_SOURCE),
     "config": PartKind(
         "Presets of a run",
         oracle="it validates and builds, tests/schema/test_configs.py",

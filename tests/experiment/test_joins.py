@@ -44,7 +44,7 @@ class Recorder:
 
 def slow_down(root, seed):
     """A shim: a tracker that records, and a pause before operations on files and locks below `root`."""
-    from attacks.runtime.tracking.adapters import ADAPTERS
+    from attacks.runtime.tracking import ADAPTERS
 
     ADAPTERS["tensorboard"] = Recorder
     draw = random.Random(seed)

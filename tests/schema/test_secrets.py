@@ -3,7 +3,7 @@
 import pytest
 
 from attacks.run import compose
-from attacks.runtime.tracking.trackers import one_line
+from attacks.runtime.tracking import one_line
 from attacks.schema import presets
 from attacks.schema.secrets import masked, refuse_credentials
 from tests.helpers.runs import call

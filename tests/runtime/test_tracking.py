@@ -49,7 +49,7 @@ def log_run(out, *recorders):
     content = {"arms": {"eot": {"success": interval, "knn": None, "budget_used": 1.0}}, "wide": None}
     out.mkdir(exist_ok=True)
     (out / "report.html").write_text("a page")
-    with Trackers(journal(out, out), dict(enumerate(recorders))) as trackers:
+    with Trackers(journal(out), dict(enumerate(recorders))) as trackers:
         log_step(trackers, line)
         log_step(trackers, line, batch=2)
         with trackers.ending(dict, out, out) as last:
@@ -73,12 +73,12 @@ def test_an_event_is_a_line_and_equal_runs_write_equal_lines(tmp_path):
 
 
 def test_resumed_run_keeps_its_lines_except_an_incomplete_one(tmp_path):
-    killed_journal = journal(tmp_path, tmp_path)
+    killed_journal = journal(tmp_path)
     killed_journal.log_scalars(0, {"objective": 1.0})
     killed_journal.file.write('{"event": "scal')
     killed_journal.file.close()
     killed_journal.lock.close()
-    with Trackers(journal(tmp_path, tmp_path)).ending(dict, tmp_path, tmp_path):
+    with Trackers(journal(tmp_path)).ending(dict, tmp_path, tmp_path):
         pass
     assert [line["event"] for line in events(tmp_path / "events.jsonl")] == ["start", "scalars", "start", "end"]
 
@@ -88,7 +88,7 @@ def test_full_disk_error_names_the_file_and_does_not_hide_the_original_error(tmp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def full_journal():
-        lines = journal(tmp_path, tmp_path)
+        lines = journal(tmp_path)
         lines.file.close()
         lines.file = SimpleNamespace(name="events.jsonl", write=full, close=lambda: None)
         return lines
@@ -112,7 +112,7 @@ def test_failing_tracker_is_dropped_after_one_warning(tmp_path, capsys, call):
 
 def test_all_trackers_are_closed_when_the_run_fails(tmp_path):
     recorder = Recorder()
-    with pytest.raises(RuntimeError), Trackers(journal(tmp_path, tmp_path), {"one": recorder}):
+    with pytest.raises(RuntimeError), Trackers(journal(tmp_path), {"one": recorder}):
         raise RuntimeError
     assert recorder.calls == [("close", True)]
     assert events(next(tmp_path.glob("journal.*")))[-1]["failed"] is True

@@ -67,7 +67,7 @@ def log_run(node, out, failed=False):
 
 def tracker(node, out, config=CONFIG):
     others = started(node, out, out, config)
-    return Trackers(journal(out, out), others)
+    return Trackers(journal(out), others)
 
 
 def no_secret(folder):
