@@ -20,8 +20,7 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-from attacks.evidence.lock import lock, lock_date
-from attacks.evidence.pieces import INDEX, check_evidence, write_evidence
+from attacks.evidence.pieces import INDEX, check_evidence, lock, lock_date, write_evidence
 from attacks.experiment.artefact_list import artefact_differences
 from attacks.experiment.directory import finished, open_run, previous_run
 from attacks.experiment.identity import refuse_other_command

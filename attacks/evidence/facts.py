@@ -23,16 +23,16 @@ from attacks.study.pipeline import defended_views
 from attacks.study.printer import lay_on_sheet
 from transforms.wrappers import widened
 
-#: Of MITRE ATLAS, by what a run does.
-ATLAS = {
+#: Of MITRE ATLAS and NIST AI 100-2 E2025, by what a run does.
+TECHNIQUES = {
     "AML.T0043.000": "Craft Adversarial Data: White-Box Optimization",
     "AML.T0043.001": "Craft Adversarial Data: Black-Box Optimization",
     "AML.T0041": "Physical Environment Access",
     "AML.T0042": "Verify Attack",
     "AML.T0015": "Evade AI Model",
+    "NISTAML.022": "Evasion",
+    "NISTAML.025": "Black-box Evasion",
 }
-#: Of NIST AI 100-2 E2025.
-NIST = {"NISTAML.022": "Evasion", "NISTAML.025": "Black-box Evasion"}
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ class RunFacts:
     def shown_view(self) -> tuple[RequirementResult, WorstView] | None:
         """The requirement whose worst view is shown: the first that fails, else the first of an attacked arm."""
         pairs = [(row, worst) for row, worst in zip(self.verdict.rows, self.worst, strict=True) if worst is not None]
-        failed = [pair for pair in pairs if pair[0].verdict == "FAIL"]
-        attacked_pairs = [pair for pair in pairs if pair[0].requirement.arm != "clean"]
-        return next(iter((*failed, *attacked_pairs, *pairs)), None)
+        pairs.sort(key=lambda pair: (pair[0].verdict != "FAIL", pair[0].requirement.arm == "clean"))
+        return pairs[0] if pairs else None
 
     @property
     def encoder(self) -> str:
@@ -84,11 +83,10 @@ class RunFacts:
 
     @property
     def techniques(self) -> dict[str, str]:
-        """The ids of MITRE ATLAS and NIST AI 100-2 that the attack falls under."""
-        is_printed = bool(self.content["threat"]["patch"])
-        ids = ["AML.T0043.001" if self.blind else "AML.T0043.000", *(["AML.T0041"] if is_printed else [])]
-        names = {key: ATLAS[key] for key in (*ids, "AML.T0042", "AML.T0015")}
-        return names | {key: NIST[key] for key in (["NISTAML.025"] if self.blind else ["NISTAML.022"])}
+        """The techniques that the attack falls under, by id."""
+        printed = ["AML.T0041"] if self.content["threat"]["patch"] else []
+        first, last = ("AML.T0043.001", "NISTAML.025") if self.blind else ("AML.T0043.000", "NISTAML.022")
+        return {key: TECHNIQUES[key] for key in (first, *printed, "AML.T0042", "AML.T0015", last)}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""The verdict as JUnit XML, SARIF 2.1.0, a CycloneDX 1.6 ML-BOM and an in-toto test result.
-
-Nothing in them depends on when or where they are written, so that they can be made again and compared.
-"""
+"""The verdict as JUnit XML, SARIF 2.1.0, a CycloneDX 1.6 ML-BOM and an in-toto test result; no time in them."""
 
 import hashlib
 import json
@@ -51,15 +48,9 @@ def sarif(facts: Facts) -> str:
         if row.verdict == "FAIL":
             mark = hashlib.sha256(f"{name} {run.encoder}".encode()).hexdigest()
             place = {"artifactLocation": {"uri": facts.file}, "region": {"startLine": 1}}
-            results.append(
-                {
-                    "ruleId": name,
-                    "level": "error",
-                    "message": {"text": f"{run.name}: {requirement_text(row, worst)}"},
-                    "locations": [{"physicalLocation": place}],
-                    "partialFingerprints": {"requirementAndEncoder/v1": mark},
-                }
-            )
+            result: dict[str, Any] = {"ruleId": name, "level": "error", "locations": [{"physicalLocation": place}]}
+            result["message"] = {"text": f"{run.name}: {requirement_text(row, worst)}"}
+            results.append(result | {"partialFingerprints": {"requirementAndEncoder/v1": mark}})
     driver = {"name": "Viewproof", "version": facts.version, "rules": list(rules.values())}
     log = {"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json"}
     return _json(log | {"runs": [{"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}]})
@@ -84,11 +75,12 @@ def cyclonedx(facts: Facts) -> str:
         {"bom-ref": f"claim-{i}", "target": component["bom-ref"], "predicate": facts.policy.claim, "evidence": refs}
         for i, component in enumerate(components, 1)
     ]
+    digests = " ".join([facts.policy.digest, *(run.files for run in facts.runs)])
     bom = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, ' '.join(_digests(facts)))}",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, digests)}",
         "version": 1,
         "metadata": {
             "tools": {"components": [{"type": "application", "name": "viewproof", "version": facts.version}]},
@@ -106,22 +98,16 @@ def cyclonedx(facts: Facts) -> str:
 
 def _component(run: RunFacts, ref: str) -> dict[str, Any]:
     encoder = run.content["encoder"]
-    metrics: list[dict[str, Any]] = [
-        {
-            "type": str(row.requirement),
-            "value": f"{row.value:.6g}",
-            "slice": f"{row.pictures} pictures in {row.clusters} clusters",
-        }
-        for row in run.verdict.rows
-    ]
-    for metric, row in zip(metrics, run.verdict.rows, strict=True):
+    metrics: list[dict[str, Any]] = []
+    for row in run.verdict.rows:
+        size = f"{row.pictures} pictures in {row.clusters} clusters"
+        metrics.append({"type": str(row.requirement), "value": f"{row.value:.6g}", "slice": size})
         if not row.has_range:
-            metric["confidenceInterval"] = {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
-    name = encoder["name"] if encoder["model"] is None else f"{encoder['name']}:{encoder['model']}"
+            metrics[-1]["confidenceInterval"] = {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
     return {
         "type": "machine-learning-model",
         "bom-ref": ref,
-        "name": name,
+        "name": encoder["name"] if encoder["model"] is None else f"{encoder['name']}:{encoder['model']}",
         "description": "SHA-256 of the tensors, whatever file holds them",
         "hashes": [{"alg": "SHA-256", "content": run.encoder}],
         "modelCard": {"quantitativeAnalysis": {"performanceMetrics": metrics}},
@@ -132,29 +118,19 @@ def in_toto(facts: Facts) -> str:
     """An in-toto Statement v1 with the predicate test-result v0.1, over the digests of the policy and of each run's
     files.json. Raises ValueError where the library refuses it."""
     statements, json_format = extra("in_toto_attestation.v1.statement"), extra("google.protobuf.json_format")
-    descriptors = extra("in_toto_attestation.v1.resource_descriptor")
-    policy = descriptors.ResourceDescriptor(name=facts.file, digest={"sha256": facts.policy.digest})
-    runs = [
-        descriptors.ResourceDescriptor(name=f"{run.name}/files.json", digest={"sha256": run.files})
-        for run in facts.runs
-    ]
-    tests: dict[str, list[str]] = {word: [] for word in RESULTS}
-    for run, row, _ in facts.rows:
-        tests[row.verdict].append(f"{run.name}: {row.requirement}")
-    predicate = {
+    descriptor = extra("in_toto_attestation.v1.resource_descriptor").ResourceDescriptor
+    digests = [(facts.file, facts.policy.digest), *((f"{run.name}/files.json", run.files) for run in facts.runs)]
+    subjects = [descriptor(name=name, digest={"sha256": digest}).pb for name, digest in digests]
+    predicate: dict[str, Any] = {
         "result": RESULTS[facts.verdict],
         "configuration": [{"name": facts.file, "digest": {"sha256": facts.policy.digest}}],
-        "passedTests": tests["PASS"],
-        "warnedTests": tests["UNDECIDED"],
-        "failedTests": tests["FAIL"],
     }
-    statement = statements.Statement([descriptor.pb for descriptor in (policy, *runs)], PREDICATE, predicate)
+    for verdict, word in RESULTS.items():
+        tests = [f"{run.name}: {row.requirement}" for run, row, _ in facts.rows if row.verdict == verdict]
+        predicate[f"{word.lower()}Tests"] = tests
+    statement = statements.Statement(subjects, PREDICATE, predicate)
     statement.validate()
     return _json(json_format.MessageToDict(statement.pb))
-
-
-def _digests(facts: Facts) -> list[str]:
-    return [facts.policy.digest, *(run.files for run in facts.runs)]
 
 
 def _json(value: Any) -> str:

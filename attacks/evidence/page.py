@@ -13,8 +13,7 @@ def evidence_page(facts: Facts) -> str:
     """The page, which fetches nothing and runs no scripts."""
     runs = [(run, _rows(run), _picture(run)) for run in facts.runs]
     template = environment().get_template("evidence.html")
-    text: str = template.render(facts=facts, runs=runs, not_tested=not_tested(facts))
-    return text
+    return template.render(facts=facts, runs=runs, not_tested=_not_tested(facts))
 
 
 def _rows(run: RunFacts) -> list[tuple[str, str]]:
@@ -24,7 +23,6 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
     goal = "targeted: the view is taken for the target" if threat["targeted"] else "untargeted: any wrong answer"
     knows = "black box, none of the weights: answers only" if run.blind else "white box, the weights and the views"
     budget = f"{threat['gradients']} {'queries' if run.blind else 'gradients'} a picture"
-    techniques = "; ".join(f"{key} {name}" for key, name in run.techniques.items())
     bank = content["bank"]
     views = [
         f"{name} {low:.3g} to {high:.3g}" if high > low else f"{name} {low:.3g}"
@@ -36,36 +34,27 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
         ("attacker's goal", goal),
         ("knowledge", knows),
         ("capability", f"{size}; {budget}, {threat['optimiser']}"),
-        ("techniques", techniques),
+        ("techniques", "; ".join(f"{key} {name}" for key, name in run.techniques.items())),
         ("views", f"{bank['views']} held-out views of each picture; {'; '.join(views) or 'the file as it is'}"),
-        ("strongest attack", strongest(content)),
+        ("strongest attack", _strongest(content)),
         ("checks of the attack", _checks(content["sanity"])),
-        *_failures(content["failure"]),
     ]
-    return (
-        rows
-        if run.shown_view is None
-        else [*rows, ("worst view", f"{run.shown_view[1]} ({run.shown_view[0].requirement})")]
-    )
+    if failure := content["failure"]:
+        names = {"clean": "P(failure) of the encoder", "eot": "P(failure) of the attack"}
+        counts = counts_text(failure["pictures"], failure["clusters"])
+        for arm, (row, *_) in failure["arms"].items():
+            text = f"{row['words']} over all views of {row['picture']}, the largest of {counts}"
+            rows.append((names[arm], text))
+    if run.shown_view is not None:
+        rows.append(("worst view", f"{run.shown_view[1]} ({run.shown_view[0].requirement})"))
+    return rows
 
 
-def strongest(content: Mapping[str, Any]) -> str:
+def _strongest(content: Mapping[str, Any]) -> str:
     """The arm with the highest success, and that."""
-    arms, names = content["arms"], arm_names(content)
+    arms = content["arms"]
     best = max((arm for arm in arms if arm not in ("clean", "noise")), key=lambda arm: arms[arm]["success"]["mean"])
-    return f"{names[best]}: success {interval_text(arms[best]['success'])}"
-
-
-def _failures(failure: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The largest probability of a failure of a picture, for each arm."""
-    if failure is None:
-        return []
-    names = {"clean": "P(failure) of the encoder", "eot": "P(failure) of the attack"}
-    counts = counts_text(failure["pictures"], failure["clusters"])
-    return [
-        (names[arm], f"{rows[0]['words']} over all views of {rows[0]['picture']}, the largest of {counts}")
-        for arm, rows in failure["arms"].items()
-    ]
+    return f"{arm_names(content)[best]}: success {interval_text(arms[best]['success'])}"
 
 
 def _checks(sanity: Mapping[str, Any] | None) -> str:
@@ -76,12 +65,11 @@ def _checks(sanity: Mapping[str, Any] | None) -> str:
     return f"{verdicts.count('passed')} of {len(verdicts) - verdicts.count('skipped')} passed{failed}"
 
 
-def not_tested(facts: Facts) -> list[str]:
+def _not_tested(facts: Facts) -> list[str]:
     """What the runs say nothing about."""
     threats = [run.content["threat"] for run in facts.runs]
     norms = ", ".join(sorted({"patch" if threat["patch"] else str(threat["norm"]) for threat in threats}))
-    wide = all(run.content["wide"] for run in facts.runs)
-    rare = all(run.content["failure"] for run in facts.runs)
+    wide, rare = (all(run.content[key] for run in facts.runs) for key in ("wide", "failure"))
     lines = [
         f"changes of another kind or size than {norms} above",
         "stronger attacks: every number is an upper bound of the robustness",

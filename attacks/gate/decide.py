@@ -24,8 +24,6 @@ from attacks.gate.verdict import RANGE_REASON, RequirementResult, Verdict, Word
 
 #: A number of further pictures above this is no plan.
 MAX_PICTURES = 1_000_000
-#: The check that an attack's loss no longer falls; one that is too short for it may be weak.
-PLATEAU = "plateau"
 #: The arms whose values depend on an attack.
 ATTACK_ARMS = ("no_eot", "one_view", "eot")
 #: Why a bar that chance meets says nothing.
@@ -33,8 +31,7 @@ AT_RANDOM = "an encoder that answers at random meets it"
 
 
 class BoundedMean(NamedTuple):
-    """A value with the ends of its 95 % interval; without `has_interval` only a range, for too few
-    clusters."""
+    """A value with the ends of its 95 % interval; without `has_interval` of a range, for too few clusters."""
 
     value: float
     low: float
@@ -45,27 +42,22 @@ class BoundedMean(NamedTuple):
 def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[Row], sequential: bool) -> Verdict:
     """The verdict on each requirement, from the ends of its interval: PASS where the whole interval meets the bar,
     FAIL where none of it does, else UNDECIDED. A row passes, or fails, wrongly with a probability of at most 2.5 %.
-
-    Where the attack is weak or a check failed no row can pass, because the numbers would flatter the encoder.
+    No row passes where the attack is weak or a check failed.
 
     Args:
         run: its name.
         content: of metrics.json.
-        rows: of per_image.csv, in the order in which the pictures were attacked; of a shared perturbation those of
-            held-out pictures decide.
+        rows: of per_image.csv, in the order of the attack; those of held-out pictures decide.
         sequential: by confidence sequences, which hold however often one looks at growing results.
 
     Raises ValueError where the run lacks what a row asks for.
     """
     reasons, rows = weaknesses(content), judged_rows(rows)
-    decisions = [decided_row(requirement, rows, sequential) for requirement in policy.requirements]
-    decisions = _beyond_chance([_not_beaten(row, rows) for row in decisions], content)
-    if reasons:
-        note = "the attack or its record is not reliable"
-        decisions = [
-            replace(row, verdict="UNDECIDED", reason=note) if row.verdict == "PASS" else row for row in decisions
-        ]
-        decisions = [replace(row, more=None) for row in decisions]  # more pictures of such an attack decide nothing
+    decisions = [_not_beaten(decided_row(row, rows, sequential), rows) for row in policy.requirements]
+    decisions = _beyond_chance(decisions, content)
+    if reasons:  # more pictures of such an attack decide nothing
+        note: dict[str, Any] = {"verdict": "UNDECIDED", "reason": "the attack or its record is not reliable"}
+        decisions = [replace(row, more=None, **note if row.verdict == "PASS" else {}) for row in decisions]
     return Verdict(policy, run, tuple(decisions), reasons, sequential)
 
 
@@ -79,26 +71,27 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
         skipped_checks = [check["name"] for check in sanity["checks"] if check["verdict"] == "skipped"]
         if len(skipped_checks) == len(sanity["checks"]):
             reasons.append("no check of the attack was made")
-        elif PLATEAU in skipped_checks:
+        elif "plateau" in skipped_checks:
             reasons.append("the attack is too short to show that its loss has settled (attack.gradients)")
     if (split := content.get("split")) is not None and not split["judge"]:
         reasons.append("the perturbation is judged on the pictures it was made from (docs/shared_perturbations.md)")
     if content["failed"]:
         reasons.append(f"{len(content['failed'])} of the pictures failed and are in no table")
     measure = content["primary"]["measure"]
-    pairs = [(row["other"], row["difference"]) for row in content["comparisons"] if _of_eot(row, measure)]
-    for other, difference in [(content["primary"]["against"], content["primary"]["difference"]), *pairs]:
-        weaker = difference["high"] < 0 if measure == "success" else difference["low"] > 0
-        if weaker:  # also of a range: each cluster is on that side
+    pairs = [(content["primary"]["against"], content["primary"]["difference"])]
+    for row in content["comparisons"]:
+        if (row["bank"], row["measure"]) == ("same", measure) and row["other"] in ATTACK_ARMS:
+            pairs.append((row["other"], row["difference"]))
+    for other, difference in pairs:
+        if difference["high"] < 0 if measure == "success" else difference["low"] > 0:  # also of a range
             reasons.append(f"the arm {other} is stronger than the attack with EOT")
     return tuple(dict.fromkeys(reasons))
 
 
 def _beyond_chance(decisions: Sequence[RequirementResult], content: Mapping[str, Any]) -> list[RequirementResult]:
-    """The rows, UNDECIDED where every reachable value meets the bar, or an encoder that answers at random does.
-
-    Such an encoder always meets a bar on a change (`shift`), and on what an attacker with a target reaches: these
-    rows count beside one that passes and that it does not meet."""
+    """The rows, UNDECIDED where every reachable value meets the bar, or an encoder that answers at random does. It
+    always meets a bar on a change (`shift`), and on what an attacker with a target reaches: these rows count beside
+    one that passes and that it does not meet."""
     decisions = [replace(row, **content.get("chance", {}).get(row.requirement.measure, {})) for row in decisions]
     reasons = [_empty_reason(row) for row in decisions]
     solid = any(row.verdict == "PASS" and not reason for row, reason in zip(decisions, reasons, strict=True))
@@ -123,13 +116,8 @@ def _empty_reason(row: RequirementResult) -> str:
     return AT_RANDOM if meets(row.chance) else ""
 
 
-def _of_eot(row: Mapping[str, Any], measure: str) -> bool:
-    return bool((row["bank"], row["measure"]) == ("same", measure) and row["other"] in ATTACK_ARMS)
-
-
 def _not_beaten(decision: RequirementResult, rows: Sequence[Row]) -> RequirementResult:
-    """A row on the worst cluster of the attack with EOT passes only if that of each other attack meets the bar, too:
-    whatever they do on average, one that breaks a cluster shows that the encoder can be broken there."""
+    """A row on the worst cluster of the attack with EOT passes only if those of other attacks meet the bar too."""
     requirement = decision.requirement
     if (decision.verdict, requirement.of, requirement.arm) != ("PASS", "worst", ATTACK):
         return decision
@@ -155,11 +143,9 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
     size = (len(values), len(arm_rows))
     if requirement.of == "worst":
         worst = float(values.max() if requirement.at_least is None else values.min())
-        good = requirement.meets(worst)
-        note = "for the pictures of this run alone"
-        return RequirementResult(
-            requirement, "PASS" if good else "FAIL", worst, worst, worst, *size, reason=note if good else ""
-        )
+        word: Word = "PASS" if requirement.meets(worst) else "FAIL"
+        reason = "for the pictures of this run alone" if word == "PASS" else ""
+        return RequirementResult(requirement, word, worst, worst, worst, *size, reason=reason)
     if requirement.of == "p10":
         sides = values <= requirement.bar if requirement.at_least is None else values >= requirement.bar
         share = Requirement(requirement.measure, requirement.arm, at_least=P10_SHARE)
@@ -169,7 +155,7 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
     if sequential:
         estimate = _sequential(values, *span(requirement.measure))
     elif len(values) == 1:
-        estimate = BoundedMean(float(values[0]), float(values[0]), float(values[0]), has_interval=False)
+        estimate = BoundedMean(only := float(values[0]), only, only, has_interval=False)
     else:
         interval = measure_summary(requirement.measure, arm_rows)
         assert interval is not None
@@ -185,17 +171,17 @@ def _decision(
     value, low, high, has_interval = estimate
     clusters, pictures = size
     word: Word = "UNDECIDED"
-    if has_interval and bar.meets(low) == bar.meets(high):
-        word = "PASS" if bar.meets(low) else "FAIL"
-    extra, reason = None, ""
+    extra = None
     if not has_interval:
         fewest = FEWEST_MEANS if requirement.measure in MEANS and requirement.of == "mean" else FEWEST_SHARES
         extra = math.ceil((fewest - clusters) * pictures / clusters) if clusters < fewest else None
-        reason = RANGE_REASON
-    elif word == "UNDECIDED" and value != bar.bar:
+    elif bar.meets(low) == bar.meets(high):
+        word = "PASS" if bar.meets(low) else "FAIL"
+    elif value != bar.bar:
         side = high - value if bar.bar > value else value - low
         factor = (side / abs(value - bar.bar)) ** 2
         extra = math.ceil(pictures * (factor - 1)) if 1 < factor < MAX_PICTURES / pictures else None
+    reason = "" if has_interval else RANGE_REASON
     return RequirementResult(requirement, word, value, low, high, clusters, pictures, extra, reason)
 
 
@@ -210,8 +196,7 @@ def _share(good: Tensor) -> BoundedMean:
 
 def _sequential(values: Tensor, low: float, high: float) -> BoundedMean:
     """The mean of values in [low, high] with the ends of its confidence sequence after the last."""
-    units = array(values).clip(low, high)  # a cosine in float32 may be 1 + 1e-7
-    lows, highs = confidence_sequence((units - low) / (high - low))
-    scale = high - low
-    mean, ends = float(units.mean()), (low + scale * float(lows[-1]), low + scale * float(highs[-1]))
-    return BoundedMean(mean, min(ends[0], mean), max(ends[1], mean))
+    units, scale = array(values).clip(low, high), high - low  # a cosine in float32 may be 1 + 1e-7
+    lows, highs = confidence_sequence((units - low) / scale)
+    mean = float(units.mean())
+    return BoundedMean(mean, min(low + scale * float(lows[-1]), mean), max(low + scale * float(highs[-1]), mean))

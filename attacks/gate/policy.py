@@ -32,11 +32,8 @@ HEX = re.compile(r"[0-9a-f]{12,64}")
 
 @dataclass(frozen=True)
 class Requirement:
-    """A row of a policy: a measure of an arm on a bank of views is at least, or at most, a bar.
-
-    `of` says of what: the mean over clusters of pictures; p10, that 90 % of the clusters meet the bar; worst, that
-    each cluster of the run meets it.
-    """
+    """A row of a policy: a measure of an arm on a bank of views is at least, or at most, a bar: its mean over
+    clusters of pictures, or that of 90 % of the clusters (`of` p10), or of each cluster of the run (worst)."""
 
     measure: str
     arm: str
@@ -47,7 +44,6 @@ class Requirement:
 
     @property
     def bar(self) -> float:
-        """The number that is given."""
         return float(self.at_most if self.at_least is None else self.at_least)  # type: ignore[arg-type]
 
     def meets(self, value: float) -> bool:
@@ -87,11 +83,8 @@ def policy_file(name: str | Path) -> Path:
 
 
 def read_policy(name: str | Path) -> Policy:
-    """Read a policy. It is data: code, tags, aliases and references are refused.
-
-    Raises:
-        FileNotFoundError, ValueError: in one line, with the key, what is allowed, and the value.
-    """
+    """Read a policy. It is data: code, tags, aliases and references are refused. Raises FileNotFoundError or
+    ValueError in one line."""
     path = policy_file(name)
     label = f"policy `{printable_config(path)}`"
     data = path.read_bytes()
@@ -150,14 +143,13 @@ def _requirement(row: Any, label: str) -> Requirement:
     bars = [bar for bar in (result.at_least, result.at_most) if bar is not None]
     if len(bars) != 1:
         raise ValueError(f"{label}: give `at_least` or `at_most`, one of the two; got {len(bars)}")
-    low, high = span(result.measure)
-    if isinstance(bars[0], bool) or not isinstance(bars[0], int | float) or not low <= bars[0] <= 1:
-        raise ValueError(f"{label}: the bar of {result.measure} must be a number from {low:g} to 1; got {bars[0]!r}")
+    (bar,), (low, high) = bars, span(result.measure)
+    if isinstance(bar, bool) or not isinstance(bar, int | float) or not low <= bar <= 1:
+        raise ValueError(f"{label}: the bar of {result.measure} must be a number from {low:g} to 1; got {bar!r}")
     side, limit = ("at_most", high) if result.measure in HARM else ("at_least", low)
     if getattr(result, side) is None:
-        raise ValueError(
-            f"{label}: {result.measure} must have `{side}`: the other side praises an attack; got {result}"
-        )
+        rule = f"must have `{side}`: the other side praises an attack"
+        raise ValueError(f"{label}: {result.measure} {rule}; got {result}")
     if result.bar == limit:
         raise ValueError(f"{label}: the bar of {result.measure} must differ from {limit:g}, which every value meets")
     return result
@@ -167,12 +159,9 @@ def _check_keys(content: Any, schema: type, internal: set[str], label: str) -> N
     keys = [field.name for field in fields(schema) if field.name not in internal]
     if not isinstance(content, Mapping):
         raise ValueError(f"{label} must map keys to values, of {', '.join(keys)}; it is a {type(content).__name__}")
-    for key in content:
-        if key not in keys:
-            raise ValueError(
-                f"{label}: unknown key `{printable_config(key)}`: known are {', '.join(keys)}"
-                f"{closest(str(key), keys)}"
-            )
+    for key in (key for key in content if key not in keys):
+        hint = f"known are {', '.join(keys)}{closest(str(key), keys)}"
+        raise ValueError(f"{label}: unknown key `{printable_config(key)}`: {hint}")
 
 
 def span(measure: str) -> tuple[float, float]:
@@ -182,13 +171,12 @@ def span(measure: str) -> tuple[float, float]:
 
 def refuse_other_encoder(policy: Policy, encoder: Mapping[str, Any]) -> None:
     """Raise ValueError where a run is not of the policy's encoder; `encoder`: of metrics.json."""
-    if policy.encoder is not None:
-        digests = [str(encoder.get(key)) for key in ("sha256", "fingerprint")]
-        if not any(digest.startswith(policy.encoder) for digest in digests):
-            raise ValueError(
-                f"`encoder`: the policy is about weights {policy.encoder[:12]}; the run's have the SHA-256 "
-                f"{' and '.join(digest[:12] for digest in digests)}"
-            )
+    digests = [str(encoder.get(key)) for key in ("sha256", "fingerprint")]
+    if policy.encoder is not None and not any(digest.startswith(policy.encoder) for digest in digests):
+        raise ValueError(
+            f"`encoder`: the policy is about weights {policy.encoder[:12]}; the run's have the SHA-256 "
+            f"{' and '.join(digest[:12] for digest in digests)}"
+        )
 
 
 def refuse_other_threat(policy: Policy, config: Mapping[str, Any]) -> None:

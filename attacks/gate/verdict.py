@@ -27,10 +27,9 @@ def worst_word(words: Iterable[Word]) -> Word:
 
 @dataclass(frozen=True)
 class RequirementResult:
-    """A requirement with its verdict: the value with the ends of its 95 % interval, over so many clusters and
-    pictures; about how many pictures `more` would decide it (None: unknown), the reason of a verdict that does not
-    follow from the interval, and the `chance` of the measure with its `least` and `most` reachable value (None: the
-    run does not say)."""
+    """A requirement with its verdict: the value with the ends of its 95 % interval; about how many pictures `more`
+    would decide it (None: unknown), the reason of a verdict that does not follow from the interval, and the `chance`
+    of the measure with its `least` and `most` reachable value (None: the run does not say)."""
 
     requirement: "Requirement"
     verdict: Word
@@ -47,7 +46,7 @@ class RequirementResult:
 
     @property
     def has_range(self) -> bool:
-        """Whether the ends are those of a range, because there are too few clusters for an interval."""
+        """Whether there are too few clusters for an interval."""
         return self.reason.startswith(RANGE_REASON)
 
     @property
