@@ -10,7 +10,7 @@ import lazy_loader  # type: ignore[import-untyped]
 #: The rooms, each with its names.
 ROOMS = {
     "attacks.encoders": "Bpda Defended Features Layers Stochastic layer_shapes named_layers randomised",
-    "attacks.eot": "Adaptive Estimate Mean SoftMax WorstOf",
+    "attacks.eot": "Adaptive Estimate Mean",
     "attacks.evaluation": "examine layer_drift leave_one_out mean_embedding rate",
     "attacks.objectives": """
         DLR Each InfoNCE LPIPS Members Paired Penalties SSIM Sum Term TotalVariation Triplet Verification""",

@@ -3,4 +3,4 @@ from .estimate import Estimate as Estimate
 from .estimator import EOT as EOT
 from .problem import Problem as Problem, Options as Options
 from .protocols import Objective as Objective, Optimiser as Optimiser
-from .risk import CVaR as CVaR, Mean as Mean, SoftMax as SoftMax, WorstOf as WorstOf
+from .risk import CVaR as CVaR, Mean as Mean

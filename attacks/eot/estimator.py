@@ -66,7 +66,7 @@ class EOT:
             perturbation have views of their own: their gradients are added up, and more views say more.
         chunk: most views held in memory at once, over all images; halved where memory runs out.
         risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
-            (`CVaR`, `WorstOf`, `SoftMax`). A tail costs a second forward pass, of the views that count.
+            (`CVaR`). A tail costs a second forward pass, of the views that count.
         world: the processes that share the work: each must call with the same arguments.
 
     Examples:

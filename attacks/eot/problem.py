@@ -171,8 +171,7 @@ class Options:
         eot, by_losses = self.eot, self.optimiser.gradient_free and not hasattr(self.optimiser, "direction")
         constant = self.optimiser.gradient_free or getattr(self.optimiser, "counts_steps", False)
         constant = constant or isinstance(eot.draws, Fixed | Grid) or self.adversary is not None
-        minimum = LOSSES if by_losses else FIXED if constant and eot.transforms.dims else 1
-        views = -(-minimum // eot.risk.multiple) * eot.risk.multiple
+        views = LOSSES if by_losses else FIXED if constant and eot.transforms.dims else 1
         object.__setattr__(self, "eot", replace(eot, views=views))
         free = not constant and eot.transforms.dims and self.adaptive is None and not isinstance(self.budget, Tensor)
         total = self.steps * views if self.budget is None else self.budget

@@ -130,15 +130,15 @@ def _steps(
     attack, options = attempt.study.attack, _full_options(attempt)
     problem, stop, restarts = _problem(arm, attempt), None, 1
     select = replace(selection(problem, options), timer=timer)  # the bank and the risk of `eot`, for all arms
-    size, multiple = len(select.bank.u), select.risk.multiple
+    size = len(select.bank.u)
     if arm == "no_eot":
         views = options.eot.views if attack.sampled else 1  # the losses of a step
         plain = replace(options.eot, transforms=fixed(options.eot.transforms), views=views, risk=Mean())
         options = replace(_options(arm, attempt), eot=plain, steps=gradients // views)
-        select = replace(select, early=True, plan=overfitting(options.steps, size, multiple))
+        select = replace(select, early=True, plan=overfitting(options.steps, size))
     elif arm == "one_view":
         options = replace(_options(arm, attempt), eot=replace(options.eot, views=1, risk=Mean()), steps=gradients)
-        select = replace(select, plan=plan_for(2 * gradients, size, multiple))
+        select = replace(select, plan=plan_for(2 * gradients, size))
     elif attack.nearest is not None:
         yield from suite(problem, options, _members(attempt, attack.nearest), state=state, select=select)
         return

@@ -277,7 +277,7 @@ def check_pictures(attempt: Attempt, trace: list[Trace]) -> Sanity | None:
     problem, options = question("sanity", attempt)
     options = replace(options, steps=sanity.steps)
     if study.views.adaptive is not None:  # short runs need views enough to show the noise
-        options = replace(options, eot=replace(options.eot, views=sanity.views * study.risk.multiple))
+        options = replace(options, eot=replace(options.eot, views=sanity.views))
     return examine(
         replace(problem, encoder=bench.encoder.encoder).take(rows),
         options,

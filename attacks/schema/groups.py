@@ -175,8 +175,6 @@ DECLARED = {
     "risk": {
         "mean": "attacks.eot.risk.Mean",
         "cvar": "attacks.eot.risk.CVaR",
-        "worst_of": "attacks.eot.risk.WorstOf",
-        "softmax": "attacks.eot.risk.SoftMax",
     },
     "penalty": {
         "tv": "attacks.objectives.penalties.TotalVariation",

@@ -44,30 +44,25 @@ class LookPlan(NamedTuple):
         return ((start < looks) & (looks <= end)).any(0)
 
 
-def plan_for(passes: int, views: int = VIEWS, multiple: int = 1) -> LookPlan:
+def plan_for(passes: int, views: int = VIEWS) -> LookPlan:
     """The looks that so many forward and backward passes of a picture allow: those of choosing are at most a tenth of
-    all, whether a picture leaves early or not. Numbers of views are multiples of `multiple`, at most `views`. Where
-    two looks would be too many, only the last iterate is looked at, from as few views as can be."""
+    all, whether a picture leaves early or not, and have at most `views` views. Where two looks would be too many,
+    only the last iterate is looked at, from one view."""
     room = int(passes * BUDGET_SHARE + 1e-9)
-
-    def floor(count: int) -> int:
-        return count // multiple * multiple
-
     for looks, spare, limit in ((LOOKS, 2, LARGEST), (LOOKS[2:3], 0, FEWEST)):
         times, fewest = len(looks) + 1, min(FEWEST, views) if spare else 1
-        screen = floor(min(room // (times + spare), views, max(limit, multiple)))
+        screen = min(room // (times + spare), views, limit)
         if screen >= fewest:
-            return LookPlan(looks, screen, min(views, screen + floor((room - times * screen) // 2)))
-    return LookPlan((), multiple, multiple)
+            return LookPlan(looks, screen, min(views, screen + (room - times * screen) // 2))
+    return LookPlan((), 1, 1)
 
 
-def overfitting(gradients: int, views: int = VIEWS, multiple: int = 1) -> LookPlan:
+def overfitting(gradients: int, views: int = VIEWS) -> LookPlan:
     """The looks of an attack that does not follow the views: after 1, 2, 3, 4, 6, 8, 11, 16, ... gradients (powers of
     the root of 2, rounded). Its best iterate is an early one, so it takes more looks than a tenth of its passes."""
     counts = {round(2 ** (k / 2)) for k in range(2 * gradients.bit_length())}
     looks = tuple(count / gradients for count in sorted(counts) if count < gradients)
-    screen, full = (max(multiple, count // multiple * multiple) for count in (FEWEST, 4 * FEWEST))
-    return LookPlan(looks, min(screen, views), min(full, views))
+    return LookPlan(looks, min(FEWEST, views), min(4 * FEWEST, views))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +89,9 @@ def selection(problem: Problem, options: Options) -> Selection:
     """How an attack itself chooses among its iterates: weighed as in its steps."""
     eot, adversary = options.eot, options.adversary
     risk = eot.risk if adversary is None else adversary.risk(eot.views)
-    size = max(risk.multiple, VIEWS // risk.multiple * risk.multiple) if eot.transforms.dims else risk.multiple
+    size = VIEWS if eot.transforms.dims else 1
     views = bank(eot.transforms, size, seed=options.seed, purpose="select")
-    return Selection(
-        views._replace(u=views.u.to(problem.images.dtype)), risk, plan_for(_passes(options), size, risk.multiple)
-    )
+    return Selection(views._replace(u=views.u.to(problem.images.dtype)), risk, plan_for(_passes(options), size))
 
 
 def _passes(options: Options) -> int:

@@ -53,7 +53,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     risk_of_views: risk.Risk = make_part("risk", run.risk)
-    views = plan_views(run, risk_of_views.multiple)
+    views = plan_views(run)
     check_attack(run)
     check_black_box(run)
     check_classes(run)
@@ -320,9 +320,8 @@ BOUNDS = {
 MOST_VIEWS = 65_536
 
 
-def plan_views(run: Run, multiple: int) -> Views:
-    """The views of the attack, for a risk that needs a `multiple` of views. Raises ValueError for numbers that do not
-    fit together."""
+def plan_views(run: Run) -> Views:
+    """The views of the attack. Raises ValueError for numbers that do not fit together."""
     node = run.attack
     adversary, views = getattr(node, "adversary", None), node.views
     kept = (
@@ -331,7 +330,7 @@ def plan_views(run: Run, multiple: int) -> Views:
     free = isinstance(node, groups.SingleConfig) and not kept
     if views == "auto":
         fixed = LOSSES if run.optimiser.name in SAMPLING else FIXED
-        views = multiple if free else -(-fixed // multiple) * multiple
+        views = 1 if free else fixed
     if type(views) is not int or not 1 <= views <= MOST_VIEWS:
         raise ValueError(
             f"`attack.views` must be auto or a whole number, at least 1 and at most {MOST_VIEWS:,}; got "
@@ -342,8 +341,6 @@ def plan_views(run: Run, multiple: int) -> Views:
             f"`optimiser={run.optimiser.name}` needs risk=mean and an even attack.views, the losses of a step; got "
             f"risk={run.risk.name}, attack.views={views}"
         )
-    if views % multiple:
-        raise ValueError(f"`attack.views` must be a multiple of risk.k = {multiple}; got {views}")
     if adversary is not None and adversary < views:
         raise ValueError(
             f"`attack.adversary` chooses the views of a step, {views}, among at least as many; got {adversary}"

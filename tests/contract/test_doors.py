@@ -12,7 +12,7 @@ from attacks import APGD, EOT, L2, NES, PGD, Away, Linf, Universal, encoders, ev
 from attacks.data.images import to_bytes
 from attacks.encoders import Preprocess
 from attacks.encoders.black_box.asked import BlackBox
-from attacks.eot import Adaptive, WorstOf
+from attacks.eot import Adaptive, CVaR
 from attacks.eot.bank import judged
 from attacks.eot.problem import Options, Problem
 from attacks.optimisers import Square
@@ -101,7 +101,7 @@ STAGES = {
 NO_PICTURES = """
 FAMILIES bits
 Antithetic Draws Fixed Grid Latin Sobol Uniform stream homography widened Stage Geometry Homography Placement Layer
-tiles named_layers randomised Adaptive bank Estimate EOT CVaR Mean SoftMax WorstOf
+tiles named_layers randomised Adaptive bank Estimate EOT CVaR Mean
 interval rate leave_one_out verify robustness DLR CrossEntropy Each Sum Term Away Paired Toward Ensemble Members
 LPIPS SSIM Penalties TotalVariation InfoNCE Retrieval Triplet Verification APGD PGD SGD Adam NES LabelOnly Square
 Wiener Patch L0 L1 LowFrequency Smoothed Grey Masked Universal Step Best Adversary POCKET_WEIGHTS untrained
@@ -233,7 +233,7 @@ def test_a_mistaken_part_is_refused_with_the_fix(fix):
         (PGD(), EOT(), 1000, 1, False),
         (PGD(), EOT(views=8), 1000, 8, False),
         (PGD(), EOT(Compose([Affine(degrees=9)]), draws=Fixed()), 1000, 4, False),
-        (PGD(), EOT(Compose([Affine(degrees=9)]), draws=Antithetic(), risk=WorstOf(3)), 90, 3, True),
+        (PGD(), EOT(Compose([Affine(degrees=9)]), draws=Antithetic(), risk=CVaR()), 256, 1, True),
         (APGD(), EOT(Compose([Affine(degrees=9)])), 1000, 4, False),
         (Square(), EOT(Compose([Affine(degrees=9)])), 1000, 4, False),
         (NES(), EOT(), 1000, 20, False),

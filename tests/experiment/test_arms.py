@@ -126,7 +126,6 @@ def test_arms_follow_the_configuration():
             )
         ),
         (["attack=suite", "attack.gradients=30"], (4, 7, False)),
-        (["risk=worst_of", "risk.k=3"], (3, 42, True)),
         (["attack.steps=5", "attack.views=8"], (8, 5, False)),
     ],
 )

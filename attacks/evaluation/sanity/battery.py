@@ -49,7 +49,7 @@ def examine(
         problem: of a few pictures; two are enough. options: of the run, but `steps` of a short run, such as 20.
         Budget and adaptive views are ignored, so that all
             short runs have equally many views.
-        views: of each step, at most; rounded to a multiple that the risk needs.
+        views: of each step, at most.
         planned: the steps of the run itself, by which short runs scale their step size (see `hasten`).
         trace: the held-out loss after each step of the run itself; None where there was no comparison.
         module: the encoder as a module, if the problem's encoder is a wrapper: for redrawn weights and for float64.
@@ -75,10 +75,9 @@ def examine(
     began = time.perf_counter()
     counter = PassCount()
     module = problem.encoder if module is None and isinstance(problem.encoder, nn.Module) else module
-    multiple = options.eot.risk.multiple
     short = replace(
         options,
-        eot=replace(options.eot, views=min(options.eot.views, max(multiple, views // multiple * multiple))),
+        eot=replace(options.eot, views=min(options.eot.views, views)),
         optimiser=rules.hasten(options.optimiser, planned, options.steps),
         budget=None,
         adaptive=None,
