@@ -15,6 +15,7 @@ from attacks.eot.problem import Options, Problem
 from attacks.evaluation.sanity import Sanity, examine
 from attacks.evaluation.sanity.rules import mean
 from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, short_attack
+from attacks.solvers.loop import start
 from transforms import Affine, Brightness, Compose
 
 from .contest import spread_over
@@ -81,7 +82,7 @@ def truth(case: RiggedEncoder, pictures: int) -> Truth:
     choosing = replace(test, judges=test.choosers)
     candidates = [delta for delta in deltas.values() if delta is not None]
     best = min(candidates, key=lambda delta: mean(choosing.judge(delta)))
-    clean, own_losses = test.clean_losses(), test.judge(test.start() if own_delta is None else own_delta)
+    clean, own_losses = test.clean_losses(), test.judge(start(test.problem, test.options.seed) if own_delta is None else own_delta)
     twin = test.judge(best)
     better = (own_losses - twin).double().mean(1)
     level = scipy.stats.wilcoxon(better.numpy(), alternative="greater").pvalue if bool(better.any()) else 1.0

@@ -11,12 +11,11 @@ from attacks.encoders.black_box.asked import AnswerError, black_box
 from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.evaluation.sanity import questions, rules
-from attacks.evaluation.sanity.active import active
 from attacks.evaluation.sanity.check import Check, Sanity, error_text, guard, rule, skip
 from attacks.evaluation.sanity.differences import CHANGES, LENGTH, NO_GRADIENT, REPEATS, SLOPES, differences
 from attacks.evaluation.sanity.questions import RADII, SELF_COSINE, SMOOTH_GRADIENT
 from attacks.evaluation.sanity.rules import LOWERS, NOISE, PLATEAU, ROOM, mean
-from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, short_attack
+from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, hasten, short_attack
 from attacks.optimisers.nes import LabelOnly
 from attacks.solvers.checks import Silent, check_images
 
@@ -46,9 +45,8 @@ def examine(
     """Check an attack by short runs of it on a few pictures.
 
     Args:
-        problem: of a few pictures; two are enough. options: of the run, but `steps` of a short run, such as 20.
-        Budget and adaptive views are ignored, so that all
-            short runs have equally many views.
+        problem: of a few pictures; two are enough.
+        options: of the run, but `steps` of a short run, such as 20; budget and adaptive views are ignored.
         views: of each step, at most.
         planned: the steps of the run itself, by which short runs scale their step size (see `hasten`).
         trace: the held-out loss after each step of the run itself; None where there was no comparison.
@@ -78,27 +76,21 @@ def examine(
     short = replace(
         options,
         eot=replace(options.eot, views=min(options.eot.views, views)),
-        optimiser=rules.hasten(options.optimiser, planned, options.steps),
+        optimiser=hasten(options.optimiser, planned, options.steps),
         budget=None,
         adaptive=None,
     )
     test = short_attack(replace(problem, encoder=counter.count(problem.encoder)), short, counter)
-    decides = _decides(module)
+    box = None if module is None else black_box(module)
+    decides = box is not None and box.answer == "same"  # or not the same
     checks = _checks(test, module, options.eot.views)
     if decides and isinstance(options.optimiser, LabelOnly):
         checks = rules.beyond_the_radius(checks)
-    checks.append(
-        skip(PLATEAU, "not applicable: an answer of same or not has no steps") if decides else rules.plateau(trace)
-    )
+    no_steps = skip(PLATEAU, "not applicable: an answer of same or not has no steps")
+    checks.append(no_steps if decides else rules.plateau(trace))
     checks.append(masking(checks))
     cost = {"forward": float(counter.forward), "backward": float(counter.backward)}
     return Sanity(tuple(checks), {**cost, "seconds": time.perf_counter() - began})
-
-
-def _decides(module: nn.Module | None) -> bool:
-    """Whether the encoder only says same or not the same."""
-    box = None if module is None else black_box(module)
-    return box is not None and box.answer == "same"
 
 
 def masking(checks: Sequence[Check]) -> Check:
@@ -106,9 +98,8 @@ def masking(checks: Sequence[Check]) -> Check:
     signs = [check.name for check in checks if check.name in MASKING and check.verdict == "failed"]
     tests = [check.name for check in checks if check.name in MASKING and check.verdict != "skipped"]
     message = f"{len(signs)} of {len(tests)} signs of a hidden gradient"
-    if signs:
-        message += f" ({', '.join(signs)}): a stronger attack may exist, so do not call the encoder robust"
-    return rule(MASKED, not signs, message, signs=float(len(signs)), asked=float(len(tests)))
+    remedy = f" ({', '.join(signs)}): a stronger attack may exist, so do not call the encoder robust"
+    return rule(MASKED, not signs, message, remedy, signs=float(len(signs)), asked=float(len(tests)))
 
 
 def lasts(records: Sequence[warnings.WarningMessage]) -> Check:
@@ -120,9 +111,9 @@ def lasts(records: Sequence[warnings.WarningMessage]) -> Check:
             warnings.warn_explicit(record.message, record.category, record.filename, record.lineno)
     faults = [message for message in messages if AT_END not in message]
     message = faults[0] if faults else "the attack had a gradient to its end, or to that of its loss"
-    if faults:
-        message += "; the encoder saturates: attack its logits, or without gradients (Square)"
-    return rule(LASTS, not faults, message)
+    return rule(
+        LASTS, not faults, message, "; the encoder saturates: attack its logits, or without gradients (Square)"
+    )
 
 
 def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Check]:
@@ -135,13 +126,8 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
     except AnswerError:
         raise
     except Exception as error:  # an encoder may raise any
-        absent = [skip(name, "the attack does not run") for name in BY_RUNS + BY_GRADIENTS]
-        return [
-            rule(LOWERS, False, error_text(error)),
-            *absent,
-            *gradient_checks,
-            skip(LASTS, "the attack does not run"),
-        ]
+        *absent, last = (skip(name, "the attack does not run") for name in (*BY_RUNS, *BY_GRADIENTS, LASTS))
+        return [rule(LOWERS, False, error_text(error)), *absent, *gradient_checks, last]
     is_black_box = module is not None and black_box(module) is not None
     gradient_checks.append(skip(LASTS, NO_GRADIENT) if is_black_box else lasts(records))
     gain = mean(clean) - mean(main.losses)
@@ -149,7 +135,7 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
         warnings.simplefilter("ignore", Silent)  # of other runs than the attack's
         checks = [
             rules.lowers(clean, main.losses, test.options.steps, test.options.eot.views),
-            guard("active test", lambda: active(test, mean(clean), gain)),
+            guard("active test", lambda: questions.active(test, mean(clean), gain)),
             *questions.radii(test, main, clean, gain),
             guard("one step", lambda: questions.one_step(test, main, gain)),
             guard("more steps", lambda: questions.more_steps(test, main, gain)),
@@ -158,11 +144,8 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
             guard(SMOOTH_GRADIENT, lambda: questions.smooth_gradient(test, main, gain)),
         ]
     if test.options.optimiser.gradient_free:
-        return [
-            *checks,
-            *(skip(name, "the optimiser asks for no gradient") for name in BY_GRADIENTS),
-            *gradient_checks,
-        ]
+        checks += [skip(name, "the optimiser asks for no gradient") for name in BY_GRADIENTS]
+        return [*checks, *gradient_checks]
     checks.append(rules.room(test.problem.perturbation, test.images, main.start, main.end))
     uniform = test.options.eot.risk.uniform
     checks.append(rules.noise(main.c, views) if uniform else skip(NOISE, "the views of a tail do not show its noise"))

@@ -44,8 +44,9 @@ class Sanity:
         return {"failed": [check.name for check in self.failed], "checks": checks, "cost": cost}
 
 
-def rule(name: str, good: bool, message: str, **figures: float) -> Check:
-    return Check(name, "passed" if good else "failed", message, figures)
+def rule(name: str, good: bool, message: str, remedy: str = "", **figures: float) -> Check:
+    """A passed check, or a failed one with its remedy."""
+    return Check(name, "passed" if good else "failed", message if good else message + remedy, figures)
 
 
 def skip(name: str, reason: str) -> Check:

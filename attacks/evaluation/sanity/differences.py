@@ -86,8 +86,7 @@ class Probe:
 
 
 def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
-    """Whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views of the
-    pictures with noise."""
+    """The checks of the encoder's answer and of its gradient, on some views of the pictures with noise."""
     if module is not None and black_box(module) is not None:
         return [skip(name, NO_GRADIENT) for name in (REPEATS, SLOPES, LENGTH, CHANGES)]
     perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
@@ -102,8 +101,8 @@ def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
         repeat, encoder = repeats(test.problem.encoder, views, draws)
         checks.append(repeat)
         if encoder is None:
-            message = "the encoder's answers cannot be repeated"
-            return [repeat, *(skip(name, message) for name in (SLOPES, LENGTH, CHANGES))]
+            names = (SLOPES, LENGTH, CHANGES)
+            return [repeat, *(skip(name, "the encoder's answers cannot be repeated") for name in names)]
         anchor, seed = take(test.problem.anchor, pictures), stream(test.options.seed, "directions")
         probe = Probe(views, clean, anchor, test.problem.objective, seed, draws)
         module = module if repeat.verdict == "passed" else None  # the copy in float64 would draw other numbers
@@ -116,7 +115,7 @@ def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
 def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Check, Encoder | None]:
     """Whether two calls with the same input agree, and the encoder with which others can be compared: itself, or one
     that always draws the same numbers from torch's generator; None where that does not help."""
-    change = _difference(lambda: encoder(images, **draws))
+    change = _difference(encoder, images, draws)
     if change <= REPEAT_ERROR:
         return rule(REPEATS, True, f"two calls differ by {change:.2g} of the embedding", difference=change), encoder
     message = (
@@ -129,8 +128,8 @@ def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Ch
     def fixed(images: Tensor, **draws: Any) -> Tree:
         return with_seed(lambda: encoder(images, **draws))
 
-    second_change = _difference(lambda: fixed(images, **draws))
-    return rule(REPEATS, False, message, difference=change), fixed if second_change <= REPEAT_ERROR else None
+    check = rule(REPEATS, False, message, difference=change)
+    return check, fixed if _difference(fixed, images, draws) <= REPEAT_ERROR else None
 
 
 def compare_gradient(
@@ -161,36 +160,32 @@ def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -
     if float(changes.abs().median()) <= FLAT * rounding or _distance(changes, nearer) > UNSTEADY:
         message = "the encoder is no smooth function: visible changes alone judge its gradient"
         return [skip(SLOPES, message), skip(LENGTH, message)]
-    cosine = _agreement(slopes, changes)
+    cosine, factor = _agreement(slopes, changes), float(slopes.norm() / changes.norm())
     message = f"the gradient agrees with the encoder's real slope to a cosine of {cosine:.3f}"
+    remedy = (
+        f" (below {EXACT}); a branch is detached, rounded or noisy: attack through a surrogate, or without gradients "
+        "(Square)"
+    )
+    direction = rule(SLOPES, cosine >= EXACT, message, remedy, cosine=cosine)
     if cosine < EXACT:
-        message += f" (below {EXACT}); a branch is detached, rounded or noisy: attack through a surrogate, or "
-        message += "without gradients (Square)"
-        return [rule(SLOPES, False, message, cosine=cosine), skip(LENGTH, "the gradient has another direction")]
-    return [rule(SLOPES, True, message, cosine=cosine), _length(slopes, changes)]
-
-
-def _length(slopes: Tensor, changes: Tensor) -> Check:
-    factor = float(slopes.norm() / changes.norm())
+        return [direction, skip(LENGTH, "the gradient has another direction")]
     message = f"the gradient is {factor:.3g} times as long as the encoder's real slope"
     remedy = (
         "; steps are normalised, so nothing is masked, but a learning rate (SGD), a penalty and an ensemble's mean "
         "gradient depend on it: remove the factor from the encoder's backward pass"
     )
-    good = 1 / FACTOR <= factor <= FACTOR
-    return rule(LENGTH, good, message + ("" if good else remedy), factor=factor)
+    return [direction, rule(LENGTH, 1 / FACTOR <= factor <= FACTOR, message, remedy, factor=factor)]
 
 
 def _visible(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> Check:
     directions = _white(probe.views, FAR, generator)
     cosine = _agreement(_directional_slopes(grad, directions), _changes(loss, probe.views, directions, VISIBLE))
     message = f"the gradient agrees with changes of {VISIBLE * 255:.0f}/255 to a cosine of {cosine:.2f}"
-    if cosine < AGREE:
-        message += (
-            f" (below {AGREE}): it is shattered or wrong, so an attack along it proves nothing; attack through "
-        )
-        message += "a smooth surrogate, or without gradients (Square)"
-    return rule(CHANGES, cosine >= AGREE, message, cosine=cosine)
+    remedy = (
+        f" (below {AGREE}): it is shattered or wrong, so an attack along it proves nothing; attack through a smooth "
+        "surrogate, or without gradients (Square)"
+    )
+    return rule(CHANGES, cosine >= AGREE, message, remedy, cosine=cosine)
 
 
 def _gradient(loss: Loss, at: Tensor) -> Tensor:
@@ -247,7 +242,7 @@ def _wide(module: nn.Module, views: Tensor) -> nn.Module | None:
 
 
 @torch.no_grad()
-def _difference(answer: Callable[[], Tree]) -> float:
-    """The difference of two answers, relative to their length."""
-    pairs = list(zip(leaves(answer()), leaves(answer()), strict=True))
+def _difference(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> float:
+    """Of two answers, relative to their length."""
+    pairs = zip(*(leaves(encoder(images, **draws)) for _ in range(2)), strict=True)
     return max(float((a - b).double().norm() / a.double().norm().clamp(min=1e-300)) for a, b in pairs)

@@ -1,31 +1,26 @@
 """The checks that need short runs, and compare their losses by a rule."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.encoders.randomness import encoder_draws
-from attacks.encoders.tree import leaves
+from attacks.encoders.tree import Encoder, Tree, leaves, length
 from attacks.eot.problem import Problem
+from attacks.eot.protocols import Objective, Perturbation
 from attacks.evaluation.sanity.check import Check, guard, rule, skip
-from attacks.evaluation.sanity.rules import (
-    GROWS,
-    beats_cards,
-    cards,
-    grows,
-    largest,
-    not_worse,
-    redrawn,
-    rescale,
-    resized,
-)
-from attacks.evaluation.sanity.short_attack import ShortAttack, ShortRun
+from attacks.evaluation.sanity.rules import GROWS, beats_cards, grows, mean, not_worse
+from attacks.evaluation.sanity.short_attack import ShortAttack, ShortRun, cards, largest, redrawn, rescale, resized
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
+from attacks.solvers.loop import start
 from transforms import Compose
 from transforms.camera import SensorNoise
+from transforms.compose import seen
+from transforms.doors import unchecked
 from transforms.draws import stream
 
 #: The noise of the smoothed gradient (its standard deviation), and the share of the attack's gain by which it must be
@@ -37,6 +32,12 @@ RADII = ("largest radius", GROWS)
 SMOOTH_GRADIENT, SELF_COSINE = "smoothed gradient", "untouched picture"
 #: The lowest cosine of a picture to itself, and to its anchor, which may be a mean over views.
 CLOSE, NEAR = 0.99, 0.5
+#: Weights of red, green and blue. They differ and do not cancel, so that no set of grey or of colour hides them.
+COLOURS = (1.0, -0.5, 0.25)
+#: The gain of the planted point, as a multiple of the attack's gain without it; the share that an attack must reach.
+WORTH, SHARE = 10.0, 0.8
+#: The fewest queries with which a gradient-free search is tested, and the fewest steps of any other attack.
+QUERIES, STEPS = 600, 20
 
 
 def radii(test: ShortAttack, main: ShortRun, clean: Tensor, gain: float) -> list[Check]:
@@ -54,13 +55,13 @@ def radii(test: ShortAttack, main: ShortRun, clean: Tensor, gain: float) -> list
         return losses[eps]
 
     def growth() -> Check:
-        sizes = sorted({radius / 4, radius, min(4 * radius, top)})
-        return grows(clean, sizes, [losses_at(size) for size in sizes], gain)
+        return grows(
+            clean, {size: losses_at(size) for size in sorted({radius / 4, radius, min(4 * radius, top)})}, gain
+        )
 
     def unbound() -> Check:
         widest = resized(perturbation, top)
-        generator = torch.Generator().manual_seed(stream(test.options.seed, "cards"))
-        deltas = cards(widest, test.images, generator)
+        deltas = cards(widest, test.images, stream(test.options.seed, "cards"))
         card_losses = {name: test.judge(delta, perturbation=widest) for name, delta in deltas.items()}
         return beats_cards(losses_at(top), main.losses, card_losses, gain)
 
@@ -136,17 +137,16 @@ def self_cosine(problem: Problem) -> Check:
     anchors = leaves(problem.anchor) if objective.stationary_at_anchor and not objective.paired else embeddings
     anchors = anchors if [a.shape for a in embeddings] == [b.shape for b in anchors] else embeddings
     cosine, anchor_cosine = _cosine(embeddings, embeddings), _cosine(embeddings, anchors)
-    length = min(float(a.flatten(1).norm(dim=1).min()) for a in embeddings)
+    shortest = min(float(a.flatten(1).norm(dim=1).min()) for a in embeddings)
     message = (
         f"an untouched picture has the cosine {cosine:.3f} to itself and {anchor_cosine:.3f} to its anchor; its "
-        f"embedding's length is {length:.3g}"
+        f"embedding's length is {shortest:.3g}"
     )
+    remedy = ": take the anchor from the same encoder, with the same preprocessing"
     if not cosine >= CLOSE:
-        message += ": the losses mean nothing; scale the embedding to a length near 1"
-    elif not anchor_cosine >= NEAR:
-        message += ": take the anchor from the same encoder, with the same preprocessing"
+        remedy = ": the losses mean nothing; scale the embedding to a length near 1"
     good = cosine >= CLOSE and anchor_cosine >= NEAR
-    return rule(SELF_COSINE, good, message, cosine=cosine, anchor=anchor_cosine, length=length)
+    return rule(SELF_COSINE, good, message, remedy, cosine=cosine, anchor=anchor_cosine, length=shortest)
 
 
 def _cosine(first: list[Tensor], second: list[Tensor]) -> float:
@@ -154,3 +154,84 @@ def _cosine(first: list[Tensor], second: list[Tensor]) -> float:
     pairs = zip(first, second, strict=True)
     lowest = [F.cosine_similarity(a.flatten(1).float(), b.flatten(1).float()).min() for a, b in pairs]
     return float(torch.stack(lowest).nan_to_num(-1.0).min())
+
+
+@dataclass(frozen=True)
+class PlantedEncoder:
+    """An encoder in which an adversarial point is certain to exist (Zimmermann et al. 2022): it returns its features
+    (N,D) and the colour balance of its input (N,1). The balance is a mean over the view, which hardly depends on the
+    camera, and linear in the picture, so that the best delta is known in closed form."""
+
+    encoder: Encoder
+
+    def __call__(self, images: Tensor, **draws: Any) -> Tree:
+        return unchecked(self.encoder)(images, **draws), balance(images)
+
+
+@dataclass(frozen=True)
+class PlantedObjective(Objective):
+    """The objective minus `weight` times the balance, of (features, balance) and (anchor, balance of the anchor)."""
+
+    objective: Objective
+    weight: float
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        return self.objective.stationary_at_anchor
+
+    @property
+    def paired(self) -> bool:
+        return self.objective.paired
+
+    def __call__(self, features: Tree, anchor: Tree) -> Tensor:
+        loss, gain = self.objective(features[0], anchor[0]), features[1] - anchor[1]
+        total: Tensor = loss - self.weight * gain[:, 0].to(loss)
+        return total
+
+
+def balance(images: Tensor) -> Tensor:
+    """(N,C,H,W) -> (N,1): the weighted mean of the colours."""
+    return (images.mean((2, 3)) * _weights(images)).sum(1, keepdim=True)
+
+
+def promise(perturbation: Perturbation, images: Tensor) -> Tensor:
+    """The delta with the highest balance: the projection of a point far along its gradient."""
+    like = torch.zeros_like(perturbation.noise(images, torch.Generator().manual_seed(0)))
+    far = 4 * max(1.0, perturbation.reach)
+    return perturbation.move(like, far * _weights(like)[:, None, None].expand_as(like), images)
+
+
+def finds_promise(start: Tensor, optimum: Tensor, attack_losses: Tensor) -> Check:
+    """From the planted encoder's losses (N,V) at the start of the attack, at the promised point, and at its end."""
+    available, gain = mean(start) - mean(optimum), mean(start) - mean(attack_losses)
+    share = gain / available if available > 0 else 0.0
+    good = available > 0 and share >= SHARE
+    message = f"the attack finds {share:.0%} of a gain that is known to be there"
+    remedy = f", less than {SHARE:.0%}: the optimiser or the perturbation is broken, or far too slow"
+    if available <= 0:
+        message, remedy = "the perturbation's projection admits no gain at all: check the perturbation", ""
+    return rule("active test", good, message, remedy, share=share, promised=available, found=gain)
+
+
+def active(test: ShortAttack, clean: float, gain: float) -> Check:
+    """Whether the attack reaches the planted point, from the clean loss and the attack's gain without it."""
+    if test.options.optimiser.gradient_free and test.options.steps < QUERIES:
+        return skip("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
+    perturbation, objective = test.problem.perturbation, test.problem.objective
+    origin, best = start(test.problem, test.options.seed), promise(perturbation, test.images)
+    with torch.no_grad():
+        low, high = (balance(seen(perturbation.scene(test.images, delta))) for delta in (origin, best))
+    rise = float((high - low).mean())
+    worth = WORTH * max(abs(gain), 0.1 * abs(clean), 1e-3)
+    parts: dict[str, Any] = {
+        "encoder": PlantedEncoder(test.problem.encoder),
+        "objective": PlantedObjective(objective, worth / max(rise, 1e-6)),
+        "anchor": (test.problem.anchor, test.images.new_zeros(length(test.problem.anchor), 1)),
+    }
+    steps = max(test.options.steps, STEPS)
+    at_start, optimum = (test.judge(delta, **parts) for delta in (origin, best))
+    return finds_promise(at_start, optimum, test.run(**parts, steps=steps).losses)
+
+
+def _weights(like: Tensor) -> Tensor:
+    return like.new_tensor([COLOURS[i % len(COLOURS)] for i in range(like.shape[1])])

@@ -1,30 +1,18 @@
 """The rules of the sanity checks. Most compare losses (N,V) on the same views; lower is stronger."""
 
-import copy
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.eot.protocols import Perturbation
 from attacks.evaluation.sanity.check import Check, rule, skip
 
-
-def redrawn(module: nn.Module, seed: int) -> nn.Module | None:
-    """A copy with the values of each parameter in random order, so that weights keep their size. None if no parameter
-    has two values."""
-    other, generator = copy.deepcopy(module).requires_grad_(False), torch.Generator().manual_seed(seed)
-    parameters = [parameter for parameter in other.parameters() if parameter.numel() > 1]
-    for parameter in parameters:
-        order = torch.randperm(parameter.numel(), generator=generator).to(parameter.device)
-        parameter.copy_(parameter.flatten()[order].reshape(parameter.shape))
-    return other if parameters else None
-
-
-#: The names of two checks.
+#: The names of some checks.
+LOWERS, GROWS, PLATEAU = "lowers the loss", "grows with the radius", "plateau"
 ROOM, NOISE = "room to move", "gradient noise"
 #: The largest share of values without a gradient, and of a first step that the set may take back (an L0 set takes
 #: back most of any step).
@@ -49,12 +37,10 @@ def room(
         f"{dead:.0%} of the values had no gradient at the start ({last_dead:.0%} at the end), and the set took back "
         f"{loss_share:.0%} of a short step ({last_loss_share:.0%} at the end)"
     )
-    good = dead <= DEAD and loss_share <= MAX_LOSS
+    remedy = "; the start leaves no room: start inside the set (random_start)"
     if dead > DEAD:
-        message += "; few pixels reach the encoder: audit the views and the encoder (viewproof audit)"
-    elif loss_share > MAX_LOSS:
-        message += "; the start leaves no room: start inside the set (random_start)"
-    return rule(ROOM, good, message, **figures)
+        remedy = "; few pixels reach the encoder: audit the views and the encoder (viewproof audit)"
+    return rule(ROOM, dead <= DEAD and loss_share <= MAX_LOSS, message, remedy, **figures)
 
 
 def noise(c: Tensor, views: int) -> Check:
@@ -69,10 +55,8 @@ def noise(c: Tensor, views: int) -> Check:
     good_views = middle * GOOD**2 / (1 - GOOD**2)
     amount = f"about {math.ceil(good_views)}" if math.isfinite(good_views) else "more than the noise lets estimate"
     message = f"a gradient of {views} views has the cosine {cosine:.2f} to the true one; {GOOD} takes {amount} views"
-    good = cosine >= POOR
-    if not good:
-        message += ": raise attack.views, or the momentum"
-    return rule(NOISE, good, message, cosine=cosine, c=middle, views=good_views)
+    remedy = ": raise attack.views, or the momentum"
+    return rule(NOISE, cosine >= POOR, message, remedy, cosine=cosine, c=middle, views=good_views)
 
 
 def _zero(perturbation: Perturbation, grad: Tensor, images: Tensor) -> float:
@@ -87,61 +71,6 @@ def _lost_share(perturbation: Perturbation, delta: Tensor, grad: Tensor, images:
     real = perturbation.move(delta, by, images) - delta
     length = float(by.square().sum())
     return 1 - float((real * by).sum()) / length if length > 0 else 1.0
-
-
-#: The sum of all steps of a short run, in radii: twice across the set, of which a schedule takes one half.
-CROSSING = 4.0
-
-
-def resized(perturbation: Any, eps: float) -> Any:
-    """The perturbation with the radius `eps`, in its own unit (an integer stays one, at least 1); of a wrapper, with
-    that of its innermost part. None for a set without a radius."""
-    parts = dataclasses.fields(perturbation) if _is_value(perturbation) else ()
-    names = {field.name for field in parts if field.init}
-    if "inner" in names:
-        inner = resized(perturbation.inner, eps)
-        return None if inner is None else dataclasses.replace(perturbation, inner=inner)
-    if "eps" not in names:
-        return None
-    is_integer = isinstance(perturbation.eps, int)
-    return dataclasses.replace(perturbation, eps=max(1, round(eps)) if is_integer else eps)
-
-
-def rescale(optimiser: Any, ratio: float) -> Any:
-    """The optimiser for a radius that is `ratio` times as large: a learning rate (`lr`) grows with it, all other step
-    sizes are relative to it."""
-    if _is_value(optimiser) and hasattr(optimiser, "lr"):
-        return dataclasses.replace(optimiser, lr=optimiser.lr * ratio)
-    return optimiser
-
-
-def hasten(optimiser: Any, run_steps: int, steps: int) -> Any:
-    """The optimiser for a run of `steps` instead of `run_steps`. A relative step size is raised until the steps cross
-    the set, but they go no farther than the whole run: a step that is too short remains so."""
-    if not (_is_value(optimiser) and hasattr(optimiser, "rel_step_size")):
-        return optimiser
-    size = optimiser.rel_step_size
-    return dataclasses.replace(optimiser, rel_step_size=max(size, min(size * run_steps / steps, CROSSING / steps)))
-
-
-def largest(perturbation: Perturbation, images: Tensor) -> float:
-    """The radius from which the set no longer binds: the norm of a change of all values by 1."""
-    return float(perturbation.norm(torch.ones_like(images[:1])).max())
-
-
-def cards(perturbation: Perturbation, images: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-    """Deltas that need no search: as much white, black or noise as the set allows."""
-    noise = perturbation.noise(images, generator)
-    origin, full = torch.zeros_like(noise), torch.ones_like(noise)
-    return {
-        "white": perturbation.move(origin, full, images),
-        "black": perturbation.move(origin, -full, images),
-        "noise": noise,
-    }
-
-
-def _is_value(part: Any) -> bool:
-    return dataclasses.is_dataclass(part) and not isinstance(part, type)
 
 
 #: Differences below this share of the attack's gain are ignored.
@@ -165,7 +94,7 @@ class Gap(NamedTuple):
 
 
 def gap(a: Tensor, b: Tensor, gain: float) -> Gap:
-    """The gap of two tables of losses (N,V) on the same views; `gain` is the decrease of the loss by the attack."""
+    """Of two tables of losses (N,V) on the same views; `gain` is the decrease of the loss by the attack."""
     by_view = (a - b).double().mean(0)
     error = float(by_view.std()) / len(by_view) ** 0.5 if len(by_view) > 1 else 0.0
     size = 1e-6 * float(b.abs().mean())  # the precision of float32
@@ -177,10 +106,6 @@ def mean(losses: Tensor) -> float:
     return float(losses.double().mean())
 
 
-#: The name of the first check.
-LOWERS = "lowers the loss"
-#: The names of the check by other radii, and of that whether the loss has settled.
-GROWS, PLATEAU = "grows with the radius", "plateau"
 #: The last part of a run, as a share: after the last look before its end; and the largest share of the gain in it.
 END = 0.25
 
@@ -189,9 +114,8 @@ def lowers(clean: Tensor, attack_losses: Tensor, steps: int, views: int) -> Chec
     """Whether the attack lowers the loss beyond chance."""
     fall = gap(attack_losses, clean, 0.0)
     message = f"{steps} steps of {views} views took the loss from {mean(clean):.3f} to {mean(attack_losses):.3f}"
-    if not fall.below:
-        message += f"; that is within the noise ({fall.noise:.3f}): the attack has no effect"
-    return rule(LOWERS, fall.below, message, clean=mean(clean), loss=mean(attack_losses), noise=fall.noise)
+    remedy = f"; that is within the noise ({fall.noise:.3f}): the attack has no effect"
+    return rule(LOWERS, fall.below, message, remedy, clean=mean(clean), loss=mean(attack_losses), noise=fall.noise)
 
 
 def beyond_the_radius(checks: Sequence[Check]) -> list[Check]:
@@ -213,25 +137,21 @@ def beats_cards(losses: Tensor, main: Tensor, cards: Mapping[str, Tensor], gain:
         f"{mean(cards[best]):.3f} for a picture of {best}"
     )
     good = not card.above and not radius_gap.above
-    if not good:
-        message += "; an attack without a bound must be stronger: check the gradient and the step size"
-    return rule(
-        "largest radius", good, message, loss=mean(losses), own=mean(main), card=mean(cards[best]), noise=card.noise
-    )
+    remedy = "; an attack without a bound must be stronger: check the gradient and the step size"
+    figures = {"loss": mean(losses), "own": mean(main), "card": mean(cards[best]), "noise": card.noise}
+    return rule("largest radius", good, message, remedy, **figures)
 
 
-def grows(clean: Tensor, radii: Sequence[float], losses: Sequence[Tensor], gain: float) -> Check:
-    """A larger set contains the smaller ones: a larger radius must not give a higher loss, and the largest must give
-    a lower loss than no attack."""
-    steps = [gap(b, a, gain) for a, b in zip([clean, *losses[:-1]], losses, strict=True)]
-    total = gap(losses[-1], clean, gain)
-    good = total.below and not any(step.above for step in steps)
-    path = ", ".join(f"{mean(loss):.3f} at {radius:.3g}" for radius, loss in zip(radii, losses, strict=True))
-    message = f"loss by radius: {mean(clean):.3f} at 0, {path}"
-    if not good:
-        message += "; a larger radius must not be worse: the step is too long or too short, or the steps too few"
-    figures = {f"loss at {radius:.6g}": mean(loss) for radius, loss in zip(radii, losses, strict=True)}
-    return rule(GROWS, good, message, clean=mean(clean), **figures)
+def grows(clean: Tensor, losses: Mapping[float, Tensor], gain: float) -> Check:
+    """A larger set contains the smaller ones: of the losses by growing radius none must be higher than that before,
+    and the last must be lower than without an attack."""
+    path = [clean, *losses.values()]
+    good = gap(path[-1], clean, gain).below and not any(gap(b, a, gain).above for a, b in pairwise(path))
+    words = ", ".join(f"{mean(loss):.3f} at {radius:.3g}" for radius, loss in losses.items())
+    message = f"loss by radius: {mean(clean):.3f} at 0, {words}"
+    remedy = "; a larger radius must not be worse: the step is too long or too short, or the steps too few"
+    figures = {f"loss at {radius:.6g}": mean(loss) for radius, loss in losses.items()}
+    return rule(GROWS, good, message, remedy, clean=mean(clean), **figures)
 
 
 def not_worse(
@@ -239,10 +159,9 @@ def not_worse(
 ) -> Check:
     """The attack must not be weaker than a baseline, by the `share` of its gain or more."""
     margin = gap(main, other, gain)
-    worse = margin.above and margin.mean >= share * abs(gain)
+    good = not margin.above or margin.mean < share * abs(gain)
     message = f"the attack's loss is {mean(main):.3f}, {baseline} {mean(other):.3f} (noise {margin.noise:.3f})"
-    message += f"; {remedy}" if worse else ""
-    return rule(name, not worse, message, loss=mean(main), other=mean(other), noise=margin.noise)
+    return rule(name, good, message, f"; {remedy}", loss=mean(main), other=mean(other), noise=margin.noise)
 
 
 def plateau(trace: Sequence[float | None]) -> Check:
@@ -254,15 +173,12 @@ def plateau(trace: Sequence[float | None]) -> Check:
     gain = losses[0] - losses[-1]
     late = [losses[0], *_finite(trace[: steps - round(END * steps)])][-1] - losses[-1]
     share = late / gain if gain > 0 else 0.0
-    message = (
-        f"{share:.0%} of the gain ({late:.3f} of {gain:.3f}) came in the last {END:.0%} of the steps"
-        if gain > 0
-        else f"the held-out loss has not fallen: {losses[0]:.3f} at the first look, {losses[-1]:.3f} at the end"
-    )
-    good = gain > 0 and share <= END
-    if not good:
-        message += "; the attack was not done: raise attack.gradients" if gain > 0 else "; check the step size"
-    return rule(PLATEAU, good, message, share=share, gained=gain)
+    message = f"{share:.0%} of the gain ({late:.3f} of {gain:.3f}) came in the last {END:.0%} of the steps"
+    remedy = "; the attack was not done: raise attack.gradients"
+    if gain <= 0:
+        message = f"the held-out loss has not fallen: {losses[0]:.3f} at the first look, {losses[-1]:.3f} at the end"
+        remedy = "; check the step size"
+    return rule(PLATEAU, gain > 0 and share <= END, message, remedy, share=share, gained=gain)
 
 
 def _finite(trace: Sequence[float | None]) -> list[float]:

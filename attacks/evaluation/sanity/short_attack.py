@@ -1,15 +1,17 @@
 """Short runs of an attack, all scored on the same views."""
 
+import copy
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.bank import Bank, bank, judged
 from attacks.eot.problem import Options, Problem
+from attacks.eot.protocols import Perturbation
 from attacks.solvers.loop import start
 from attacks.solvers.loops import loop_of
 from transforms.compose import seen
@@ -19,6 +21,9 @@ from transforms.doors import unchecked
 JUDGES, CHOOSERS = 32, 16
 #: The iterates to select from, as shares of a run: not every optimiser ends at its best one.
 CANDIDATES = (0.5, 0.75, 1.0)
+
+#: The sum of all steps of a short run, in radii: twice across the set, of which a schedule takes one half.
+CROSSING = 4.0
 
 
 class ShortRun(NamedTuple):
@@ -78,14 +83,12 @@ class ShortAttack:
         losses = self._losses(self.judges, delta, problem, options)
         return ShortRun(delta, losses, ends[0], ends[-1], torch.stack(noise).cpu())
 
-    def start(self) -> Tensor:
-        return start(self.problem, self.options.seed)
-
     def clean_losses(self) -> Tensor:
         """The losses (N,V) of the pictures without a perturbation."""
-        problem, options = self.problem, self.options
-        finished = judged(problem.images, problem.anchor, problem.encoder, problem.objective, problem.images)
-        return self.judges.losses_of(finished, options.eot.chunk, options.eot.world)
+        p, eot = self.problem, self.options.eot
+        return self.judges.losses_of(
+            judged(p.images, p.anchor, p.encoder, p.objective, p.images), eot.chunk, eot.world
+        )
 
     def judge(self, delta: Tensor, **changes: Any) -> Tensor:
         """The losses (N,V) of a perturbation on the judging views."""
@@ -98,8 +101,7 @@ class ShortAttack:
 
     def _best(self, deltas: list[Tensor], problem: Problem, options: Options) -> Tensor:
         """The delta of each picture, or the shared one, with the lowest loss on the choosing views."""
-        scores = [self._losses(self.choosers, delta, problem, options).mean(1) for delta in deltas]
-        score = torch.stack(scores)
+        score = torch.stack([self._losses(self.choosers, delta, problem, options).mean(1) for delta in deltas])
         score = score.mean(1, keepdim=True) if problem.shared else score
         first, stack = score.argmin(0), torch.stack(deltas)
         return stack[first, torch.arange(stack.shape[1], device=stack.device)]
@@ -117,8 +119,62 @@ def short_attack(problem: Problem, options: Options, passes: PassCount) -> Short
     """A short attack with banks of its own: views that neither the attack nor its evaluation uses."""
     transforms, images = options.eot.transforms, problem.images
 
-    def views(count: int, purpose: str) -> Bank:
-        points = bank(transforms, count if transforms.dims else 1, seed=options.seed, purpose=purpose)
-        return points._replace(u=points.u.to(images))
+    judges, choosers = (
+        bank(transforms, count if transforms.dims else 1, seed=options.seed, purpose=purpose)
+        for count, purpose in ((JUDGES, "sanity"), (CHOOSERS, "sanity-select"))
+    )
+    judges, choosers = (points._replace(u=points.u.to(images)) for points in (judges, choosers))
+    return ShortAttack(problem, options, judges, choosers, passes)
 
-    return ShortAttack(problem, options, views(JUDGES, "sanity"), views(CHOOSERS, "sanity-select"), passes)
+
+def _fields(part: Any) -> set[str]:
+    return {name for name, field in getattr(part, "__dataclass_fields__", {}).items() if field.init}
+
+
+def resized(perturbation: Any, eps: float) -> Any:
+    """The perturbation with the radius `eps`, in its own unit (an integer stays one, at least 1); of a wrapper, with
+    that of its innermost part. None for a set without a radius."""
+    names = _fields(perturbation)
+    if "inner" in names:
+        inner = resized(perturbation.inner, eps)
+        return None if inner is None else replace(perturbation, inner=inner)
+    is_integer = "eps" in names and isinstance(perturbation.eps, int)
+    return replace(perturbation, eps=max(1, round(eps)) if is_integer else eps) if "eps" in names else None
+
+
+def rescale(optimiser: Any, ratio: float) -> Any:
+    """The optimiser for a radius that is `ratio` times as large: a learning rate (`lr`) grows with it, all other step
+    sizes are relative to it."""
+    return replace(optimiser, lr=optimiser.lr * ratio) if "lr" in _fields(optimiser) else optimiser
+
+
+def hasten(optimiser: Any, run_steps: int, steps: int) -> Any:
+    """The optimiser for a run of `steps` instead of `run_steps`. A relative step size is raised until the steps cross
+    the set, but they go no farther than the whole run: a step that is too short remains so."""
+    if "rel_step_size" not in _fields(optimiser):
+        return optimiser
+    size = optimiser.rel_step_size
+    return replace(optimiser, rel_step_size=max(size, min(size * run_steps / steps, CROSSING / steps)))
+
+
+def largest(perturbation: Perturbation, images: Tensor) -> float:
+    """The radius from which the set no longer binds: the norm of a change of all values by 1."""
+    return float(perturbation.norm(torch.ones_like(images[:1])).max())
+
+
+def cards(perturbation: Perturbation, images: Tensor, seed: int) -> dict[str, Tensor]:
+    """Deltas that need no search: as much white, black or noise as the set allows."""
+    noise = perturbation.noise(images, torch.Generator().manual_seed(seed))
+    white, black = (perturbation.move(torch.zeros_like(noise), torch.full_like(noise, by), images) for by in (1, -1))
+    return {"white": white, "black": black, "noise": noise}
+
+
+def redrawn(module: nn.Module, seed: int) -> nn.Module | None:
+    """A copy with the values of each parameter in random order, so that weights keep their size. None if no parameter
+    has two values."""
+    other, generator = copy.deepcopy(module).requires_grad_(False), torch.Generator().manual_seed(seed)
+    parameters = [parameter for parameter in other.parameters() if parameter.numel() > 1]
+    for parameter in parameters:
+        order = torch.randperm(parameter.numel(), generator=generator).to(parameter.device)
+        parameter.copy_(parameter.flatten()[order].reshape(parameter.shape))
+    return other if parameters else None

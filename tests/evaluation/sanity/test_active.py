@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, Universal
-from attacks.evaluation.sanity.active import (
+from attacks.evaluation.sanity.questions import (
     COLOURS,
     QUERIES,
     SHARE,

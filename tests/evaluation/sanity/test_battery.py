@@ -9,8 +9,7 @@ from torch import nn
 from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, attack
 from attacks.evaluation.sanity import table
 from attacks.evaluation.sanity.questions import transfer
-from attacks.evaluation.sanity.rules import redrawn
-from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, PassCount, ShortAttack
+from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, PassCount, ShortAttack, redrawn
 from attacks.optimisers.gradient import Adam
 from tests.helpers.small import SETS, ids, small, smooth
 from tests.helpers.solving import examine, trial
