@@ -58,18 +58,15 @@ def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str
     at = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
     runs = torch.unique_consecutive(values, return_counts=True)[1]
     if index in wide.discrete and len(runs) <= cells:
-        ends = runs.cumsum(0)
-        at = (ends - runs / 2) / PROBES
-    places = _values_at(wide, index, at)
-    attack_range = _values_at(transforms, index, torch.tensor([0.0, 1 - 2**-40], dtype=torch.float64))
-    low, high = _digits(attack_range.sort().values)
-    return Axis(name, index, tuple(_digits(places)), tuple(at.tolist()), (low, high))
+        at = (runs.cumsum(0) - runs / 2) / PROBES
+    ends = _values_at(transforms, index, torch.tensor([0.0, 1 - 2**-40], dtype=torch.float64)).sort().values
+    low, high = _digits(ends)
+    return Axis(name, index, tuple(_digits(_values_at(wide, index, at))), tuple(at.tolist()), (low, high))
 
 
 def coordinate(query: object, names: Sequence[str], key: str) -> int:
-    """The index of the coordinate among `names` that `query` names, in full or by the beginning of any of its words:
-    "affine angle (deg)", "affine: angle", "affine.angle", "angle", "ang". It must be unique; a full name takes
-    precedence over a beginning. Raises ValueError with `key` and the known names."""
+    """The index of the coordinate among `names` that `query` names, in full or by the unique beginning of any of its
+    words: "affine angle (deg)", "affine.angle", "angle", "ang". Raises ValueError with `key` and the known names."""
     text = _plain(query) if isinstance(query, str) else ""
     for fits in (str.__eq__, str.startswith):
         matches = [i for i, name in enumerate(names) if any(fits(part, text) for part in _parts(name))]
@@ -83,8 +80,7 @@ def coordinate(query: object, names: Sequence[str], key: str) -> int:
 
 
 def slice_points(points: Tensor, axes: Sequence[Axis]) -> Tensor:
-    """The points (V,dims) in each cell, with the chosen coordinates at its middle: (cells * V,dims), the first axis
-    fastest."""
+    """The points (V,dims) in each cell: (cells * V,dims), the first axis fastest."""
     middles = torch.cartesian_prod(*[torch.tensor(axis.at, dtype=points.dtype) for axis in reversed(axes)])
     middles = middles.reshape(-1, len(axes)).flip(1).to(points.device)
     cells = points.repeat(len(middles), 1)
@@ -94,7 +90,7 @@ def slice_points(points: Tensor, axes: Sequence[Axis]) -> Tensor:
 
 
 def _values_at(transforms: Compose, index: int, at: Tensor) -> Tensor:
-    """The physical values (K,) of a coordinate at points (K,) of the unit interval, the others at their middle."""
+    """The physical values (K,) of a coordinate at points (K,), the others at their middle."""
     u = torch.full((len(at), transforms.dims), 0.5, dtype=torch.float64)
     u[:, index] = at
     return transforms.values(u)[:, index]
@@ -137,7 +133,7 @@ def response(
     `scenes` are the pictures by arm, as read back from their files; `views` are those of each cell."""
     points = bank(plan.wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(scenes.values()))).device)
     table: list[dict[str, object]] = []
-    for (kind, number), axes in axes_by_slice(plan).items():
+    for (kind, number), axes in slice_axes(plan).items():
         cells, places = Bank(plan.wide, slice_points(points, axes)), places_of(axes)
         for arm, pictures in scenes.items():
             scores = score_cells(judge, pictures, sample.rows, cells)
@@ -145,15 +141,8 @@ def response(
             for place, block in zip(places, blocks, strict=True):
                 x, y = axes[0].name, axes[1].name if len(axes) > 1 else None
                 key = {"kind": kind, "number": number, "arm": arm, "x": x, "x_value": place[0]}
-                key |= {"y": y, "y_value": place[1] if y else None}
-                table += CellScores(*block).rows(sample, **key)
+                table += CellScores(*block).rows(sample, **key, y=y, y_value=place[1] if y else None)
     return table
-
-
-def axes_by_slice(plan: SlicePlan) -> dict[tuple[str, int], tuple[Axis, ...]]:
-    """The axes of all maps, then of all curves, by kind and number."""
-    maps = len(plan.maps)
-    return {("map", i) if i < maps else ("curve", i - maps): axes for i, axes in enumerate(slice_axes(plan))}
 
 
 def places_of(axes: Sequence[Axis]) -> list[tuple[float, ...]]:
@@ -166,11 +155,10 @@ def response_summary(rows: Sequence[Row], plan: SlicePlan) -> dict[str, Any]:
     cells = cells_of(rows, "kind", "number", "arm", "x", "x_value", "y", "y_value")
     first, arms = next(iter(cells.values())), dict.fromkeys(str(row["arm"]) for row in rows)
     content: dict[str, list[Any]] = {"map": [], "curve": []}
-    for (kind, number), axes in axes_by_slice(plan).items():
-        names = [axis.name for axis in axes] + [""] * (2 - len(axes))
-        table = {}
+    for (kind, number), axes in slice_axes(plan).items():
+        names, table = [*(axis.name for axis in axes), ""], {}
+        values = [[*map(str, place), ""][:2] for place in places_of(axes)]
         for arm in arms:
-            values = [[*map(str, place), ""][:2] for place in places_of(axes)]
             keys = [(kind, str(number), arm, names[0], x, names[1], y) for x, y in values]
             if lacking := [key for key in keys if key not in cells]:
                 raise ValueError(f"it has no rows of {', '.join(filter(None, lacking[0]))}")
@@ -183,22 +171,19 @@ def response_summary(rows: Sequence[Row], plan: SlicePlan) -> dict[str, Any]:
     return counts | {"maps": content["map"], "curves": content["curve"]}
 
 
-#: The cells of a slice by arm, in the order of `places_of`.
-Cells = Mapping[str, Sequence[CellScores]]
-
-
 def _table(cells: Sequence[CellScores]) -> dict[str, list[Any]]:
     figures = [cell.to_dict() for cell in cells]
     return {key: [figure[key] for figure in figures] for key in ("success", "cosine")}
 
 
-def _map(axes: Sequence[Axis], cells: Cells) -> dict[str, Any]:
+def _map(axes: Sequence[Axis], cells: Mapping[str, Sequence[CellScores]]) -> dict[str, Any]:
+    """The content of a map, from its cells by arm in the order of `places_of`: `p_holm` compares with the attack
+    without EOT; `worst` and `best` have the least and the most success with EOT, None where all are equal."""
     x, y = axes
 
     def lines(values: Sequence[Any]) -> list[list[Any]]:
         """A list of cells as one list for each y."""
-        width = len(x.values)
-        return [list(values[at : at + width]) for at in range(0, len(values), width)]
+        return [list(values[at : at + len(x.values)]) for at in range(0, len(values), len(x.values))]
 
     arms = {arm: {key: lines(values) for key, values in _table(row).items()} for arm, row in cells.items()}
     content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "needed": None}
@@ -209,24 +194,19 @@ def _map(axes: Sequence[Axis], cells: Cells) -> dict[str, Any]:
             content["needed"] = minimum
         else:  # each cluster's share of successes of the attack with EOT against the one without
             content["p_holm"] = lines(holm([sign_flip(eot.shares - plain.shares) for eot, plain in pairs]))
-    return content | _extremes(places_of(axes), [float(cell.shares.mean()) for cell in cells["eot"]])
+    means, places = [float(cell.shares.mean()) for cell in cells["eot"]], places_of(axes)
+    for name, end in (("worst", min(means)), ("best", max(means))):
+        place = places[means.index(end)]
+        content[name] = {"x": place[0], "y": place[1], "success": end} if min(means) < max(means) else None
+    return content
 
 
-def _extremes(places: Sequence[tuple[float, ...]], means: Sequence[float]) -> dict[str, Any]:
-    """The cells of least (`worst`) and most (`best`) success with EOT; None where all are equal."""
-    ends = {"worst": min(means), "best": max(means)}
-    if ends["worst"] == ends["best"]:
-        return dict.fromkeys(ends)
-    extremes = {name: places[means.index(end)] for name, end in ends.items()}
-    return {name: {"x": x, "y": y, "success": ends[name]} for name, (x, y) in extremes.items()}
-
-
-def slice_axes(plan: SlicePlan) -> list[tuple[Axis, ...]]:
-    """The axes of all maps, then of all curves. Raises ValueError, naming `evaluate.maps` or `evaluate.curves`, for
-    what is no pair of different coordinates, and as `axis`."""
+def slice_axes(plan: SlicePlan) -> dict[tuple[str, int], tuple[Axis, ...]]:
+    """The axes of all maps, then of all curves, by kind and number. Raises ValueError, naming `evaluate.maps` or
+    `evaluate.curves`, for what is no pair of different coordinates, and as `axis`."""
     transforms, wide = plan.transforms, plan.wide
-    pairs = []
-    for pair in plan.maps:
+    slices: dict[tuple[str, int], tuple[Axis, ...]] = {}
+    for i, pair in enumerate(plan.maps):
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise ValueError(
                 f"`evaluate.maps` must be a list of pairs of coordinates, [[angle, scale]]; got {pair!r}"
@@ -234,5 +214,7 @@ def slice_axes(plan: SlicePlan) -> list[tuple[Axis, ...]]:
         x, y = (axis(name, transforms, wide, plan.cells, "evaluate.maps") for name in pair)
         if x.index == y.index:
             raise ValueError(f"`evaluate.maps` must pair two coordinates; got {x.name!r} twice")
-        pairs.append((x, y))
-    return [*pairs, *((axis(name, transforms, wide, plan.curve_cells, "evaluate.curves"),) for name in plan.curves)]
+        slices["map", i] = (x, y)
+    for i, name in enumerate(plan.curves):
+        slices["curve", i] = (axis(name, transforms, wide, plan.curve_cells, "evaluate.curves"),)
+    return slices

@@ -82,7 +82,8 @@ def truth(case: RiggedEncoder, pictures: int) -> Truth:
     choosing = replace(test, judges=test.choosers)
     candidates = [delta for delta in deltas.values() if delta is not None]
     best = min(candidates, key=lambda delta: mean(choosing.judge(delta)))
-    clean, own_losses = test.clean_losses(), test.judge(start(test.problem, test.options.seed) if own_delta is None else own_delta)
+    own_delta = start(test.problem, test.options.seed) if own_delta is None else own_delta
+    clean, own_losses = test.clean_losses(), test.judge(own_delta)
     twin = test.judge(best)
     better = (own_losses - twin).double().mean(1)
     level = scipy.stats.wilcoxon(better.numpy(), alternative="greater").pvalue if bool(better.any()) else 1.0

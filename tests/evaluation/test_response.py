@@ -186,7 +186,7 @@ def test_a_discrete_coordinate_has_a_cell_for_each_value():
     pipeline = Compose([OneOf([Brightness(0.1), Jpeg((30, 90)), Jpeg((5, 9))], weights=(1, 2, 0)), Flip(0.2)])
     stage, mirrored, quality = slice_axes(
         SlicePlan([], ["stage", "mirrored", "jpeg1"], pipeline, widened(pipeline, 2))
-    )
+    ).values()
     assert stage[0].values == (0, 1) and stage[0].at == pytest.approx((1 / 6, 4 / 6), abs=1e-3)
     assert mirrored[0].values == (1, 0) and mirrored[0].attack_range == (0, 1)
     assert len(quality[0].values) == 9 and all(value == round(value) for value in quality[0].values)

@@ -38,7 +38,7 @@ def test_the_evaluate_preset_draws_maps_of_any_views(transforms, names):
     maps, curves = plan.maps, plan.curves
     assert [name.partition(" (")[0] for name in curves] == names
     assert maps == ([curves] if len(curves) > 1 else [])
-    axes = slice_axes(plan)
+    axes = slice_axes(plan).values()
     assert [len(axis) for axis in axes] == [2] * len(maps) + [1] * len(curves)
 
 
