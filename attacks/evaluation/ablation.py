@@ -17,8 +17,7 @@ NO_STAGE, ALL_STAGES = "nothing", "all"
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """The content of metrics.json: in each test the scores, and the difference in success from the attack with all
-    stages."""
+    """The content of metrics.json: in each test the scores, and the difference in success to the full attack."""
     cells = cells_of(rows, "without", "test")
     clusters = next(iter(cells.values())).clusters
     table: dict[str, list[dict[str, Any]]] = {}
@@ -47,11 +46,10 @@ def left_out(
     """Attack with all stages and without each in turn; test each result with all stages, and with each alone: a row
     for each attack, test, picture and view.
 
-    In the test of one stage the others are absent: at its middle a stage may still rotate, shrink or darken. Its
-    coordinates are those of the test with all stages. Stages without coordinates are never left out, and neither are
-    those that lay a patch, which are at their middle in tests of other stages. `attack` returns the pictures of the
-    sample, attacked on the views of a pipeline, as read back from their 8-bit files; `views` are those of a test.
-    """
+    In the test of one stage the others are absent, and its coordinates are those of the test with all. Stages without
+    coordinates are never left out, and neither are those that lay a patch, which are at their middle in tests of
+    other stages. `attack` returns the sample's pictures, attacked on the views of a pipeline, as read back from their
+    8-bit files; `views` are those of a test."""
     stages = varying(transforms)
     full_bank = bank(transforms, views, seed=seed, purpose="left out")
     tests = {ALL_STAGES: full_bank} | {label: only_stage(full_bank, at) for label, at in stages.items()}

@@ -28,17 +28,15 @@ def read_classes(path: str | Path) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise ValueError(f"`data.classes`: `{path}` is not a text file in UTF-8: one class a line") from None
     names = [line for line in lines if line and not line.startswith("#")]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise ValueError(f"`data.classes`: `{path}` names the class {name!r} twice")
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise ValueError(f"`data.classes`: `{path}` names the class {twice[0]!r} twice")
     if len(names) < 2:
         raise ValueError(f"`data.classes`: `{path}` must name at least two classes, one a line; got {len(names)}")
     return tuple(names)
 
 
 def text_tower(encoder: nn.Module, reason: str) -> Texts:
-    """The text tower of an encoder or of the encoder that it wraps. Raises ValueError, with the
-    `reason` for it, where there is none."""
+    """The text tower of an encoder or of the encoder that it wraps. Raises ValueError with the `reason` without."""
     inner: object = encoder
     while inner is not None:
         tower: Texts | None = optional(inner, "texts")
@@ -75,8 +73,7 @@ def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[s
                 f"`data.classes`: the text tower's embeddings of {name!r} have no direction (zeros, or not finite): "
                 "are its weights whole?"
             )
-        directions = F.normalize(embeddings.float(), dim=1)
-        rows.append(F.normalize(directions.mean(0), dim=0))
+        rows.append(F.normalize(F.normalize(embeddings.float(), dim=1).mean(0), dim=0))
     return torch.stack(rows)
 
 
@@ -95,7 +92,7 @@ class Classes:
         return len(self.names)
 
     def alone(self, rows: Tensor) -> None:
-        """A class has a single row, so no other row of the same class could vote."""
+        """A class has a single row: no other row of it could vote."""
 
     def same(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Whether rows and others are the same class, with broadcasting."""

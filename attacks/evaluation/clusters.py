@@ -1,8 +1,4 @@
-"""Clusters: the pictures that count as one, such as the tiles of one photograph or near duplicates.
-
-Pictures of one cluster are not independent, so every table takes the mean over clusters of the mean over a cluster's
-pictures, and intervals and tests resample clusters.
-"""
+"""Clusters: the pictures that count as one, such as the tiles of one photograph or near duplicates."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -36,7 +32,6 @@ def numbers(clusters: Sequence[str]) -> Tensor:
 
 def by_cluster(values: Tensor, clusters: Sequence[str]) -> Tensor:
     """The mean over each cluster's pictures, in float64 and in the order of first appearance: (N,...) -> (C,...).
-
     Raises ValueError where `clusters` does not name one for each picture."""
     return totals(values, clusters) / totals(torch.ones(len(values)), clusters).view(-1, *[1] * (values.dim() - 1))
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.evaluation.clusters import Row, by_cluster, totals
+from attacks.evaluation.clusters import Row, by_cluster, column_of, totals
 from attacks.evaluation.intervals import Interval
-from attacks.evaluation.per_image import cluster_column, has_fit_rows, number_column, range_interval, rows_by_arm
+from attacks.evaluation.per_image import cluster_column, has_fit_rows, range_interval, rows_by_arm
 from attacks.evaluation.significance import (
     MEASURES,
     Measure,
@@ -41,12 +41,10 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
 
     The strongest has the most success, or the lowest cosine. The p value is the largest over all baselines: an
     intersection-union test (Berger 1982), in which choosing the strongest needs no correction. It is None where so
-    few clusters cannot give one below 0.05, and `needed` says how many could: twice as many where pictures would have
-    to be held out. The rows are those of the pictures that are judged (see `judged_rows`)."""
+    few clusters cannot give one below 0.05, and `needed` says how many could. The rows are those of `judged_rows`."""
     arms, fit = rows_by_arm(rows)[BANK], has_fit_rows(rows)
-    arm_units = _units(arms[ARM], measure)
+    arm_units, better = _units(arms[ARM], measure), 1 if measure == "success" else -1
     baseline_units = {name: _units(arms[name], measure) for name in BASELINES}
-    better = 1 if measure == "success" else -1
     strongest = max(reversed(BASELINES), key=lambda name: better * float(baseline_units[name].mean()))
     result = difference(measure, arm_units, baseline_units[strongest], _trials(arms[ARM]), fit)
     clusters = len(arm_units)
@@ -67,11 +65,8 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
 
 def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
     """EOT against each other arm on each bank, without the primary comparison, which is in `measure`: the mean
-    difference of `cosine` and of `success` with its interval, the p value of sign flips, and `p_holm`, corrected for
-    all of the list.
-
-    Where so few clusters cannot give a corrected p value below 0.05, both are None, and `needed` says how many could.
-    """
+    difference of `cosine` and of `success`, the p value of sign flips, and `p_holm`, corrected for all of the list;
+    both None where so few clusters cannot give one below 0.05, and `needed` says how many could."""
     first, fit = primary(rows, measure), has_fit_rows(rows)
     table: list[dict[str, Any]] = []
     p_values: list[float] = []
@@ -96,21 +91,17 @@ def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
 
 
 def difference(measure: str, first: Tensor, second: Tensor, trials: Tensor | int, fit: bool = False) -> Interval:
-    """The mean difference of two arms, or two runs, from each cluster's share of successes among its `trials` views,
-    or from its mean of any other measure, (C,); with its range where an attack was made from these clusters."""
+    """The mean difference of two arms, or two runs, (C,): of shares of successes among `trials` views, or of means of
+    any other measure; with its range where an attack was made from these clusters."""
     if fit:
         return range_interval(float((first - second).mean()), first - second)
     return paired_shares(first, second, trials) if measure == "success" else mean_difference(first, second)
 
 
 def _units(rows: Sequence[Mapping[str, object]], measure: Measure) -> Tensor:
-    column = number_column(rows, measure)
-    assert column is not None
-    return by_cluster(column, cluster_column(rows))
+    return by_cluster(column_of(rows, measure), cluster_column(rows))
 
 
 def _trials(rows: Sequence[Mapping[str, object]]) -> Tensor:
     """The number of views of each cluster's pictures, (C,)."""
-    views = number_column(rows, "views")
-    assert views is not None
-    return totals(views, cluster_column(rows))
+    return totals(column_of(rows, "views"), cluster_column(rows))

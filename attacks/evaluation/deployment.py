@@ -48,18 +48,17 @@ class Deployment(NamedTuple):
 
 
 def deployment_summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """The content of metrics.json: in each cell the scores, and the difference in success between the attacks with
-    and without EOT."""
+    """The content of metrics.json: in each cell the scores, and the difference in success of EOT to no EOT."""
+    all_cells = cells_of(rows, "codec", "resampler", "arm")
     cells: dict[tuple[str, str], dict[str, CellScores]] = {}
-    for (codec, resampler, arm), cell in cells_of(rows, "codec", "resampler", "arm").items():
+    for (codec, resampler, arm), cell in all_cells.items():
         cells.setdefault((codec, resampler), {})[arm] = cell
     table = []
     for (codec, resampler), arms in cells.items():
-        pair = [arms.get(arm) for arm in ("eot", "no_eot")]
-        difference = pair[0].minus(pair[1]) if pair[0] is not None and pair[1] is not None else None
+        difference = arms["eot"].minus(arms["no_eot"]) if {"eot", "no_eot"} <= arms.keys() else None
         figures = {arm: cell.to_dict() for arm, cell in arms.items()}
         table.append({"codec": codec, "resampler": resampler, "arms": figures, "difference": difference})
-    clusters = next(iter(next(iter(cells.values())).values())).clusters
+    clusters = next(iter(all_cells.values())).clusters
     return {"pictures": len(clusters), "clusters": len(set(clusters)), "cells": table}
 
 
@@ -74,8 +73,8 @@ def deployment(
     seed: int = 0,
 ) -> Deployment:
     """Score the saved 8-bit files (N,3,H,W) of each arm behind each codec with each resampler, to `size` (height,
-    width; see `deployed_size`) times each of the `ratios`. A `defence` stands between file and resampler; its
-    coordinates are drawn once for each picture, from `seed` and its name."""
+    width; see `deployed_size`) times each of the `ratios`. A `defence` stands between file and resampler; it is drawn
+    once for each picture, from `seed` and its name."""
     saves, missing_codecs = codecs()
     available, missing_resamplers = resamplers()
     resizes = at_ratios(available, ratios)
@@ -94,7 +93,9 @@ def deployment(
                 if codec == "PNG" and name in available:
                     first[name] = torch.from_numpy(resized[0])
     hits = {name: bool(cells["PNG", name][arm].success[0, 0]) for name in first}
-    example = Example(_antialiased_view(pixels[0]), first, hits)
+    viewed = Image.fromarray(pixels[0])
+    viewed.thumbnail((EXAMPLE_SIDE, EXAMPLE_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
+    example = Example(torch.from_numpy(np.array(viewed)), first, hits)
     rows = [
         row
         for (codec, resampler), arms in cells.items()
@@ -104,16 +105,9 @@ def deployment(
     return Deployment(rows, (*missing_codecs, *missing_resamplers), example)
 
 
-def _antialiased_view(pixels: np.ndarray) -> Tensor:
-    """A picture (H,W,3) with a longer side of at most `EXAMPLE_SIDE` pixels, by Pillow's Lanczos."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((EXAMPLE_SIDE, EXAMPLE_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
-    return torch.from_numpy(np.array(image))
-
-
 def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
-    """The (height, width) of pictures of `size` after the encoder's own resize, which a resampler thus replaces. Half
-    the size where the encoder does not resize such pictures: otherwise no resampler would change them."""
+    """The (height, width) of pictures of `size` after the encoder's own resize, which a resampler thus replaces; half
+    the size where the encoder does not resize such pictures."""
     preprocess = optional(unwrap(encoder), "preprocess")
     if isinstance(preprocess, Preprocess) and preprocess.size is not None:
         resized = preprocess.resized(*size)

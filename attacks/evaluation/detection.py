@@ -1,5 +1,5 @@
-"""Pictures that a deployed resize shows otherwise than people see them, found without an attack: their embedding
-behind it parts from that behind an antialiased resize more than it does for clean pictures of other photographs."""
+"""Pictures whose embedding behind a deployed resize parts from that behind an antialiased one more than it does for
+clean pictures of other photographs."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,8 @@ class Threshold(NamedTuple):
 
 
 def conformal_threshold(clean: Tensor) -> Threshold:
-    """The k-th lowest of n cosines (n,) of clean pictures, k = max(1, floor(`ALPHA` (n + 1))). The rank of one more
-    among all n + 1 is uniform, so that it lies below with a probability of at most k / (n + 1) (conformal prediction,
-    Vovk et al. 2005)."""
+    """The k-th lowest of n cosines (n,) of clean pictures, k = max(1, floor(`ALPHA` (n + 1))); one more lies below it
+    with a probability of at most k / (n + 1) (conformal prediction, Vovk et al. 2005)."""
     n = len(clean)
     k = max(1, math.floor(ALPHA * (n + 1)))
     return Threshold(float(clean.kthvalue(k).values), k / (n + 1), n) if n else Threshold(-math.inf, 0.0, 0)

@@ -75,27 +75,21 @@ def drift_summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 def flips(cosines: Mapping[str, Mapping[str, Tensor]]) -> str | None:
     """The first layer where the drift (1 - cosine) with EOT is more than half of its drift at the output, and clearly
-    above that of noise: at least twice as large, and the difference (paired by cluster of pictures) has a p value
-    below 0.05 by sign flips, or one sign where there are too few clusters for a test. None without such a layer, or
-    where the output drifts by less than 0.1.
-
-    Args:
-        cosines: by layer, the output last, and by arm of each cluster (C,).
-    """
+    above that of noise: at least twice as large, and by sign flips of clusters p < 0.05, or one sign where there are
+    too few for a test. None without such a layer, or where the output drifts by less than 0.1. `cosines` (C,) are by
+    layer, the output last, and by arm."""
     end = float((1 - [*cosines.values()][-1]["eot"]).mean())
     for name, arms in cosines.items():
         drift, noise = 1 - arms["eot"], 1 - arms["noise"]
         mean = float(drift.mean())
-        clear = mean >= NOISE_FACTOR * float(noise.mean()) and _above(drift - noise)
+        lead = drift - noise
+        above = bool((lead > 0).all())
+        if len(lead) >= fewest_clusters():
+            above = bool(lead.mean() > 0) and sign_flip(lead) < LEVEL
+        clear = mean >= NOISE_FACTOR * float(noise.mean()) and above
         if end >= MIN_DRIFT and mean > end / 2 and clear:
             return name
     return None
-
-
-def _above(differences: Tensor) -> bool:
-    if len(differences) < fewest_clusters():
-        return bool((differences > 0).all())
-    return bool(differences.mean() > 0) and sign_flip(differences) < LEVEL
 
 
 @torch.no_grad()
@@ -111,13 +105,10 @@ def layer_drift(
 ) -> Drift:
     """The cosine of each layer's features between attacked and untouched pictures, each pair in the same view.
 
-    The untouched picture and all attacked ones go through the encoder together; only the cosines are stored.
-
     Args:
         encoder: in evaluation mode, in full precision.
         clean: (N,3,H,W) in [0,1].
         attacked: arm -> (N,3,H,W), the same pictures after an attack.
-        bank: the views.
         layers: the argument of `layer_order`, or its result.
         chunk: most views in memory at once.
         world: the processes that share the views; each gets all cosines.
@@ -142,7 +133,6 @@ def layer_drift(
     signature, arms = signature_method(encoder), 1 + len(attacked)
 
     def cosines_to_clean(name: str, features: Tensor) -> Tensor:
-        """(1 + arms) blocks of views, the untouched ones first -> (arms, views)."""
         if name == OUTPUT and signature is not None:
             features = signature(features)
         clean_row, *arm_rows = features.to(torch.promote_types(features.dtype, torch.float32)).chunk(arms)
@@ -169,9 +159,8 @@ def layer_drift(
 
 @torch.no_grad()
 def layer_order(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dict[str, Pool]:
-    """The layers and their pools in the order in which they run, as a pass of `image` (1,3,H,W) shows, followed by
-    the encoder's output. `layers` are names such as `layer3` or `layer3:mean`; or only "all": level by level of
-    names, at most 24, where layers with the same tensor (a Sequential and its last layer) count once. Raises
+    """The layers and their pools in the order in which they run on an image (1,3,H,W), then the encoder's output.
+    `layers` are names such as `layer3` or `layer3:mean`; or only "all": level by level of names, at most 24. Raises
     ValueError, naming `evaluate.layers`, for an unknown layer, or a pool that does not fit it."""
     image = image.expand(2, *image.shape[1:])  # with one row, an output for all pictures looks like one for each
     layer_visits = visits(encoder, image)
@@ -184,27 +173,27 @@ def layer_order(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dic
 
 
 def _sensible(layer_visits: list[Visit]) -> list[str]:
-    """The names of layers with different outputs, level by level, at most `MAX_LAYERS`; of a level with too
-    many, some in even steps."""
+    """The names of layers with different outputs, level by level, at most `MAX_LAYERS`; of a level with too many,
+    some in even steps."""
+
+    def level(visit: Visit) -> int:
+        return visit.name.count(".")
+
     groups: dict[str, list[Visit]] = {}
     for visit in layer_visits:
         if visit.features and visit.calls == 1:
             groups.setdefault(visit.alias or visit.name, []).append(visit)
     groups = {key: group for key, group in groups.items() if all(visit.name != OUTPUT for visit in group)}
-    shallow = [min(group, key=_level) for group in groups.values()]
+    shallow = [min(group, key=level) for group in groups.values()]
     choice: list[Visit] = []
-    for level in sorted({_level(visit) for visit in shallow}):
-        new = sorted((visit for visit in shallow if _level(visit) == level), key=lambda visit: visit.order)
+    for depth in sorted(set(map(level, shallow))):
+        new = sorted((visit for visit in shallow if level(visit) == depth), key=lambda visit: visit.order)
         room = MAX_LAYERS - len(choice)
         if len(new) > room:  # in even steps, the last one included
             choice += [new[(i + 1) * len(new) // room - 1] for i in range(room if len(choice) < MIN_LAYERS else 0)]
             break
         choice += new
     return [visit.name for visit in choice]
-
-
-def _level(visit: Visit) -> int:
-    return visit.name.count(".")
 
 
 def _cosine(features: Tensor, other: Tensor) -> Tensor:
@@ -215,14 +204,14 @@ def _cosine(features: Tensor, other: Tensor) -> Tensor:
 
 def line(drift: Mapping[str, Any]) -> str:
     """A line for the terminal, from the content of metrics.json."""
+
+    def pair(row: Mapping[str, Any]) -> str:
+        return ", ".join(f"{arm} {row[arm]['mean']:.3f}" for arm in ("eot", "noise"))
+
     end, rows = drift["layers"][-1], {row["layer"]: row for row in drift["layers"]}
     flip = rows.get(drift["flips"])
     head = f"drift over {len(rows)} layers: the embedding flips"
     if flip is None:
-        return f"{head} nowhere (cosine of the {OUTPUT} {_pair(end)})"
-    suffix = "" if flip is end else f"; {OUTPUT} {_pair(end)}"
-    return f"{head} at {flip['layer']} (cosine {_pair(flip)}{suffix})"
-
-
-def _pair(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{arm} {row[arm]['mean']:.3f}" for arm in ("eot", "noise"))
+        return f"{head} nowhere (cosine of the {OUTPUT} {pair(end)})"
+    suffix = "" if flip is end else f"; {OUTPUT} {pair(end)}"
+    return f"{head} at {flip['layer']} (cosine {pair(flip)}{suffix})"

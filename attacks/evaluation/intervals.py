@@ -1,9 +1,4 @@
-"""Means, shares, medians and quantiles with 95 % intervals over clusters.
-
-Clusters are the sampling units (photographs; see `attacks.evaluation.clusters`), because views and tiles of one
-photograph are not independent. Intervals are about other clusters, seen from the same bank of views. The methods were
-chosen by simulation: `python scripts/benchmark.py coverage`.
-"""
+"""Means, shares, medians and quantiles with 95 % intervals: of other clusters, seen from the same bank of views."""
 
 import math
 from typing import Literal, NamedTuple
@@ -39,11 +34,10 @@ class Interval(NamedTuple):
 
 
 def interval(values: Tensor) -> Interval:
-    """The mean of (C,) values of C clusters, or (C,V) values seen from V views each.
+    """The mean of (C,) values of C clusters, or (C,V) values seen from V views each; see `mean_ends` for the method.
 
     Of a single cluster with several views, the views are the units, and the interval says nothing about other
-    clusters. Fewer than `FEWEST_MEANS` units give the range: a tenth of the clusters that behaves
-    otherwise may be missed, and no method then covers the mean. See `mean_ends` for the method.
+    clusters. Fewer than `FEWEST_MEANS` units give the range: no method then covers the mean.
 
     Examples:
         >>> import torch
@@ -115,8 +109,7 @@ def rate(shares: Tensor, trials: int | Tensor | None = None) -> Interval:
 
 
 def harmonic_trials(trials: int | Tensor) -> int:
-    """The harmonic mean of the numbers of views, rounded: with independent views the mean of the clusters' shares
-    varies as if each cluster had so many."""
+    """The harmonic mean of the numbers of views, rounded."""
     return trials if isinstance(trials, int) else max(1, round(1 / float((1 / array(trials)).mean())))
 
 
@@ -125,10 +118,8 @@ def share_ends(shares: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
 
     They are quantiles of beta distributions for the effective number of trials (Korn & Graubard 1998): p (1 - p) over
     the variance of the mean share (Kish 1965), corrected by Student's t because the variance is estimated; at least
-    n, at most n `trials`. A part of a cluster (`EXTRA`) with hits only, and of one with misses only, is added to the
-    estimate, for clusters that agree by chance. Up to `MISSABLE` clusters, room is left for further clusters with
-    hits only, or with misses only: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`.
-    """
+    n, at most n `trials`. Up to `MISSABLE` clusters, room is left for further ones with hits only, or with misses
+    only: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`."""
     n, mean = shares.shape[1], shares.mean(1)
     extra = EXTRA[n > MISSABLE]
     p = (shares.sum(1) + extra) / (n + 2 * extra)
@@ -145,14 +136,13 @@ def share_ends(shares: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
 
 
 def median(values: Tensor) -> Interval:
-    """The lower median of (N,) values, in `mean`, with an interval between two of the values (order statistics;
-    Thompson 1936). Its coverage is at least 0.95 for any distribution; of fewer than six values it is their range."""
+    """The lower median of (N,) values, in `mean`, with an interval between two of them (Thompson 1936); of fewer than
+    six values it is their range."""
     return quantile(values, 0.5, "lower")
 
 
 def quantile(values: Tensor, share: float, method: Literal["linear", "lower"] = "linear") -> Interval:
-    """The same for the quantile at `share`: the interval is between the two values that enclose it, each with an
-    error of at most 2.5 %; their range where no two do."""
+    """The same for the quantile at `share`; each end has an error of at most 2.5 %."""
     units = array(values)
     middle = float(np.quantile(units, share, method=method))
     low, high = scipy.stats.quantile_test(units, p=share).confidence_interval(0.95)  # NaN where there is none

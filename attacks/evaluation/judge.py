@@ -147,16 +147,14 @@ class Judge:
         return rows if self.signature is None else self.signature(rows)
 
     def success(self, scores: Scores, rows: Tensor) -> Tensor:
-        """Whether the attack succeeds, (n,V): the nearest row shows the target, or without a target anything but the
-        picture itself."""
+        """Whether the attack succeeds, (n,V): the nearest row shows the target, or without one another thing."""
         if self.goal is not None:
             return self.known.same(scores.nearest, self.goal[rows, None])
         return ~self.known.same(scores.nearest, self.truth[rows, None])
 
 
 def resisting(scores: Scores) -> Tensor:
-    """The cosine (N,) of each picture in the view that resists the attacker most: the one least like the target, or
-    without a target the one most like the picture."""
+    """The cosine (N,) in the view least like the attacker's target, or without one most like the picture."""
     if scores.goal_cosine is None:
         return scores.cosine.amax(1)
     return scores.cosine.gather(1, scores.goal_cosine.argmin(1, keepdim=True))[:, 0]

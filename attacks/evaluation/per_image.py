@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.split import FIT, JUDGE
-from attacks.evaluation.clusters import R, Row, by_arm, by_cluster, grouped, medians, totals
+from attacks.evaluation.clusters import R, Row, by_arm, by_cluster, column_of, grouped, medians, totals
 from attacks.evaluation.intervals import Interval, interval, median, quantile, rate
 from attacks.evaluation.scores import Scores
 
@@ -36,8 +36,8 @@ def per_image_rows(
     thresholds: Mapping[float, float],
     alone: Tensor | None = None,
 ) -> list[dict[str, object]]:
-    """One row for each bank, arm and picture, with the `step` of the attack that its file comes from (None: no
-    attack), and means over its views, whose number is in `views`.
+    """One row for each bank, arm and picture: the `step` of the attack that its file comes from (None: no attack),
+    and means over its `views`.
 
     `cosine` to the picture's clean embedding; `shift`, the cosine minus that of the clean arm in the same view;
     `cosine_p10`, the 10th percentile; `worst_cosine`; the shares `recall_at_1`, `recall_at_5`, `recall_at_10`,
@@ -107,8 +107,8 @@ def arms_table(
     rows: Sequence[Row], *, views: Mapping[str, tuple[Mapping[str, Scores], Mapping[str, Tensor]]] | None = None
 ) -> dict[str, dict[str, dict[str, object]]]:
     """By bank, arm and measure the mean over clusters of their pictures' means, or the median of their medians, with
-    its 95 % interval (see `attacks.evaluation.intervals`); `tar` by false accept rate. None where the rows have none.
-    A run of a single picture has intervals over its `views`: by bank the scores and successes by arm."""
+    its 95 % interval; `tar` by false accept rate. None where the rows have none. A run of a single picture has
+    intervals over its `views`: by bank the scores and successes by arm."""
     table: dict[str, dict[str, dict[str, object]]] = {}
     for bank, arms in rows_by_arm(rows).items():
         table[bank] = {arm: _measures(arm_rows) for arm, arm_rows in arms.items()}
@@ -135,10 +135,14 @@ def measure_summary(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
     column = number_column(rows, name)
     if column is None:
         return None
-    value = _cluster_interval(name, column, cluster_column(rows), trials=number_column(rows, views))
-    if has_fit_rows(rows) and len({*cluster_column(rows)}) > 1:
-        value = range_interval(value.mean, (medians if name in MEDIANS else by_cluster)(column, cluster_column(rows)))
-    return value._asdict()
+    clusters = cluster_column(rows)
+    units = (medians if name in MEDIANS else by_cluster)(column, clusters)
+    if name in SHARES or name.startswith(TAR):
+        value = rate(units, totals(column_of(rows, views), clusters))
+    else:
+        value = median(units) if name in MEDIANS else interval(units)
+    fit = has_fit_rows(rows) and len(units) > 1
+    return (range_interval(value.mean, units) if fit else value)._asdict()
 
 
 def judged_rows(rows: Sequence[R]) -> list[R]:
@@ -148,8 +152,7 @@ def judged_rows(rows: Sequence[R]) -> list[R]:
 
 
 def has_fit_rows(rows: Sequence[Row]) -> bool:
-    """Whether these are rows of the pictures that a shared perturbation was made from: they are no sample of others,
-    and have no interval or test."""
+    """Whether a shared perturbation was made from these pictures: they have no interval or test."""
     return any(row.get("split") == FIT for row in rows)
 
 
@@ -159,19 +162,9 @@ def range_interval(mean: float, units: Tensor) -> Interval:
 
 
 def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows of pictures that can have a measure: without a view that the clean picture survives there is no
-    `success_survived`, and without another picture of the identity nothing to be `RETRIEVAL_MEASURES`."""
+    """The rows of pictures that can have a measure: some have no view that survives, or no other of the identity."""
     optional = name in ("success_survived", *RETRIEVAL_MEASURES)
     return [row for row in rows if row.get(name) not in (None, "")] if optional else rows
-
-
-def _cluster_interval(name: str, column: Tensor, clusters: Sequence[str], trials: Tensor | None) -> Interval:
-    if name in MEDIANS:
-        return median(medians(column, clusters))
-    if name in MEANS:
-        return interval(by_cluster(column, clusters))
-    assert trials is not None
-    return rate(by_cluster(column, clusters), totals(trials, clusters))
 
 
 def _single(values: Mapping[str, Tensor]) -> dict[str, object]:

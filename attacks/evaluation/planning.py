@@ -15,12 +15,8 @@ EXACT, FLIPS = 12, 999
 
 def clusters_for_power(differences: Tensor, effect: float, power: float = 0.8) -> int:
     """The fewest clusters with which a mean difference of `effect` is detected with probability `power`, from the
-    differences (C,) of a pilot run's clusters.
-
-    These are shifted to the mean `effect`, within -1..1 (or their own range, where that is wider), and resampled. The
-    number is itself uncertain, as the pilot's spread is: by about 1 / sqrt(C / 2) of it. Raises ValueError for fewer
-    than two clusters, for impossible arguments, and where more than `MAX_CLUSTERS` clusters are needed.
-    """
+    differences (C,) of a pilot run's clusters, shifted to the mean `effect` and resampled. Raises ValueError for
+    fewer than two clusters, for impossible arguments, and where more than `MAX_CLUSTERS` clusters are needed."""
     pilot = array(differences)
     if len(pilot) < 2 or not np.isfinite(pilot).all():
         raise ValueError(
@@ -29,20 +25,19 @@ def clusters_for_power(differences: Tensor, effect: float, power: float = 0.8) -
     limit = max(1.0, float(np.abs(pilot).max()))
     _check(effect, power, limit)
 
-    def distance(shift: float) -> float:
-        return float((pilot + shift).clip(-limit, limit).mean()) - effect
+    def shifted(shift: float) -> Floats:
+        return (pilot + shift).clip(-limit, limit)
 
-    values = (pilot + scipy.optimize.brentq(distance, -2 * limit, 2 * limit)).clip(-limit, limit)
+    values = shifted(
+        scipy.optimize.brentq(lambda shift: float(shifted(shift).mean()) - effect, -2 * limit, 2 * limit)
+    )
     return _fewest(values[np.random.default_rng(0).integers(len(values), size=(STUDIES, MAX_CLUSTERS))], power)
 
 
 def clusters_from_rates(baseline: float, effect: float, correlation: float, trials: int, power: float = 0.8) -> int:
     """The same from stated rates: an arm that succeeds in a share `baseline` of the views, and one with that plus
-    `effect`.
-
-    The clusters' rates are beta distributed, with the intraclass `correlation` of the `trials` views of a cluster,
-    and independent between arms: where they rise and fall together, fewer clusters are enough.
-    """
+    `effect`. The clusters' rates are beta distributed, with the intraclass `correlation` of the `trials` views of a
+    cluster, and independent between arms."""
     rates = baseline, baseline + effect
     if not all(0 <= rate <= 1 for rate in rates):
         raise ValueError(f"`baseline` and `baseline` + `effect` must be rates, 0..1; got {rates[0]} and {rates[1]:g}")

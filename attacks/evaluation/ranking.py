@@ -1,8 +1,4 @@
-"""Nearest rows and ranks of a gallery, block by block, in float64: memory does not grow with the gallery.
-
-The products of a matrix depend, in their last bits, on its shape. In float64 they differ by less than `TIE`, and rows
-whose cosines differ by less than it are tied: so no rank depends on the size of a block.
-"""
+"""Nearest rows and ranks of a gallery, block by block, in float64: memory does not grow with the gallery."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +10,8 @@ from torch import Tensor
 
 from transforms.devices import uploaded
 
-#: Cosines that differ by less are equal, and keep the order of the gallery.
+#: Cosines that differ by less are equal, and keep the order of the gallery: the last bits of a product depend on the
+#: shape of a block, and no rank may.
 TIE = 1e-12
 #: Most rows of a block, and most cosines of one.
 ROWS, CELLS = 2**13, 2**22
@@ -92,8 +89,7 @@ def search(unit: Tensor, gallery: Rows, k: int, marks: Sequence[Mark] = ()) -> t
     """The `k` nearest rows of each view (V,D) float64 of length 1: (V,k) from the nearest on, all rows if there are
     fewer; equal ones in the gallery's order. And the rank of each mark, (V,): 1 + the number of rows before it.
 
-    Raises ValueError if a row of the gallery is not finite.
-    """
+    Raises ValueError if a row of the gallery is not finite."""
     value, row = _empty(unit, min(k, len(gallery)))
     ranks = [torch.ones_like(mark.row) for mark in marks]
     for start, block in gallery.blocks(len(unit)):
@@ -114,15 +110,8 @@ def search(unit: Tensor, gallery: Rows, k: int, marks: Sequence[Mark] = ()) -> t
 
 
 def votes(nearest: Tensor, truth: Tensor, identity: Tensor) -> Tensor:
-    """Whether the rows (V,k+1) nearest to each view, without the picture's row `truth` (V,), vote for its identity.
-    Ties go to the identity with the nearest row.
-
-    Args:
-        identity: (G,) integers, equal for rows that show the same.
-
-    Returns:
-        (V,) bool.
-    """
+    """Whether (V,) the rows (V,k+1) nearest to each view, without the picture's row `truth` (V,), vote for its
+    `identity` (G,), equal for rows that show the same. Ties go to the identity with the nearest row."""
     truth_mask = nearest == truth[:, None]
     truth_mask[:, -1] |= ~truth_mask.any(1)  # the farthest, where the own row is not among them
     labels = identity[nearest.gather(1, truth_mask.long().argsort(dim=1, stable=True)[:, :-1])]

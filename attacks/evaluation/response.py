@@ -1,8 +1,7 @@
 """Where in the space of views an attack works: maps over two coordinates, curves over one.
 
 The chosen coordinates step from cell to cell, all others come from the same few points, so cells differ in the chosen
-coordinates alone (common random numbers).
-"""
+coordinates alone (common random numbers)."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 set on pairs of untouched pictures of different things."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -24,21 +24,21 @@ def impostors(
     embeddings: Tensor | Rows, identity: Tensor | None = None, cluster: Tensor | None = None, limit: int = PAIRS
 ) -> Tensor:
     """The cosines (P,) of the `pairs` of impostors, float64 on the CPU, from `embeddings` (G,D), none of length 0."""
-    first, second = pairs(len(embeddings), identity, cluster, limit)
-    pick = embeddings.pick if isinstance(embeddings, Rows) else _picker(F.normalize(embeddings, dim=1))
-    cosines = [
-        (pick(left) * pick(right)).sum(1).double().cpu()
-        for left, right in zip(first.split(BLOCK), second.split(BLOCK), strict=True)
-    ]
-    return torch.cat(cosines)
+    unit = embeddings if isinstance(embeddings, Rows) else F.normalize(embeddings, dim=1)
+
+    def pick(rows: Tensor) -> Tensor:
+        return unit.pick(rows) if isinstance(unit, Rows) else unit[rows.to(unit.device)]
+
+    halves = zip(*(half.split(BLOCK) for half in pairs(len(embeddings), identity, cluster, limit)), strict=True)
+    return torch.cat([(pick(left) * pick(right)).sum(1).double().cpu() for left, right in halves])
 
 
 def pairs(
     rows: int, identity: Tensor | None = None, cluster: Tensor | None = None, limit: int = PAIRS
 ) -> tuple[Tensor, Tensor]:
-    """The pairs of rows of two identities and two clusters, each once. Of more than `limit` pairs of two identities a
-    sample is spread evenly over all. `identity` (G,) is equal for rows that show the same (None: all differ),
-    `cluster` (G,) for rows that are not independent, such as tiles of one photograph."""
+    """The pairs of rows of two identities and two clusters, each once; of more than `limit`, a sample is spread
+    evenly over all. `identity` (G,) is equal for rows that show the same (None: all differ), `cluster` (G,) for rows
+    that are not independent, such as tiles of one photograph."""
     labels = torch.arange(rows) if identity is None else identity.cpu()
     order = labels.argsort(stable=True)
     # With rows sorted by identity, the impostors of a row, each pair once, are all rows after its identity.
@@ -58,18 +58,13 @@ def rates(rows: int, identity: Tensor | None, cluster: Tensor | None) -> list[fl
     return [*thresholds(torch.zeros(len(pairs(rows, identity, cluster)[0])))]
 
 
-def _picker(unit: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda rows: unit[rows.to(unit.device)]
-
-
 def _spread(count: int, limit: int) -> Tensor:
     """All of 0..count - 1, or `limit` of them, a random one from each of as many equal intervals."""
     if count <= limit:
         return torch.arange(count)
     edges = torch.arange(limit + 1) * count // limit
-    lengths = edges.diff()
     draws = torch.rand(limit, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return edges[:-1] + torch.minimum((draws * lengths).long(), lengths - 1)
+    return edges[:-1] + torch.minimum((draws * edges.diff()).long(), edges.diff() - 1)
 
 
 def thresholds(cosines: Tensor, fars: Sequence[float] = FARS) -> dict[float, float]:

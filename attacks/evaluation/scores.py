@@ -1,7 +1,4 @@
-"""Scores of pictures on held-out views.
-
-The bank of views has its own seed: all arms are scored on the same views (paired), and the attack never draws them.
-"""
+"""Scores of pictures on held-out views: all arms are scored on the same ones, and the attack never draws them."""
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -34,8 +31,7 @@ GROUP = 512
 class Scores(NamedTuple):
     """The scores of N pictures seen from V views.
 
-    cosine: (N,V) to the picture's clean embedding.
-    nearest: (N,V) the nearest row of the gallery.
+    cosine: (N,V) to the picture's clean embedding. nearest: (N,V) the nearest row of the gallery.
 
     With the ground truth (see `Right`), else None:
     rank: (N,V) rank of the first gallery row that shows the same, from 1; ties keep the order of the gallery.
@@ -72,8 +68,8 @@ def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 6
 
 
 def signature_method(encoder: object) -> Callable[[Tensor], Tensor] | None:
-    """The method `signature` of an encoder, which maps features (...,D) to the values that are compared, such as the
-    bits of a hash. None without such a method: the features are compared."""
+    """The method `signature` of an encoder, from features (...,D) to the values that are compared, such as a hash's
+    bits; None where the features are compared."""
     signature: Callable[[Tensor], Tensor] | None = optional(encoder, "signature")
     return signature
 
@@ -96,8 +92,7 @@ def evaluate(
     Args:
         images: (N,3,H,W) in [0,1], as read back from their files, or scenes with a patch.
         clean: (N,D) embeddings of the untouched pictures, seen directly.
-        gallery: (G,D) embeddings of the pictures that views are matched with, in memory or mapped from a file. They
-            are compared block by block.
+        gallery: (G,D) embeddings of the pictures that views are matched with, compared block by block.
         world: the processes that share the views; each gets all scores.
         signature: see `signature_method`; None for that of `encoder`, which a wrapper may lack.
         right: the ground truth, for ranks and votes.
@@ -123,12 +118,9 @@ def evaluate(
     check_images(images, slack=1e-9)  # roundings alone
     _check(base, clean, parts, encoder)
     check_encoder(encoder, base, bank.transforms, tree=False)
-    signature = signature or signature_method(encoder)
-    width = clean.shape[1]
-    if signature is not None:
-        clean = signature(clean)
-    candidates = Rows(parts, signature)
-    mine = list(world.share(len(bank.u)))
+    signature, width = signature or signature_method(encoder), clean.shape[1]
+    clean = clean if signature is None else signature(clean)
+    candidates, mine = Rows(parts, signature), list(world.share(len(bank.u)))
     cosine = base.new_zeros(len(base), len(bank.u))
     kinds = {key: None if key == "goal_cosine" else torch.long for key in _keys(right)}
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
@@ -160,7 +152,6 @@ def evaluate(
 
 
 def _check(images: Tensor, clean: Tensor, gallery: Sequence[Tensor], encoder: Encoder) -> None:
-    """Refuse what cannot be scored, as far as shapes say. Raises ValueError."""
     check_mode(encoder)
     if clean.dim() != 2 or len(clean) != len(images):
         raise ValueError(
@@ -180,7 +171,6 @@ def _check(images: Tensor, clean: Tensor, gallery: Sequence[Tensor], encoder: En
 
 
 def _keys(right: Right | None) -> list[str]:
-    """The scores that compare with the gallery."""
     if right is None:
         return ["nearest"]
     vote_keys = ["vote"] if right.labels is not None and right.neighbours else []
@@ -235,15 +225,13 @@ def _mark(
 
 @torch.no_grad()
 def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64) -> Tree:
-    """The mean direction of the views of each picture: (N,C,H,W) -> (N,D) of length 1, or a tree of such.
+    """The mean direction of the views of each picture: (N,C,H,W) in [0,1] -> (N,D) of length 1, or a tree of such.
 
-    The embedding of each view is scaled to length 1 before the mean, and the mean after it. Of all directions this
-    has the highest mean cosine to the views (directional statistics, Mardia & Jupp 2000). As the anchor of `Away` it
-    makes the effect of the views alone no gain. For the metric "l2" take the mean, `bank.features(...).mean(1)`.
+    Embeddings are scaled to length 1 before the mean: of all directions it has the highest mean cosine to the views
+    (Mardia & Jupp 2000). As the anchor of `Away` it makes the effect of the views alone no gain.
 
     Args:
-        images: in [0,1].
-        bank: the views, on any device; not those of the evaluation.
+        bank: the views; not those of the evaluation.
         chunk: most views in memory at once.
 
     Examples:

@@ -1,11 +1,9 @@
-"""Paired differences of two arms, their intervals and p values. Clusters are the units (see
-`attacks.evaluation.intervals`)."""
+"""Paired differences of two arms, their intervals and p values, with clusters as the units."""
 
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from attacks.evaluation.intervals import (
@@ -39,11 +37,8 @@ def mean_difference(first: Tensor, second: Tensor) -> Interval:
 
 def paired_shares(first: Tensor, second: Tensor, trials: int | Tensor) -> Interval:
     """The mean difference of the shares (C,) of two arms, each of `trials` views (one number, or (C,)), with its 95 %
-    interval; of fewer than `FEWEST_SHARES` clusters the range of the differences.
-
-    The interval combines those of both shares (see `rate`) and the correlation between the arms (Newcombe 1998,
-    method 10; Zou & Donner 2008), so that it has a width also where one arm always succeeds and the other never does.
-    """
+    interval; of fewer than `FEWEST_SHARES` clusters the range of the differences. The interval combines those of both
+    shares (see `rate`) and the correlation between the arms (Newcombe 1998, method 10; Zou & Donner 2008)."""
     _check(first, second)
     x, y = array(first), array(second)
     ends = None if len(x) < FEWEST_SHARES else difference_ends(x[None], y[None], harmonic_trials(trials))
@@ -66,7 +61,6 @@ def difference_ends(first: Floats, second: Floats, trials: int | Floats) -> tupl
 
 
 def _error(first: Floats, second: Floats, alike: Floats) -> Floats:
-    """The error of a difference from the errors of its parts and their correlation."""
     first, second = first.clip(0), second.clip(0)
     result: Floats = np.sqrt((first**2 - 2 * alike * first * second + second**2).clip(0))
     return result
@@ -79,11 +73,9 @@ def _check(first: Tensor, second: Tensor) -> None:
 
 def sign_flip(differences: Tensor) -> float:
     """The two-sided p value for the differences (C,) of two arms to have either sign equally often: the share of
-    choices of signs with a mean at least as far from 0 (Fisher 1935).
-
-    Up to `EXACT` clusters all choices are counted; for more, `FLIPS` random ones with a fixed seed and the observed
-    one (Phipson & Smyth 2010). Raises ValueError for NaN and infinity.
-    """
+    choices of signs with a mean at least as far from 0 (Fisher 1935). Up to `EXACT` clusters all choices are counted;
+    for more, `FLIPS` random ones with a fixed seed and the observed one (Phipson & Smyth 2010). Raises ValueError for
+    NaN and infinity."""
     values = array(differences)
     if not np.isfinite(values).all():
         raise ValueError("`differences` must be finite numbers; got NaN or infinity (does an arm lack its scores?)")
@@ -97,9 +89,10 @@ def sign_flip(differences: Tensor) -> float:
         half.sort()
         extreme = len(half) - np.searchsorted(half, floor - rest)
         return 2 * int(extreme.sum()) / (len(half) * len(rest))
-    random, sums = np.random.default_rng(0), np.empty(FLIPS)
+    random, n, sums = np.random.default_rng(0), len(values), np.empty(FLIPS)
     for rows in np.array_split(np.arange(FLIPS), 16):  # to save memory
-        sums[rows] = values @ (2.0 * _bits(random, len(values), len(rows)) - 1)
+        buffer = np.frombuffer(random.bytes(n * -(-len(rows) // 8)), np.uint8)
+        sums[rows] = values @ (2.0 * np.unpackbits(buffer.reshape(n, -1), axis=1, count=len(rows)) - 1)
     return (1 + int((np.abs(sums) >= floor).sum())) / (1 + FLIPS)
 
 
@@ -111,20 +104,13 @@ def _sums(values: Floats) -> Floats:
     return sums
 
 
-def _bits(random: np.random.Generator, n: int, count: int) -> npt.NDArray[np.uint8]:
-    """Random bits (n,count)."""
-    buffer = np.frombuffer(random.bytes(n * -(-count // 8)), np.uint8)
-    return np.unpackbits(buffer.reshape(n, -1), axis=1, count=count)
-
-
 def least_p(n: int) -> float:
     """The smallest p value of `sign_flip` for n clusters."""
     return 2.0 ** (1 - n) if n <= EXACT else 1 / (1 + FLIPS)
 
 
 def fewest_clusters(tests: int = 1) -> int:
-    """The fewest clusters with which the smallest of `tests` p values, corrected by Holm's method, can be below 0.05:
-    six for one test."""
+    """The fewest clusters with which the smallest of `tests` p values, corrected by Holm, can be below 0.05."""
     return next(n for n in range(1, EXACT + 1) if tests * least_p(n) < LEVEL)
 
 

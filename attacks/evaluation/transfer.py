@@ -41,13 +41,9 @@ def leave_one_out(
 
     Args:
         images: (N,3,H,W) in [0,1].
-        anchor: the anchor of each member.
-        encoder: at least two members.
-        objective: of the members.
-        bank: held-out views for the scores.
-        chunk: most views in memory at once while scoring.
-        solve: runs the attack, with the arguments of `attacks.solvers.solver.solve`.
-        setup: the other arguments of `solve`, `perturbation` among them.
+        anchor: of each member; there are two or more.
+        bank: held-out views for the scores, at most `chunk` in memory at once.
+        solve: runs the attack, with the arguments of `attacks.solvers.solver.solve`; `setup` are the other ones.
 
     Examples:
         >>> import torch

@@ -158,8 +158,8 @@ def missable_change(clusters: Sequence[str], views: int, count: int) -> float:
     """The largest change of the mean over clusters of a share of views (`success`), in tables of altered rows of
     which none is drawn with a probability above `ESCAPE`. Of each picture `count` of its `views` are drawn without
     replacement, apart from all others, so that m altered ones escape with the probability C(V-m,k) / C(V,k); the
-    logarithms add up over pictures. Most is gained where a row weighs most for what it risks; the last row counts
-    in part, so this is an upper bound."""
+    logarithms add up over pictures. Most is gained where a row weighs most for what it risks; the last row counts in
+    part, so this is an upper bound."""
     sizes, left, change = Counter(clusters), -math.log(ESCAPE), 0.0
     risks = [-math.log1p(-count / (views - alterations)) for alterations in range(views - count)]
     weights = [1 / (len(sizes) * sizes[cluster] * views) for cluster in clusters]
@@ -184,8 +184,8 @@ def _differences(old: Scores, new: Scores, slack: float) -> Iterator[tuple[str, 
 
 
 def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tuple[str, int]) -> bool:
-    """Whether a discrete score may be as it was recorded, if every similarity to the gallery may be off by the
-    slack of a cosine."""
+    """Whether a discrete score may be as it was recorded, if every similarity to the gallery may be off by the slack
+    of a cosine."""
     judge, (row, view), (name, value) = bench.judge, at, claim
     view_bank = bench.banks[bank]._replace(u=bench.banks[bank].u[view, None])
     image = taken(bench.exhibits.displayed(arm, [row]), torch.zeros(1, dtype=torch.long))

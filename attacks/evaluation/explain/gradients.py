@@ -45,8 +45,8 @@ class CountedEncoder:
         """(R,3,H,W), (R,D) -> (R,), with a graph: the value whose gradient the maps show.
 
         The cosine with the length of the embedding held fixed: a picture's cosine to its own embedding is at its
-        maximum, where the gradient is zero. Bits have no gradient, so for a hash it is the soft share of equal bits.
-        """
+        maximum, where the gradient is zero. Bits have no gradient, so for a hash it is the soft share of equal
+        bits."""
         features = self._features(pictures, **draws)
         anchors = anchors.expand_as(features)
         if signature_method(self.encoder) is not None:

@@ -89,8 +89,7 @@ def margin_score(judge: Judge, scene: Shown, row: int, views: Compose, arm: Arm)
     """The score (n,) of views u (n,d) of one picture; 0 or less is a failure.
 
     It is a difference of cosines: the largest to rows of the gallery with which the view is no failure, minus the
-    largest to the others. So its sign follows `Judge.success`. `row` is the picture's number among the judge's.
-    """
+    largest to the others. So its sign follows `Judge.success`. `row` is the picture's number among the judge's."""
     gallery = F.normalize(judge.embeddings, dim=1)
     rows = torch.arange(len(gallery))
     target = judge.truth[row] if judge.goal is None else judge.goal[row]

@@ -2,8 +2,7 @@
 
 Adaptive multilevel splitting (Cerou & Guyader 2007) finds where failures lie; a proposal is fitted to them; the
 probability is then estimated by importance sampling with fresh draws. So the limits do not rest on the splitting: it
-only makes them narrow.
-"""
+only makes them narrow."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,8 +142,7 @@ def move(score: Score, u: Floats, values: Floats, level: float, random: np.rando
     """Particles after Metropolis moves that keep the uniform law on the points with a score of at most `level`.
 
     Half of the moves are autoregressive in the normal scores, with a step that follows the accepted share; the others
-    draw some coordinates anew, which also moves those that choose among a few.
-    """
+    draw some coordinates anew, which also moves those that choose among a few."""
     n, d = u.shape
     step = np.full(n, 0.5)
     for turn in range(MOVES):

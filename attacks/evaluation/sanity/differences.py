@@ -1,10 +1,9 @@
 """The gradient of encoder and objective on fixed views, against the loss's real changes.
 
-Small differences show whether the gradient is the slope. They are exact, and blind to ripples: the slope of
-x + 0.03 sin(400 x) is right, and leads nowhere (a shattered gradient, Athalye et al. 2018). So visible changes are
-always compared too, and they alone judge a step function, such as an encoder that rounds on purpose. Both compare
-directions only. The length of a gradient is a check of its own, because attacks normalise their steps.
-"""
+Small differences show whether the gradient is the slope. They are exact, and blind to ripples: the slope of x + 0.03
+sin(400 x) is right, and leads nowhere (a shattered gradient, Athalye et al. 2018). So visible changes are always
+compared too, and they alone judge a step function, such as an encoder that rounds on purpose. Both compare directions
+only. The length of a gradient is a check of its own, because attacks normalise their steps."""
 
 import copy
 from collections.abc import Callable
