@@ -23,9 +23,8 @@ class CheckerError(RuntimeError):
 class CheckResult:
     """A line for each thing that does not agree, what may differ between machines, and what was checked.
 
-    `unchecked` has a line for what could not be compared here. `seed` is that of the sample, and `missable` the
-    largest change of the mean `success` of an arm, by altered views, that the sample misses with a probability above
-    5 %; the cosine of a view may change by 2, so that of the mean cosine is twice as large."""
+    `unchecked` could not be compared here. `seed` is that of the sample, and `missable` the largest change of an
+    arm's mean `success` by altered views that the sample misses with a probability above 5 %."""
 
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -36,7 +35,6 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        """Whether everything agrees."""
         return not self.problems
 
     def __str__(self) -> str:
@@ -61,16 +59,14 @@ def first_lines(lines: Iterable[str], name: str) -> Iterator[str]:
 
 
 def value_differences(name: str, old: Any, new: Any, tolerance: float = EXACT) -> Iterator[str]:
-    """A line for each value that is not the same in two JSON contents, `old` as recorded and `new` as recomputed."""
+    """A line for each value that differs in two JSON contents, `old` as recorded and `new` as recomputed."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in old.keys() | new.keys():
-            place = f"{name} {key}"
-            if key not in new:
-                yield f"{place}: {abridge(old[key])} is recorded, and there is none"
-            elif key not in old:
-                yield f"{place}: it is missing; recomputed {abridge(new[key])}"
-            else:
-                yield from value_differences(place, old[key], new[key], tolerance)
+        for key in old.keys() - new.keys():
+            yield f"{name} {key}: {abridge(old[key])} is recorded, and there is none"
+        for key in new.keys() - old.keys():
+            yield f"{name} {key}: it is missing; recomputed {abridge(new[key])}"
+        for key in old.keys() & new.keys():
+            yield from value_differences(f"{name} {key}", old[key], new[key], tolerance)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for i, pair in enumerate(zip(old, new, strict=True)):
             yield from value_differences(f"{name} {i}", *pair, tolerance)

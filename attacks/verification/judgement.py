@@ -53,11 +53,9 @@ class Slack(NamedTuple):
 
 
 def slack_of(bench: Bench) -> Slack:
-    """The slack for the precision of the encoder. A batch of another size rounds half precision otherwise: measured
-    on a network of eleven layers, cosines move by up to a fiftieth of the step between 1 and the next number."""
-    precision, cosine = is_half(bench.study.encoder), Slack().cosine
-    if precision is not None:
-        cosine = torch.finfo(getattr(torch, precision)).eps / 4
+    """The slack for the encoder's precision: a batch of another size rounds half precision otherwise."""
+    precision = is_half(bench.study.encoder)
+    cosine = Slack().cosine if precision is None else torch.finfo(getattr(torch, precision)).eps / 4
     return Slack(cosine, max(Slack().refined, 4 * cosine), max(Slack().border, 4 * cosine))
 
 
@@ -110,11 +108,8 @@ def picture_problems(bench: Bench, out: Path) -> Iterator[str]:
 
 
 def noise_problems(bench: Bench, run: Study, rows: Sequence[int], out: Path) -> Iterator[str]:
-    """The arm `noise` follows from the seed and the perturbation's configuration alone.
-
-    Args:
-        run: the study of all pictures; `bench` is of the `rows` in the tables.
-    """
+    """Whether the arm `noise` follows from the seed and the perturbation's configuration. `run` is the study of all
+    pictures; `bench` is of the `rows` in the tables."""
     delta, size = deltas(bench, out)["noise"], run.unit_size
 
     def noise_of(unit: Unit) -> Tensor:
@@ -163,8 +158,7 @@ def missable_change(clusters: Sequence[str], views: int, count: int) -> float:
     sizes, left, change = Counter(clusters), -math.log(ESCAPE), 0.0
     risks = [-math.log1p(-count / (views - alterations)) for alterations in range(views - count)]
     weights = [1 / (len(sizes) * sizes[cluster] * views) for cluster in clusters]
-    rows = sorted(((weight, risk) for weight in weights for risk in risks), key=lambda row: row[1] / row[0])
-    for weight, risk in rows:
+    for weight, risk in sorted(itertools.product(weights, risks), key=lambda row: row[1] / row[0]):
         change, left = change + weight * min(1, left / risk), left - risk
         if left <= 0:
             break
@@ -172,7 +166,7 @@ def missable_change(clusters: Sequence[str], views: int, count: int) -> float:
 
 
 def _differences(old: Scores, new: Scores, slack: float) -> Iterator[tuple[str, int, int]]:
-    """The scores that differ, cosines by more than `slack`: name, picture and view."""
+    """The name, picture and view of scores that differ, cosines by more than `slack`."""
     for name in Scores._fields:
         value, new_value = getattr(old, name), getattr(new, name)
         if (value is None) != (new_value is None):
@@ -224,11 +218,7 @@ def worst_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) ->
 
 
 def section_problems(bench: Bench, tables: Mapping[str, Rows], portion: Portion) -> Iterator[str]:
-    """The rows of the sections, of a share of their pictures.
-
-    Args:
-        tables: the rows of each section that the run has, as recorded.
-    """
+    """The rows of the sections, of a share of their pictures; `tables` are those of the run, as recorded."""
     parts, meter = sections_of(bench.study), bench.meter()
     for name, old in tables.items():
         section = parts[name]
@@ -277,8 +267,7 @@ def _row_problems(section: Section, slack: Slack, old: Rows, new: Rows) -> Itera
 
 
 def _failures(old: Rows, new: Rows) -> Iterator[str]:
-    """The probabilities of failures of some pictures. Their search is random, and on another machine a rounding may
-    lead it elsewhere: the intervals must overlap."""
+    """The probabilities of failures: a rounding may lead their search elsewhere, so the intervals must overlap."""
     by_key = {(row["picture"], row["arm"]): of_row(row) for row in old}
     for estimate in map(of_row, new):
         was, place = (by_key.get((estimate.picture, estimate.arm)), f"failure.csv {estimate.picture}, {estimate.arm}")

@@ -5,6 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -61,30 +62,25 @@ def scores_of(bench: Bench, out: Path) -> ViewScores:
     """The scores of a run. Raises Damaged where they are not of its pictures, banks, arms and gallery."""
     arms, count = [*bench.study.arms], len(bench.study.queries)
     with reading(SCORES):
-        scores_in_file = read_scores(out)
-        for bank, views in bench.banks.items():
-            for arm in arms:
-                scores, hits = scores_in_file.scores[bank][arm], scores_in_file.success[bank][arm]
-                shapes = {x.shape for x in (*scores, hits) if x is not None}
-                low, high = scores.nearest.aminmax()
-                if shapes != {(count, len(views.u))} or low < 0 or high >= len(bench.study.gallery):
-                    raise ValueError(f"{bank}/{arm}: its scores are not of these pictures, views and gallery")
-                if not all(x.isfinite().all() for x in scores if x is not None):
-                    raise ValueError(f"{bank}/{arm}: a score is not finite")
-        worst, steps = (
-            {arm: scores_in_file.worst[arm] for arm in arms},
-            {arm: scores_in_file.steps[arm] for arm in arms[2:]},
-        )
+        file = read_scores(out)
+        by_bank = {bank: {arm: file.scores[bank][arm] for arm in arms} for bank in bench.banks}
+        success = {bank: {arm: file.success[bank][arm] for arm in arms} for bank in bench.banks}
+        worst, steps = {arm: file.worst[arm] for arm in arms}, {arm: file.steps[arm] for arm in arms[2:]}
+        for bank, arm in product(bench.banks, arms):
+            columns = [x for x in (*by_bank[bank][arm], success[bank][arm]) if x is not None]
+            low, high = by_bank[bank][arm].nearest.aminmax()
+            expected = {(count, len(bench.banks[bank].u))}
+            if {x.shape for x in columns} != expected or low < 0 or high >= len(bench.study.gallery):
+                raise ValueError(f"{bank}/{arm}: its scores are not of these pictures, views and gallery")
+            if not all(x.isfinite().all() for x in columns):
+                raise ValueError(f"{bank}/{arm}: a score is not finite")
         if any(column.shape != (count,) for column in (*worst.values(), *steps.values())):
             raise ValueError("worst and step must have a value for each picture")
-        by_bank = {bank: {arm: scores_in_file.scores[bank][arm] for arm in arms} for bank in bench.banks}
-        success = {bank: {arm: scores_in_file.success[bank][arm] for arm in arms} for bank in bench.banks}
     return ViewScores(by_bank, success, worst, steps)
 
 
 def composition_problems(run: Run, record: Mapping[str, Any]) -> tuple[list[str], str]:
-    """The problems of a configuration that is not what preset and overrides compose to; and why it cannot be composed
-    here, or nothing."""
+    """Where the configuration is not what preset and overrides compose to; and why it cannot be composed here."""
     preset, overrides = str(record["preset"]), map(str, record["overrides"])
     words = [word for word in overrides if not word.startswith("config=")]
     if any("${" in word for word in words) or is_path(preset) or not is_word(preset):
@@ -137,7 +133,7 @@ def costs_of(content: Mapping[str, Any], arms: Iterable[str]) -> dict[str, Cost]
 
 
 def attempts(trace: Iterable[Trace]) -> dict[tuple[str, int], list[list[Trace]]]:
-    """The steps by arm and batch. A batch that failed was made again picture by picture, each from step 0."""
+    """By arm and batch, the steps of each attempt: a batch that failed was made again picture by picture."""
     by_batch: dict[tuple[str, int], list[list[Trace]]] = defaultdict(list)
     for row in trace:
         if not row.step or not by_batch[row.arm, row.batch]:
@@ -148,36 +144,29 @@ def attempts(trace: Iterable[Trace]) -> dict[tuple[str, int], list[list[Trace]]]
 
 def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
     """The steps of the attack against its configured budget, and the passes that they cost."""
-    arms, views = [*study.arms[2:]], study.views
-    by_arm: dict[str, list[tuple[int, list[Trace]]]] = defaultdict(list)
-    for (arm, batch), tries in attempts(trace).items():
-        by_arm[arm] += [(batch, rows) for rows in tries]
-    if sorted(by_arm) != sorted(arms):
-        yield f"steps.csv: its arms are {[*by_arm]}; the run has {arms}"
+    arms, views, attack = [*study.arms[2:]], study.views, study.attack
+    tries = [(arm, batch, rows) for (arm, batch), lists in attempts(trace).items() for rows in lists]
+    if sorted(names := dict.fromkeys(arm for arm, *_ in tries)) != sorted(arms):
+        yield f"steps.csv: its arms are {[*names]}; the run has {arms}"
         return
     # of any other attack the steps do not say what was asked for
-    attack = study.attack
     is_plain = attack.name == "single" and attack.stop is None
     is_plain = is_plain and views.adaptive is None and not study.optimiser.gradient_free
-    is_comparable = (
-        is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and is_single_attempt(content, trace)
-    )
-    for arm, cost in costs_of(content, arms).items():
-        evals, passes = (sum(rows[-1].evals for _, rows in by_arm[arm]), cost.forward - cost.selection)
-        if arm in arms and is_comparable and evals != passes:
-            yield f"steps.csv {arm}: its steps took {evals} passes; metrics.json costs has {passes}"
-    for arm in arms:
-        for batch, rows in by_arm[arm]:
-            place = f"steps.csv {arm}, batch {batch}"
-            if [row.step for row in rows] != [*range(len(rows))]:
-                yield f"{place}: its steps are not numbered from 0"
-            if arm != "eot" or not is_plain:
-                continue
-            limit, minimum = (views.steps * attack.restarts, math.floor(LEAVES * views.steps))
-            if any(row.views != views.per_step for row in rows):
-                yield f"{place}: its steps have other views than {views.per_step}"
-            if not minimum <= len(rows) <= limit:
-                yield f"{place}: it has {len(rows)} steps; the configuration has {limit}, at least {minimum}"
+    costs = costs_of(content, arms)
+    if is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and is_single_attempt(content, trace):
+        for arm in (arm for arm in costs if arm in arms):
+            evals = sum(rows[-1].evals for name, _, rows in tries if name == arm)
+            if evals != (passes := costs[arm].forward - costs[arm].selection):
+                yield f"steps.csv {arm}: its steps took {evals} passes; metrics.json costs has {passes}"
+    limit, minimum = views.steps * attack.restarts, math.floor(LEAVES * views.steps)
+    for arm, batch, rows in sorted(tries, key=lambda row: arms.index(row[0])):
+        place = f"steps.csv {arm}, batch {batch}"
+        if [row.step for row in rows] != [*range(len(rows))]:
+            yield f"{place}: its steps are not numbered from 0"
+        if arm == "eot" and is_plain and any(row.views != views.per_step for row in rows):
+            yield f"{place}: its steps have other views than {views.per_step}"
+        if arm == "eot" and is_plain and not minimum <= len(rows) <= limit:
+            yield f"{place}: it has {len(rows)} steps; the configuration has {limit}, at least {minimum}"
 
 
 def is_single_attempt(content: Mapping[str, Any], trace: Sequence[Trace]) -> bool:
@@ -187,8 +176,7 @@ def is_single_attempt(content: Mapping[str, Any], trace: Sequence[Trace]) -> boo
 
 
 def event_problems(out: Path, content: Mapping[str, Any], trace: Sequence[Trace], device: str) -> Iterator[str]:
-    """events.jsonl against the steps and the final tables. Steps of worker processes are in no journal; a GPU that
-    repeats a step after a stop may give other values."""
+    """events.jsonl against the steps and the final tables."""
     with reading("events.jsonl"):
         lines = (out / "events.jsonl").read_text(encoding="utf-8").splitlines()
         events = {_scalars(event) for event in map(json.loads, lines) if "values" in event}
@@ -202,6 +190,7 @@ def event_problems(out: Path, content: Mapping[str, Any], trace: Sequence[Trace]
     for event in sorted(expected - events)[: agreement.LINES]:
         yield f"events.jsonl: it has no line {agreement.abridge(event)}, which follows from metrics.json"
     for event in sorted(events - expected - step_events)[: agreement.LINES]:
+        # steps of workers are in no journal, and a GPU that repeats a step after a stop may give other values
         if device == "cpu" and is_single_attempt(content, trace):
             yield f"events.jsonl: its line {agreement.abridge(event)} is in neither steps.csv nor metrics.json"
 

@@ -205,7 +205,7 @@ def _attack_problems(
     bench: Bench, content: Any, parts: tuple[Study, list[int]], portion: judgement.Portion, device: str
 ) -> list[str]:
     """The problems of the pictures, of the records of the attack, and of the scores. `parts`: the study of all
-    pictures, and which are in the tables, of which the `bench` is."""
+    pictures, and which are in the tables."""
     out = bench.exhibits.out
 
     def pictures() -> Iterator[str]:
@@ -241,14 +241,10 @@ def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list
             notes.append(line)
         else:
             problems.append(f"manifest.json identity: {line}")
-    versions = {
-        name.removeprefix("the version of "): value for name, value in was.items() if "the version of" in name
-    }
-    for key, value, expected in (
-        ("versions", record["versions"], versions),
-        ("engine settings", record["engine"].get("settings"), decision.settings()),
-    ):
-        problems += agreement.value_differences(f"manifest.json {key}", value, expected)
+    prefix, settings = "the version of ", record["engine"].get("settings")
+    versions = {name.removeprefix(prefix): value for name, value in was.items() if prefix in name}
+    problems += agreement.value_differences("manifest.json versions", record["versions"], versions)
+    problems += agreement.value_differences("manifest.json engine settings", settings, decision.settings())
     for key in sorted((today.keys() | record.keys()) - {"identity", "versions", "engine", "config"}):
         differ = [*agreement.value_differences(f"manifest.json {key}", record.get(key), today.get(key))]
         (notes if key in MACHINE else problems).extend(agreement.first_lines(differ, f"manifest.json {key}"))
@@ -258,8 +254,8 @@ def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list
 def _record_problems(
     bench: Bench, content: dict[str, Any], record: Any, portion: judgement.Portion, with_drawings: bool
 ) -> Iterator[str]:
-    """metrics.json from the rows of the other files; the rows, the drawings and the report (if `with_drawings`) from
-    the pictures."""
+    """metrics.json from the rows of the other files; the rows and the drawings (if `with_drawings`) from the
+    pictures."""
     bench = replace(bench, costs=costs_of(content, bench.study.arms[2:]))
     scores, extras = scores_of(bench, bench.exhibits.out), _sections(bench, content)
     pictures = torch.arange(len(bench.study.queries))
@@ -275,7 +271,7 @@ def _record_problems(
 
 
 def _sections(bench: Bench, content: Mapping[str, Any]) -> Sections:
-    """The sections as recorded, in their files and, the facts, in metrics.json. Raises Damaged."""
+    """The sections as recorded. Raises Damaged."""
     sections, results = sections_of(bench.study), dict[str, SectionResult]()
     for name, section in sections.items():
         if section is None or name in content["failed_parts"]:
@@ -347,12 +343,8 @@ def _metrics(
 def _redrawn(
     bench: Bench, contents: tuple[Any, Any], scores: ViewScores, extras: Sections, portion: judgement.Portion
 ) -> Iterator[str]:
-    """The drawings and the report; of explanations and formats the picture that they show is judged again, and the
-    views of failures are searched new where everything is. Needs the versions of the libraries that the run had.
-
-    Args:
-        contents: of metrics.json and of manifest.json.
-    """
+    """The drawings and the report, of which the `contents` are metrics.json and manifest.json; of explanations and
+    formats the picture that they show is judged again, and the views of failures are searched where everything is."""
     out, meter, results = bench.exhibits.out, bench.meter(), dict[str, SectionResult]()
     for name in extras.results:
         section = extras.sections[name]
@@ -376,12 +368,8 @@ def _other_versions(record: Mapping[str, Any]) -> str:
     versions: dict[str, str | None] = {name: version_of(name) for name in DRAWING_VERSIONS} | {"code": sources()}
     was = {name: record["versions"].get(name) for name in DRAWING_VERSIONS}
     was["code"] = record["identity"].get("the code of attacks and transforms")
-    lines = [
-        f"{name} was {str(was[name])[:12]} and is {str(versions[name])[:12]}"
-        for name in versions
-        if was[name] != versions[name]
-    ]
-    return "; ".join(lines)
+    differ = [name for name in versions if was[name] != versions[name]]
+    return "; ".join(f"{name} was {str(was[name])[:12]} and is {str(versions[name])[:12]}" for name in differ)
 
 
 def _caught_lines(lines: Callable[[], Iterable[str]]) -> list[str]:

@@ -47,15 +47,11 @@ class Explanations:
     def rows(self, sample: Sample) -> list[dict[str, object]]:
         """A row for each picture of the sample and each arm; the coverage of the picture is repeated."""
         columns = {} if self.reach is None else self.reach._asdict()
-        shares = {name: columns[field].double().tolist() if columns else None for name, field in COVERAGE.items()}
+        none = [None] * len(sample.names)
+        shares = {name: columns[field].double().tolist() if columns else none for name, field in COVERAGE.items()}
         return [
-            {
-                "picture": name,
-                "cluster": cluster,
-                "arm": arm,
-                "likeness": float(maps.likeness[i]),
-                **{key: None if share is None else share[i] for key, share in shares.items()},
-            }
+            {"picture": name, "cluster": cluster, "arm": arm, "likeness": float(maps.likeness[i])}
+            | {key: share[i] for key, share in shares.items()}
             for arm, maps in self.arms.items()
             for i, (name, cluster) in enumerate(zip(sample.names, sample.clusters, strict=True))
         ]
@@ -70,17 +66,19 @@ def explanation_summary(rows: Sequence[Row]) -> dict[str, Any]:
     arms = by_arm(rows)
     clean = arms["clean"]
     clusters = [str(row["cluster"]) for row in clean]
+    likeness = {}
+    for arm, table in arms.items():
+        column = column_of(table, "likeness")
+        is_finite = bool(column.isfinite().all())
+        likeness[arm] = (
+            interval(by_cluster(column, clusters))._asdict() if is_finite else dict.fromkeys(Interval._fields)
+        )
     means = {
         name: None if clean[0][name] in (None, "") else float(by_cluster(column_of(clean, name), clusters).mean())
         for name in COVERAGE
     }
-    return {
-        "pictures": [row["picture"] for row in clean],
-        "clusters": len(set(clusters)),
-        "likeness": {arm: _interval(column_of(table, "likeness"), clusters) for arm, table in arms.items()},
-        **means,
-        "dead": None if means["coverage"] is None else 1 - means["coverage"],
-    }
+    head = {"pictures": [row["picture"] for row in clean], "clusters": len(set(clusters)), "likeness": likeness}
+    return head | means | {"dead": None if means["coverage"] is None else 1 - means["coverage"]}
 
 
 def explain(
@@ -89,12 +87,11 @@ def explain(
     attacked_arms: Mapping[str, Tensor],
     anchors: Tensor,
     bank: Bank,
-    *,
     chunk: int = 32,
 ) -> Explanations:
     """Explain the likeness of the `clean` pictures (N,3,H,W), and of the same pictures in each of the
-    `attacked_arms`, to their `anchors` (N,D). The encoder is in evaluation mode and full precision; the first few
-    views of `bank` are those of the gradient's coverage; at most `chunk` pictures are in memory at once."""
+    `attacked_arms`, to their `anchors` (N,D). The encoder is in evaluation mode and full precision; the gradient's
+    coverage is over the first few views of `bank`; at most `chunk` pictures are in memory at once."""
     began, counter, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
     handles = settle_batch_norm(encoder)
     try:
@@ -130,10 +127,3 @@ def _maps(counter: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str
         saliency(torch.cat(gradients)).cpu() if gradients else None,
         on_picture(torch.cat(cams), counter.encoder, size).cpu() if cams else None,
     )
-
-
-def _interval(values: Tensor, clusters: Sequence[str]) -> dict[str, Any]:
-    """The mean over clusters with its interval, for JSON; all None where a value is not finite."""
-    if not bool(values.isfinite().all()):
-        return dict.fromkeys(Interval._fields)
-    return interval(by_cluster(values, clusters))._asdict()

@@ -25,8 +25,8 @@ MAX_TRIALS = 48
 
 
 class Attribution(NamedTuple):
-    """The gradient (N,3,H,W) of the similarity, None where there is none, and the non-negative Grad-CAM (N,h,w) in
-    the layer's own size, None without a layer."""
+    """The gradient (N,3,H,W) of the similarity and the non-negative Grad-CAM (N,h,w) in the layer's own size; None
+    where there is none."""
 
     gradient: Tensor | None
     cam: Tensor | None
@@ -40,17 +40,12 @@ def attribution(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, laye
     if layer is None or layer_gradients[0] is None:
         return Attribution(gradient, None)
     frame = input_frame(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
-    return Attribution(gradient, cam(places(answers[layer].detach(), frame), places(layer_gradients[0], frame)))
-
-
-def cam(answer: Tensor, gradient: Tensor) -> Tensor:
-    """(N,C,h,w) twice -> (N,h,w): the channels weighted by their mean gradient, and the positive part of the sum."""
-    return (gradient.mean((2, 3), keepdim=True) * answer).sum(1).relu()
+    answer, slope = (places(maps, frame) for maps in (answers[layer].detach(), layer_gradients[0]))
+    return Attribution(gradient, (slope.mean((2, 3), keepdim=True) * answer).sum(1).relu())
 
 
 def spatial_layer(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor) -> str | None:
-    """The last spatial layer on whose positions the embedding depends, or None. (A transformer that reads only its
-    class token does not depend on the other tokens after its last attention.)"""
+    """The last spatial layer on whose positions the embedding depends, or None."""
     # With one row, an output for all pictures would look like one for each.
     pictures, anchors = (rows[:1].expand(2, *rows.shape[1:]) for rows in (pictures, anchors))
     frame = input_frame(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
@@ -62,12 +57,8 @@ def spatial_layer(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor) ->
     with torch.enable_grad(), _recording(encoder.encoder, names) as answers:
         values = encoder.slope_values(leaf, anchors)
         gradients = encoder.gradients(values, [answers[name] for name in names])
-    used = [
-        name
-        for name, gradient in zip(names, gradients, strict=True)
-        if gradient is not None and bool(places(gradient, frame).any())
-    ]
-    return used[-1] if used else None
+    pairs = zip(names[::-1], gradients[::-1], strict=True)
+    return next((name for name, slope in pairs if slope is not None and bool(places(slope, frame).any())), None)
 
 
 def places(answer: Tensor, frame: Size) -> Tensor:

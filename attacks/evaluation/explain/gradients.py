@@ -76,9 +76,9 @@ def saliency(gradient: Tensor) -> Tensor:
 
 @stored("explanation.gradients")
 class Reach(NamedTuple):
-    """The gradient at N pictures over some views: its root mean square length at each pixel, `sensitivity` (N,H,W), 0
-    in dead zones; and (N,) the share of pixels with a gradient in any view (`coverage`) and in one `view` on average,
-    and the participation ratio of the sensitivities (`effective`)."""
+    """The gradient at N pictures over some views: its root mean square length at each pixel, `sensitivity` (N,H,W);
+    and (N,) the share of pixels with a gradient in any view (`coverage`) and in one `view` on average, and the
+    participation ratio of the sensitivities (`effective`)."""
 
     sensitivity: Tensor
     coverage: Tensor

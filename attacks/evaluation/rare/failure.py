@@ -49,7 +49,6 @@ class PictureFailure:
 
     @property
     def words(self) -> str:
-        """The probability and its interval, or that no failure was found."""
         if not self.p:
             return f"no failure found: p <= {self.high:.2g} at 95 %"
         return f"p {self.p:.2g} [{self.low:.2g}, {self.high:.2g}]"
@@ -86,14 +85,10 @@ def failure_summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def margin_score(judge: Judge, scene: Shown, row: int, views: Compose, arm: Arm) -> Callable[[Floats], Floats]:
-    """The score (n,) of views u (n,d) of one picture; 0 or less is a failure.
-
-    It is a difference of cosines: the largest to rows of the gallery with which the view is no failure, minus the
-    largest to the others. So its sign follows `Judge.success`. `row` is the picture's number among the judge's."""
-    gallery = F.normalize(judge.embeddings, dim=1)
-    rows = torch.arange(len(gallery))
-    target = judge.truth[row] if judge.goal is None else judge.goal[row]
-    matches = judge.known.same(rows, target).to(gallery.device)
+    """The score (n,) of views u (n,d) of the judge's picture `row`; 0 or less is a failure. It is the largest cosine to
+    rows of the gallery with which the view is no failure, minus the largest to the others."""
+    gallery, target = F.normalize(judge.embeddings, dim=1), (judge.truth if judge.goal is None else judge.goal)[row]
+    matches = judge.known.same(torch.arange(len(gallery)), target).to(gallery.device)
     good = matches if (arm == "clean") == (judge.goal is None) else ~matches
 
     def score(u: Floats) -> Floats:
@@ -105,7 +100,6 @@ def margin_score(judge: Judge, scene: Shown, row: int, views: Compose, arm: Arm)
         margins = similar.new_zeros(len(points))
         margins[share] = similar[:, good].amax(1) - similar[:, ~good].amax(1)
         judge.world.sum(margins)
-        result: Floats = margins.double().cpu().numpy()
-        return result
+        return margins.double().cpu().numpy()
 
     return score

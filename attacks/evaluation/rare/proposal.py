@@ -21,80 +21,58 @@ COMPONENTS, FEWEST = (1, 2, 4), 40
 
 
 @dataclass(frozen=True)
-class Normal:
-    """A normal density of the normal scores of the coordinates: for sets that a plane or an ellipsoid cuts off. Its
-    logarithm is with respect to the uniform density."""
+class Component:
+    """A density of points (n,d) whose normal scores are normal. With histograms `heights` (d,BINS) of the coordinates
+    it is a copula: for corners, and for coordinates that choose; without, for sets that a plane or an ellipsoid cuts
+    off. `factor` is the Cholesky factor of the covariance."""
 
     mean: Floats
-    factor: Floats  # the Cholesky factor of the covariance
+    factor: Floats
+    heights: Floats | None
 
     @classmethod
-    def from_points(cls, u: Floats) -> "Normal":
-        z = scores(u)
-        return cls(z.mean(0), np.asarray(np.linalg.cholesky(covariance(z)), dtype=np.float64))
+    def from_points(cls, u: Floats, is_copula: bool) -> "Component":
+        if not is_copula:
+            z = scores(u)
+            return cls(z.mean(0), np.asarray(np.linalg.cholesky(covariance(z)), np.float64), None)
+        columns = [np.histogram(column, BINS, (0, 1))[0] for column in u.T]
+        heights = (1 - SMOOTH) * (np.stack(columns) * (BINS / len(u))) + SMOOTH
+        spread = covariance(scores(_cumulative(heights, u)))
+        deviations = np.sqrt(np.diag(spread))
+        return cls(np.zeros(u.shape[1]), np.linalg.cholesky(spread / np.outer(deviations, deviations)), heights)
 
     def draw(self, n: int, random: np.random.Generator) -> Floats:
         z = self.mean + random.standard_normal((n, len(self.mean))) @ self.factor.T
-        return clipped(scipy.special.ndtr(z))
+        u = clipped(scipy.special.ndtr(z))
+        return u if self.heights is None else clipped(_quantile(self.heights, u))
 
     def log_density(self, u: Floats) -> Floats:
-        z = scores(u)
+        """With respect to the uniform density, (n,)."""
+        z, marginal = scores(u if self.heights is None else _cumulative(self.heights, u)), np.zeros(len(u))
+        if self.heights is not None:
+            marginal = np.log(np.take_along_axis(self.heights, _bins(u).T, 1)).sum(0)
         white = np.linalg.solve(self.factor, (z - self.mean).T).T
-        result: Floats = 0.5 * (z**2 - white**2).sum(1) - np.log(np.diag(self.factor)).sum()
-        return result
-
-
-@dataclass(frozen=True)
-class Copula:
-    """Histograms of the coordinates, joined by a normal copula: for corners, and for coordinates that choose."""
-
-    heights: Floats  # (d,BINS), of densities
-    factor: Floats  # the Cholesky factor of the correlation of the normal scores
-
-    @classmethod
-    def from_points(cls, u: Floats) -> "Copula":
-        d = u.shape[1]
-        heights = np.stack([np.histogram(u[:, j], BINS, (0, 1))[0] for j in range(d)]) * (BINS / len(u))
-        heights = (1 - SMOOTH) * heights + SMOOTH
-        z = scores(_cumulative(heights, u))
-        spread = np.sqrt(np.diag(covariance(z)))
-        return cls(heights, np.linalg.cholesky(covariance(z) / np.outer(spread, spread)))
-
-    def draw(self, n: int, random: np.random.Generator) -> Floats:
-        z = random.standard_normal((n, len(self.heights))) @ self.factor.T
-        return clipped(_quantile(self.heights, clipped(scipy.special.ndtr(z))))
-
-    def log_density(self, u: Floats) -> Floats:
-        z = scores(_cumulative(self.heights, u))
-        white = np.linalg.solve(self.factor, z.T).T
-        bins = np.minimum((u * BINS).astype(int), BINS - 1)
-        marginal = np.log(np.take_along_axis(self.heights, bins.T, 1)).sum(0)
-        result: Floats = marginal + 0.5 * (z**2 - white**2).sum(1) - np.log(np.diag(self.factor)).sum()
-        return result
+        return np.asarray(marginal + 0.5 * (z**2 - white**2).sum(1) - np.log(np.diag(self.factor)).sum())
 
 
 @dataclass(frozen=True)
 class Proposal:
     """A mixture of components with a share `UNIFORM` of the uniform density."""
 
-    components: tuple[Normal | Copula, ...]
+    components: tuple[Component, ...]
     shares: Floats
 
     def draw(self, n: int, random: np.random.Generator) -> Floats:
-        """Points (n,d) of the mixture."""
-        d = self.components[0].draw(1, np.random.default_rng(0)).shape[1]
         counts = random.multinomial(n, [UNIFORM, *((1 - UNIFORM) * self.shares)])
-        parts = [random.random((counts[0], d))]
+        parts = [random.random((counts[0], len(self.components[0].mean)))]
         parts += [component.draw(k, random) for component, k in zip(self.components, counts[1:], strict=True)]
-        points: Floats = random.permutation(np.concatenate(parts))
-        return points
+        return np.asarray(random.permutation(np.concatenate(parts)))
 
     def weights(self, u: Floats) -> Floats:
         """The uniform density over that of the mixture (n,), at most 1 / `UNIFORM`."""
         logs = np.stack([component.log_density(u) for component in self.components]) + np.log(self.shares)[:, None]
-        density = UNIFORM + (1 - UNIFORM) * np.exp(np.minimum(scipy.special.logsumexp(logs, axis=0), 700))
-        result: Floats = 1 / density
-        return result
+        mixture = np.exp(np.minimum(scipy.special.logsumexp(logs, axis=0), 700))
+        return np.asarray(1 / (UNIFORM + (1 - UNIFORM) * mixture))
 
 
 def fit(u: Floats, random: np.random.Generator) -> Proposal:
@@ -102,23 +80,22 @@ def fit(u: Floats, random: np.random.Generator) -> Proposal:
     u = clipped(u)
     _, point = np.unique(u, axis=0, return_inverse=True)  # copies of a point must not be held out from each other
     test_points, fit_points = u[point % 3 == 0], u[point % 3 != 0]
-    best: tuple[float, int, type[Normal] | type[Copula]] = (-np.inf, 1, Normal)
+    best = (-np.inf, 1, False)
     for count in COMPONENTS:
         if len(fit_points) < count * max(FEWEST, 3 * u.shape[1]) and count > 1:
             break
         labels = _clusters(fit_points, count, random)
-        for kind in (Normal, Copula):
-            proposal = _mixture(fit_points, labels, kind)
+        for is_copula in (False, True):
+            proposal = _mixture(fit_points, labels, is_copula)
             likelihood = -float(np.log(proposal.weights(test_points)).mean())
-            best = max(best, (likelihood, count, kind), key=lambda trial: trial[0])
-    _, count, best_kind = best
-    return _mixture(u, _clusters(u, count, random), best_kind)
+            best = max(best, (likelihood, count, is_copula), key=lambda trial: trial[0])
+    return _mixture(u, _clusters(u, best[1], random), best[2])
 
 
-def _mixture(u: Floats, labels: npt.NDArray[np.int64], kind: type[Normal] | type[Copula]) -> Proposal:
+def _mixture(u: Floats, labels: npt.NDArray[np.int64], is_copula: bool) -> Proposal:
     groups = [u[labels == k] for k in np.unique(labels)]
     shares = np.array([len(group) for group in groups]) / len(u)
-    return Proposal(tuple(kind.from_points(group) for group in groups), shares)
+    return Proposal(tuple(Component.from_points(group, is_copula) for group in groups), shares)
 
 
 def _clusters(u: Floats, count: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -129,43 +106,43 @@ def _clusters(u: Floats, count: int, random: np.random.Generator) -> npt.NDArray
         _, labels = scipy.cluster.vq.kmeans2(scores(u), count, minit="++", seed=random, missing="raise")
     except scipy.cluster.vq.ClusterError:  # one is empty
         return _clusters(u, count - 1, random)
-    result: npt.NDArray[np.int64] = labels.astype(np.int64)
-    sizes = np.bincount(result, minlength=count)
-    return result if sizes.min() >= FEWEST else _clusters(u, count - 1, random)
+    is_large = np.bincount(labels, minlength=count).min() >= FEWEST
+    return np.asarray(labels, np.int64) if is_large else _clusters(u, count - 1, random)
 
 
 def scores(u: Floats) -> Floats:
-    result: Floats = scipy.special.ndtri(clipped(u))
-    return result
+    return np.asarray(scipy.special.ndtri(clipped(u)))
 
 
 def clipped(u: Floats) -> Floats:
-    result: Floats = np.clip(u, EDGE, 1 - EDGE)
-    return result
+    return np.clip(u, EDGE, 1 - EDGE)
 
 
 def covariance(z: Floats) -> Floats:
     """The covariance (d,d) of points (n,d), with a little added to its diagonal."""
-    n, d = z.shape
-    spread = z - z.mean(0)
+    n, spread = len(z), z - z.mean(0)
     sample = spread.T @ spread / max(1, n - 1)
-    result: Floats = sample * WIDER**2 + (1e-6 + 0.5 / max(n, 1)) * np.eye(d)
-    return result
+    return np.asarray(sample * WIDER**2 + (1e-6 + 0.5 / max(n, 1)) * np.eye(z.shape[1]))
+
+
+def _bins(u: Floats) -> npt.NDArray[np.int64]:
+    return np.asarray(np.minimum((u * BINS).astype(int), BINS - 1))
+
+
+def _edges(heights: Floats) -> Floats:
+    return np.concatenate([np.zeros((len(heights), 1)), np.cumsum(heights, 1) / BINS], 1)
 
 
 def _cumulative(heights: Floats, u: Floats) -> Floats:
     """Each coordinate's distribution function at (n,d)."""
-    steps = np.concatenate([np.zeros((len(heights), 1)), np.cumsum(heights, 1) / BINS], 1)
-    bins = np.minimum((u * BINS).astype(int), BINS - 1)
-    below = np.take_along_axis(steps, bins.T, 1).T
-    result: Floats = below + (u - bins / BINS) * np.take_along_axis(heights, bins.T, 1).T
-    return result
+    bins = _bins(u)
+    below, height = (np.take_along_axis(table, bins.T, 1).T for table in (_edges(heights), heights))
+    return np.asarray(below + (u - bins / BINS) * height)
 
 
 def _quantile(heights: Floats, p: Floats) -> Floats:
-    steps = np.concatenate([np.zeros((len(heights), 1)), np.cumsum(heights, 1) / BINS], 1)
-    result: Floats = np.empty_like(p)
-    for j, (edges, height) in enumerate(zip(steps, heights, strict=True)):
+    result = np.empty_like(p)
+    for j, (edges, height) in enumerate(zip(_edges(heights), heights, strict=True)):
         at = np.clip(np.searchsorted(edges, p[:, j], side="right") - 1, 0, BINS - 1)
         result[:, j] = at / BINS + (p[:, j] - edges[at]) / height[at]
     return result

@@ -74,10 +74,8 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> RareE
 def _importance(
     counter: "_Counter", particles_below: Floats, level: float, particles: int, random: np.random.Generator
 ) -> RareEstimate | None:
-    """The estimate from fresh draws of a proposal that is fitted to points below a level; None where it misses
-    them."""
-    proposal = fit(particles_below, random)
-    rate = 0.0
+    """From fresh draws of a proposal that is fitted to points below a level; None where it misses them."""
+    proposal, rate = fit(particles_below, random), 0.0
     for _ in range(FITS):
         points = proposal.draw(DRAWS * particles, random)
         good = counter(points) <= level
@@ -94,9 +92,7 @@ def _importance(
     n = int(min(max(WORTH / rate, 2 * particles), MAX_DRAWS * particles))
     points = best.draw(n, random)
     values = counter(points)
-    if not (values <= level).any():
-        return None
-    return _weighted(points, values, best, level, counter)
+    return _weighted(points, values, best, level, counter) if (values <= level).any() else None
 
 
 class _Counter:
@@ -143,16 +139,12 @@ def move(score: Score, u: Floats, values: Floats, level: float, random: np.rando
 
     Half of the moves are autoregressive in the normal scores, with a step that follows the accepted share; the others
     draw some coordinates anew, which also moves those that choose among a few."""
-    n, d = u.shape
-    step = np.full(n, 0.5)
+    (n, d), step = u.shape, np.full(len(u), 0.5)
     for turn in range(MOVES):
         if turn % 2 == 0:
             z = scores(u)
-            candidates = clipped(
-                scipy.special.ndtr(
-                    np.sqrt(1 - step[:, None] ** 2) * z + step[:, None] * random.standard_normal((n, d))
-                )
-            )
+            z = np.sqrt(1 - step[:, None] ** 2) * z + step[:, None] * random.standard_normal((n, d))
+            candidates = clipped(scipy.special.ndtr(z))
         else:
             anew = random.random((n, d)) < random.choice([1 / d, 2 / d, 0.3], size=(n, 1))
             anew[np.arange(n), random.integers(d, size=n)] = True
@@ -188,5 +180,4 @@ def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, count
 
 
 def _gamma(mean: float, variance: float, level: float) -> float:
-    """A quantile of the gamma distribution with that mean and variance."""
     return float(scipy.stats.gamma.ppf(level, mean**2 / variance, scale=variance / mean))

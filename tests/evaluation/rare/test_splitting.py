@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from attacks.evaluation.rare import splitting
-from attacks.evaluation.rare.proposal import UNIFORM, Copula, Normal, fit
+from attacks.evaluation.rare.proposal import UNIFORM, Component, fit
 from attacks.evaluation.rare.splitting import move, rare
 from scripts.benchmarks.rare import SETS
 
@@ -33,10 +33,10 @@ def test_weights_are_bounded_with_mean_1(kind):
     assert (weights * inside).mean() == pytest.approx(0.5, abs=5 * weights.std() / 200)
 
 
-@pytest.mark.parametrize("kind", [Normal, Copula])
-def test_a_component_is_a_density(kind):
+@pytest.mark.parametrize("is_copula", [False, True])
+def test_a_component_is_a_density(is_copula):
     z = np.random.default_rng(0).standard_normal((600, 2)) * [0.6, 0.9] + [0.5, 0]
-    component = kind.from_points(scipy.stats.norm.cdf(z @ [[1, 0.4], [0, 1]]))
+    component = Component.from_points(scipy.stats.norm.cdf(z @ [[1, 0.4], [0, 1]]), is_copula)
     grid = (np.arange(800) + 0.5) / 800
     u = np.stack([axis.ravel() for axis in np.meshgrid(grid, grid)], 1)
     assert np.exp(component.log_density(u)).mean() == pytest.approx(1, abs=0.02)
