@@ -66,7 +66,7 @@ def explanation_summary(rows: Sequence[Row]) -> dict[str, Any]:
     arms = by_arm(rows)
     clean = arms["clean"]
     clusters = [str(row["cluster"]) for row in clean]
-    likeness = {}
+    likeness = dict[str, dict[str, Any]]()
     for arm, table in arms.items():
         column = column_of(table, "likeness")
         is_finite = bool(column.isfinite().all())
