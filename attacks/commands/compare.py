@@ -2,7 +2,6 @@
 
     viewproof compare outputs/2026-01-31/sweep-12-00-00        # every run below a folder
     viewproof compare outputs/a outputs/b --out outputs/a_b    # some runs
-    viewproof compare s3://bucket/sweep --out outputs/sweep    # also zip://, memory://, ...: any of fsspec
 
 Prints the tables, and writes index.html, index.csv, ranking.csv and pairs.csv: the differences of every two runs of
 the same pictures and views, paired by cluster, with 95 % intervals and p values. Runs of one threat are ranked; those
@@ -12,9 +11,8 @@ that share a letter cannot be told apart. Directories may come from others: no c
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path, PurePath
+from collections.abc import Sequence
+from pathlib import Path
 
 from attacks.report.columns import text_rows
 from attacks.report.comparison import compare_runs, refuse_foreign, write_comparison
@@ -23,7 +21,6 @@ from attacks.report.ranking import RANKING
 from attacks.report.runs import RUNS
 from attacks.runtime.command_line import printable
 from attacks.runtime.folders import refuse_file
-from attacks.runtime.remote import local
 from attacks.schema.secrets import refuse_credentials
 
 MAX_RUNS, MAX_FOLDERS = 500, 20_000
@@ -60,20 +57,10 @@ def _below(folder: Path) -> list[Path]:
     return [path for _, path in sorted(zip(keys, runs, strict=True))]
 
 
-def labels(runs: Sequence[Path], origins: Mapping[Path, str] | None = None) -> dict[Path, str]:
-    """The name of each run: its path from the folder that all have in common. `origins` are the locations of folders
-    that were copied to this machine."""
-    paths = [_original(run.resolve(), origins or {}) for run in runs]
-    root = PurePath(os.path.commonpath([path.parent for path in paths]))
-    return {run: path.relative_to(root).as_posix() for run, path in zip(runs, paths, strict=True)}
-
-
-def _original(run: Path, origins: Mapping[Path, str]) -> PurePath:
-    for copy, location in origins.items():
-        if "://" in location and run.is_relative_to(copy.resolve()):
-            scheme, _, path = location.partition("://")
-            return PurePath("/", scheme, path.strip("/"), run.relative_to(copy.resolve()))
-    return run
+def labels(runs: Sequence[Path]) -> dict[Path, str]:
+    """The name of each run: its path from the folder that all have in common."""
+    root = os.path.commonpath([run.resolve().parent for run in runs])
+    return {run: run.resolve().relative_to(root).as_posix() for run in runs}
 
 
 def default_folder(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
@@ -106,23 +93,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Copy what is not on this machine, and compare."""
-    if options.out is None and any("://" in location for location in options.runs):
-        raise ValueError("`--out` is needed: the runs are not in a folder of this machine")
+    """Compare the runs."""
     refuse_file(options.out, "--out")
-    for location in options.runs:
-        refuse_credentials(location, "`RUN`")
-    with ExitStack() as stack:
-        origins = {stack.enter_context(local(location)): str(location) for location in options.runs}
-        compare(list(origins), options.out, origins)
+    for path in options.runs:
+        refuse_credentials(path, "`RUN`")
+    compare([Path(path) for path in options.runs], options.out)
 
 
-def compare(paths: Sequence[Path], folder: Path | None, origins: Mapping[Path, str] | None = None) -> None:
+def compare(paths: Sequence[Path], folder: Path | None) -> None:
     """Compare, write, and print."""
     runs = run_directories(paths)
     out = folder or default_folder(paths, runs)
     refuse_foreign(out, "--out")
-    result = compare_runs(labels(runs, origins))
+    result = compare_runs(labels(runs))
     omissions = [f"{name}: {reason}" for name, reason in result.omissions]
     if not result.runs:
         raise ValueError(f"`RUN`: none of these is a run ({plain('; '.join(omissions))})")

@@ -2,7 +2,6 @@
 
     viewproof verify outputs/my_run
     viewproof verify outputs/my_run --sample 1     # judge every view again
-    viewproof verify zip://run::runs.zip           # also s3://, memory://, ...: any location of fsspec
 
 Prints PASS and what was checked, or a line for each thing that does not agree; the exit code is then 1. It is 5 where
 the check itself failed, which says nothing about the run.

@@ -44,7 +44,6 @@ from attacks.runtime.damage import reading
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import sha256
 from attacks.runtime.folders import refuse_links
-from attacks.runtime.remote import local
 from attacks.runtime.values import Damaged
 from attacks.schema.validate import Run
 from attacks.study.assembly import build
@@ -85,7 +84,7 @@ def verify(
     """Check a finished run. No step of an attack is study.
 
     Args:
-        folder: its directory; also a location of fsspec, such as `zip://run::runs.zip`.
+        folder: its directory.
         sample: the share of the views, and of the pictures of each part, that are judged again.
         module: the encoder of a run of a module in memory.
         pipeline: the function of a run that was given one; without it the cosines of detection.csv are not judged
@@ -111,24 +110,24 @@ def verify(
     """
     if not 0 < sample <= 1:
         raise ValueError(f"`sample` must be above 0 and at most 1, a share of the views; got {sample:g}")
-    with local(folder) as out:
-        if not out.is_dir():
-            raise FileNotFoundError(f"`verify` must be the directory of a run; there is none at {str(folder)!r}")
-        refuse_links(out)
-        if not (out / METRICS).is_file():
-            if not (out / "manifest.json").is_file():
-                raise FileNotFoundError(f"`verify` must be the directory of a run; {folder} has no manifest.json")
-            return CheckResult((f"{METRICS}: it is missing: the run is not finished (resume={folder})",))
-        try:
-            previous, content = open_run(out)
-        except (ValueError, OSError) as error:
-            return CheckResult((str(error),))
-        files = _caught_lines(lambda: _files(out, previous, content))
-        portion = judgement.Portion(sample, secrets.randbits(32) if seed is None else seed)
-        try:
-            return _check_run(out, content, previous, files, (portion, module, pipeline, program, device))
-        except Damaged as error:
-            return CheckResult((*files, str(error)))
+    out = Path(folder)
+    if not out.is_dir():
+        raise FileNotFoundError(f"`verify` must be the directory of a run; there is none at {str(folder)!r}")
+    refuse_links(out)
+    if not (out / METRICS).is_file():
+        if not (out / "manifest.json").is_file():
+            raise FileNotFoundError(f"`verify` must be the directory of a run; {folder} has no manifest.json")
+        return CheckResult((f"{METRICS}: it is missing: the run is not finished (resume={folder})",))
+    try:
+        previous, content = open_run(out)
+    except (ValueError, OSError) as error:
+        return CheckResult((str(error),))
+    files = _caught_lines(lambda: _files(out, previous, content))
+    portion = judgement.Portion(sample, secrets.randbits(32) if seed is None else seed)
+    try:
+        return _check_run(out, content, previous, files, (portion, module, pipeline, program, device))
+    except Damaged as error:
+        return CheckResult((*files, str(error)))
 
 
 def _files(out: Path, previous: PreviousRun, content: Mapping[str, Any]) -> Iterator[str]:

@@ -4,7 +4,6 @@ import json
 import shutil
 from types import SimpleNamespace
 
-import fsspec
 import numpy as np
 import pytest
 import torch
@@ -20,7 +19,7 @@ from attacks.experiment.directory import misfit
 from attacks.verification import judgement
 from attacks.verification.agreement import CheckerError, row_differences, value_differences
 from attacks.verification.records import sanity_problems
-from tests.helpers.check_runs import BATTERY, SCORES, TINY, A, both_records, make_run
+from tests.helpers.check_runs import BATTERY, SCORES, TINY, both_records, make_run
 from tests.helpers.check_runs import runs as runs
 from tests.helpers.check_runs import small as small
 from tests.helpers.liars import cell
@@ -132,20 +131,6 @@ def test_a_module_in_memory_must_be_passed(tmp_path):
     problems = verify(folder, 1, module).problems
     assert any("the encoder's weights" in line for line in problems)
     assert any(line.startswith(SCORES) for line in problems)
-
-
-@pytest.mark.slow
-def test_a_run_in_memory_or_in_an_archive_passes(runs, tmp_path):
-    folder, memory = runs("lean"), fsspec.filesystem("memory")
-    memory.put(str(folder), "/runs/lean", recursive=True)
-    archive = shutil.make_archive(str(tmp_path / "runs"), "zip", folder.parent, folder.name)
-    for location in ("memory://runs/lean", f"zip://{folder.name}::{archive}", f"file://{folder}"):
-        verdict = verify(location)
-        assert verdict.passed, (location, verdict)
-    memory.pipe(f"/runs/lean/pictures/eot/{A}", b"no picture")
-    assert any(line.startswith(f"pictures/eot/{A}: its sha256") for line in verify("memory://runs/lean").problems)
-    with pytest.raises(FileNotFoundError, match="no files"):
-        verify("memory://runs/none")
 
 
 def damages(data, seed):

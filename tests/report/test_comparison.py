@@ -3,9 +3,7 @@
 import itertools
 import os
 import re
-import shutil
 
-import fsspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -249,19 +247,6 @@ def test_the_default_folder_and_the_names_of_runs(tmp_path, capsys):
         assert {row["run"] for row in read_rows(out / file)} == {"x/a", "y/a"}
     c = run(tmp_path / "x" / "c", shares(2))
     assert main(["compare", str(a), str(c)]) == 0 and (tmp_path / "x" / "index.html").exists()
-
-
-def test_runs_of_two_remote_sweeps_have_the_names_of_their_locations(tmp_path, capsys):
-    memory = fsspec.filesystem("memory")
-    for sweep in ("one", "two"):
-        memory.put(str(encoder(tmp_path / sweep / "0", 0.3, name=sweep)), f"/{sweep}/0", recursive=True)
-    assert main(["compare", "memory://one"]) == 1 and "`--out`" in capsys.readouterr().err
-    arguments = ["compare", "memory://one", "memory://two", "--out", str(tmp_path / "out")]
-    assert main(arguments) == 0
-    first = capsys.readouterr().out
-    shutil.rmtree(tmp_path / "out")
-    assert main(arguments) == 0 and capsys.readouterr().out == first  # no name of a temporary folder
-    assert {row["run"] for row in read_rows(tmp_path / "out" / "index.csv")} == {"one/0", "two/0"}
 
 
 @pytest.mark.parametrize("name", ["index.html", "ranking.csv"])
