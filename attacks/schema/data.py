@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from attacks.schema.options import MISSING, option
-from attacks.schema.patch import SPLIT
 
 
 @dataclass
@@ -28,7 +27,25 @@ class BundledConfig:
 
 
 @dataclass
-class FolderConfig:
+class PicturesConfig:
+    """What pictures of the user's own have in common."""
+
+    name: str = MISSING
+    path: str = MISSING
+    gallery: str | None = None
+    size: int = option(224, "shorter side in pixels; the central square is used", low=8, high=8192)
+    count: int | None = option(None, "pictures to attack; null: every one")
+    split: str | None = option(
+        None,
+        "column of the table that says fit or judge, for a perturbation that pictures share; null: half of the "
+        "clusters, if they are at least five, are judged",
+    )
+    unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")
+    cache: str | None = option(None, "a folder that keeps the gallery's embeddings and index for other runs")
+
+
+@dataclass
+class FolderConfig(PicturesConfig):
     """Pictures of your own.
 
     Use: a statement about your own pictures and your own gallery.
@@ -46,12 +63,22 @@ class FolderConfig:
         None,
         "what a view can be taken for, likewise, or .npy, embeddings; null: all of data.path; bundled: our tiles",
     )
-    size: int = option(224, "shorter side in pixels; the central square is used", low=8, high=8192)
-    count: int | None = option(None, "pictures to attack; null: every one")
-    split: str | None = option(None, SPLIT)
-    unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")
-    cache: str | None = option(None, "a folder that keeps the gallery's embeddings and index for other runs")
     classes: str | None = option(
         None, "for encoders with a text tower: a text file, a class a line, in place of the gallery"
     )
     templates: list[str] = option(["a photo of a {}."], "sentences for the classes")
+
+
+@dataclass
+class ScenesConfig(PicturesConfig):
+    """Photographs in which a patch has its places (docs/patch_in_a_scene.md has the format).
+
+    Use: a patch that lies on a surface of its own in each photograph.
+    Not: pictures without places: folder.
+    Oracle: tests/data/test_scenes.py.
+    With: config=patch data.path=bundled
+    """
+
+    name: str = "scenes"
+    path: str = option(MISSING, "a .csv or .json of photographs and places; bundled: a few that ship")
+    gallery: str | None = option(None, "what a view can be taken for, as of folder; null: all of data.path")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attacks.schema.class_schema import class_schema
-from attacks.schema.data import BundledConfig, FolderConfig
+from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
 from attacks.schema.encoder import ENCODERS, DefenceConfig
 from attacks.schema.objective import (
     AwayConfig,
@@ -20,7 +20,6 @@ from attacks.schema.objective import (
     TripletConfig,
 )
 from attacks.schema.options import MISSING, option, variant
-from attacks.schema.patch import PatchConfig, PrinterConfig, ScenesConfig
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
 GRADIENTS = "of each picture in an attack: encoder passes forward and back, one a view"
@@ -50,6 +49,43 @@ class BallConfig:
         range="above 0",
         paper="Dong et al. 2019",
     )
+
+
+@dataclass
+class PatchConfig:
+    """One texture for all pictures, laid into each of them."""
+
+    name: str = "patch"
+    size: list[int] = option([48, 48], "height and width of the texture in texels", range="1 to 16384 each")
+    quad: Any = option(
+        [[0.3, 0.3], [0.7, 0.3], [0.7, 0.7], [0.3, 0.7]],
+        "its corners [x, y] as shares of the picture, or several such quads; data=scenes has its own",
+    )
+    place: dict[str, Any] = option(
+        {}, "anywhere instead, in each view anew: {scale: [0.3, 0.5], degrees: 20, x: [0, 1], y: [0, 1]}"
+    )
+    start_from: str = option("noise", "the first texture: noise, grey, or the path of a picture")
+    shape: Any = option(
+        "rectangle", "rectangle, ellipse, circle, a polygon [[x, y], ...] in shares, or the path of a mask"
+    )
+    grey: bool = option(False, "the same value in all channels")
+    gamut: Any = option(
+        None, "the colours it may have: [low, high], generic, or the path of an ICC profile or a .cube; null: all"
+    )
+    width_mm: float | None = option(None, "how wide it will be printed, in mm", range="1..10000")
+    card: bool = option(False, "seen as it is printed, with paper, fiducials and colour chart; needs width_mm")
+
+
+@dataclass
+class PrinterConfig:
+    """What printing does to a patch; for perturbation=patch only."""
+
+    name: str = MISSING
+    colour: str = option(
+        "ideal", "ideal, generic, family, or the path of an ICC profile (.icc, .icm), a LUT (.cube) or a fit (.json)"
+    )
+    intent: str = option("relative", "of a profile: relative, perceptual, absolute")
+    stages: dict[str, Any] = option({}, "stage: its arguments, in order; what happens to the sheet")
 
 
 @dataclass

@@ -25,8 +25,8 @@ from attacks.resizers.pipeline import kernel_pipeline as resizer
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
 from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING
+from attacks.schema.groups import PatchConfig
 from attacks.schema.objective import LayersConfig, TowardConfig
-from attacks.schema.patch import PatchConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable_config
 from attacks.study.data import data, hidden_rows, targeted

@@ -13,8 +13,8 @@ from attacks.data.pictures import Shelf, read_files
 from attacks.data.scenes import Print, placements_in, read_scenes
 from attacks.data.vectors import read_vectors
 from attacks.evaluation.classes import Classes
-from attacks.schema.data import BundledConfig, FolderConfig
-from attacks.schema.patch import PatchConfig, ScenesConfig
+from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
+from attacks.schema.groups import PatchConfig
 from attacks.study.duplicates import join_duplicates
 from attacks.study.make import make
 from attacks.study.patch import made_size

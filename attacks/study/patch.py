@@ -17,7 +17,7 @@ from attacks.perturbations.patch.card_raster import Surround, surround
 from attacks.perturbations.patch.gamut import gamut
 from attacks.perturbations.patch.patch import Patch, texture_size
 from attacks.perturbations.patch.placement import Placements
-from attacks.schema.patch import PatchConfig
+from attacks.schema.groups import PatchConfig
 from attacks.schema.validate import Run
 from attacks.study.make import make
 from attacks.study.printer import anywhere

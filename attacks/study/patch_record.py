@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attacks.eot.protocols import Perturbation
-from attacks.schema.patch import PatchConfig, PrinterConfig
+from attacks.schema.groups import PatchConfig, PrinterConfig
 from attacks.study.printer import PLACE, anywhere
 from transforms import Compose
 from transforms.geometry import Placement

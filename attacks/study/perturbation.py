@@ -16,7 +16,7 @@ from attacks.perturbations.spectral import LowFrequency, Smoothed
 from attacks.perturbations.subspace import Grey, Masked
 from attacks.perturbations.universal import Universal
 from attacks.schema import validate as schema
-from attacks.schema.patch import PatchConfig
+from attacks.schema.groups import PatchConfig
 from attacks.schema.validate import Run
 from attacks.study.make import make
 from attacks.study.patch import patch, patch_id

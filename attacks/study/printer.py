@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.perturbations.patch.inks import FAMILY, Inks
-from attacks.schema.patch import PatchConfig, PrinterConfig
+from attacks.schema.groups import PatchConfig, PrinterConfig
 from attacks.schema.suggestions import closest
 from attacks.study.make import make
 from attacks.study.pipeline import stages as made_stages

@@ -14,7 +14,8 @@ from attacks.data.images import load_image
 from attacks.data.pictures import square, to_square
 from attacks.eot.protocols import Objective
 from attacks.perturbations.patch.patch import Patch
-from attacks.schema.patch import PatchConfig, ScenesConfig
+from attacks.schema.data import ScenesConfig
+from attacks.schema.groups import PatchConfig
 from attacks.study.data import data
 from tests.helpers.runs import call
 from tests.helpers.scenery import CORNERS, SIDE, blob, box, document, noise, photo, read, table

@@ -11,8 +11,7 @@ from PIL import Image
 from attacks.data.gallery import on_shelf, tiles
 from attacks.data.images import to_bytes
 from attacks.data.pictures import make_shelf
-from attacks.schema.data import BundledConfig, FolderConfig
-from attacks.schema.patch import ScenesConfig
+from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
 from attacks.schema.validate import Run
 from attacks.study import duplicates
 from attacks.study.assembly import check_gallery

@@ -12,8 +12,7 @@ from attacks.perturbations.patch.placement import Placements
 from attacks.report.facts import patch_rows
 from attacks.report.page import verdict
 from attacks.report.warnings import warnings
-from attacks.schema.groups import CHOICES
-from attacks.schema.patch import PatchConfig, PrinterConfig
+from attacks.schema.groups import CHOICES, PatchConfig, PrinterConfig
 from attacks.schema.validate import validate
 from attacks.study.assembly import price
 from attacks.study.patch import patch, patch_id

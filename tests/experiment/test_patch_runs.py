@@ -8,7 +8,7 @@ from torch import nn
 from attacks import EOT, Away
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
-from attacks.schema.patch import PatchConfig
+from attacks.schema.groups import PatchConfig
 from attacks.study.patch import patch
 from attacks.study.printer import anywhere, fixed
 from tests.helpers.fellows import together

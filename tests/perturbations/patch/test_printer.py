@@ -8,8 +8,7 @@ from omegaconf import OmegaConf
 
 from attacks.perturbations.patch.inks import INKS, Inks, generic, neugebauer
 from attacks.schema import validate as schema
-from attacks.schema.groups import CHOICES
-from attacks.schema.patch import PrinterConfig
+from attacks.schema.groups import CHOICES, PrinterConfig
 from attacks.study.pipeline import CONFIGS
 from attacks.study.printer import PAPER, PRINT, fixed, printer_stages
 from tests.schema.test_configs import composed
