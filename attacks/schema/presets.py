@@ -69,24 +69,22 @@ def is_word(name: str) -> bool:
 def read_preset(path: str | Path) -> DictConfig:
     """Load a preset and refuse what could run code.
 
-    Hydra instantiates objects and opens log files named under its own `hydra` key before the run starts, so a preset
-    may set nothing there but the values of a sweep, by a key, its defaults or a `@package` line; the command line
-    may. Its defaults may not leave the folder of configurations, because files elsewhere are not checked.
+    Hydra instantiates objects and opens log files named under its own key `hydra` before the run starts, so a preset
+    may set nothing there but the values of a sweep. Its defaults may not leave the folder of configurations, because
+    files elsewhere are not checked.
 
-    Raises:
-        FileNotFoundError, ValueError: no such file, not a mapping, or a key that is refused.
-    """
+    Raises FileNotFoundError or ValueError: no such file, not a mapping, or a key that is refused."""
     path = Path(path)
     source = f"preset `{printable_config(path)}`"
     if not path.is_file():
         problem = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
         raise FileNotFoundError(f"{source} {problem}")
     with path.open("rb") as file:
-        content_bytes = file.read(MOST_BYTES + 1)
-    if len(content_bytes) > MOST_BYTES:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
         raise ValueError(f"{source} is larger than {MOST_BYTES // 2**10} KiB: is it a preset?")
     try:
-        text = content_bytes.decode("utf-8")
+        text = data.decode("utf-8")
         refuse_marks(text, source)
         node = OmegaConf.load(io.StringIO(text)) if text.strip() else None
     except OSError:  # OmegaConf's error for a number
@@ -113,8 +111,7 @@ def read_preset(path: str | Path) -> DictConfig:
 
 
 def refuse_marks(text: str, source: str) -> None:
-    """Raise ValueError for aliases, tags, merge keys or a duplicate key in a YAML text, YAMLError where it is not
-    YAML."""
+    """Raise ValueError for aliases, tags, merge keys or a duplicate key in a YAML text; YAMLError for other text."""
     depth = 0
     for event in parse(text):
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
@@ -154,10 +151,8 @@ def _values(overrides: Iterable[str]) -> dict[str, str]:
 
 
 def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
-    """Refuse what only the command line may choose: an encoder that runs a program, or sends pictures away, and the
-    keys `TYPED`. Raises ValueError."""
-    typed = _values(overrides)
-    name = run.encoder.name
+    """Raise ValueError for what only the command line may choose: an encoder of `PROGRAMS`, and the keys `TYPED`."""
+    typed, name = _values(overrides), run.encoder.name
     if name in PROGRAMS and (typed.get("encoder") != name or not typed.get("encoder.model")):
         raise ValueError(
             f"`encoder={name}` {PROGRAMS[name]}, so a preset may not choose it: where you trust it, say "
@@ -188,7 +183,7 @@ def typed_words(words: Iterable[str], parameters: Mapping[str, str] | None) -> l
 
 
 def refuse_repeats(words: Iterable[str]) -> None:
-    """Refuse a key that is given twice: only the last would count. `~key` removes one, and another may follow."""
+    """Raise ValueError for a key that is given twice: only the last would count. `~key` removes one."""
     first: dict[str, str] = {}
     for word in words:
         key, sign, _ = word.lstrip("+").partition("=")
@@ -200,7 +195,7 @@ def refuse_repeats(words: Iterable[str]) -> None:
 
 
 def refuse_unused(run: Run, overrides: Iterable[str]) -> None:
-    """Refuse a number of gradients on the command line that a number of steps replaces. Raises ValueError."""
+    """Raise ValueError for a number of gradients on the command line that a number of steps replaces."""
     for word in overrides:
         if word.lstrip("+").startswith("attack.gradients=") and run.attack.steps is not None:
             raise ValueError(
@@ -211,13 +206,11 @@ def refuse_unused(run: Run, overrides: Iterable[str]) -> None:
 
 def plain_word(word: str) -> str:
     """The word of the command line, unchanged. Raises ValueError for words that Hydra refuses without a reason, for
-    settings of Hydra that could run code or write outside of the run directory, for paths in the place of choices,
-    and for passwords: Hydra keeps the whole command line."""
+    its settings that could run code or write elsewhere, for paths in the place of choices, and for passwords."""
     key, _, value = word.lstrip("+~").partition("=")
     group = key.partition("@")[0]
-    if group.startswith("hydra") and (
-        not OF_HYDRA.fullmatch(group) or ("." in group and "{" in value)  # which could hold a `_target_`
-    ):
+    has_target = "." in group and "{" in value  # which could hold a `_target_`
+    if group.startswith("hydra") and (has_target or not OF_HYDRA.fullmatch(group)):
         raise ValueError(
             f"`{printable_config(key)}` is refused; of Hydra's own settings the command line takes hydra.run.dir, "
             "hydra.sweep.dir, hydra.sweep.subdir, hydra.verbose, hydra/launcher and hydra/sweeper with their keys, "
@@ -244,8 +237,7 @@ def plain_word(word: str) -> str:
 
 
 def _refuse_settings(content: Mapping[Any, Any], source: str) -> None:
-    """Of the key `hydra` a preset has the values of a sweep, `sweeper.params`, and nothing else. Hydra makes words of
-    the command line of them, so they are checked as such."""
+    """Refuse all of the key `hydra` but `sweeper.params`, of which Hydra makes words of the command line."""
     if "hydra" not in content:
         return
     match content["hydra"]:
