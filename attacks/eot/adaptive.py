@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.eot.estimate import Estimate
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 
 #: The weight of the noise measured before, when a step adds its own; and the steps that measure it before it counts.
 MEMORY, PILOT = 0.9, 8

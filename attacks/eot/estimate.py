@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from transforms.devices import uploaded, wide_dtype
 
 

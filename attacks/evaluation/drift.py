@@ -19,7 +19,7 @@ from attacks.evaluation.scores import signature_method
 from attacks.evaluation.significance import LEVEL, fewest_clusters, sign_flip
 from attacks.objectives.embedding import similarity
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from attacks.solvers.checks import check_images
 from transforms.doors import unchecked
 from transforms.scene import Shown, taken

@@ -19,7 +19,7 @@ from attacks.evaluation.scores import Right, Scores, evaluate
 from attacks.evaluation.significance import paired_shares
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.progress import Progress
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from transforms.scene import Shown
 
 

@@ -16,7 +16,7 @@ from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import Row, Sample
 from attacks.evaluation.judge import CellScores, Scoring, cells_of, score_cells
 from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from transforms import Compose
 from transforms.scene import Shown, base_of
 

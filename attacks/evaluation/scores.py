@@ -18,7 +18,7 @@ from attacks.eot.faults.locate import not_finite
 from attacks.evaluation.ranking import Mark, Rows, best, search, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from attacks.solvers.checks import check_images, check_mode
 from transforms.devices import uploaded
 from transforms.scene import Shown, base_of

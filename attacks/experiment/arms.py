@@ -18,9 +18,8 @@ from attacks.experiment.bench import Bench
 from attacks.experiment.cost import Cost, Meter
 from attacks.objectives.aim import Aim, Knowledge
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
-from attacks.runtime.damage import reading
 from attacks.runtime.progress import Progress
-from attacks.runtime.stored import stored
+from attacks.runtime.values import reading, stored
 from attacks.solvers.loop import Step
 from attacks.solvers.selection import overfitting, plan_for, selection
 from attacks.solvers.solver import Best, run_steps

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree
 from attacks.runtime.distributed import World
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from transforms.doors import unchecked
 
 

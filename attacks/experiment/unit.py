@@ -26,7 +26,7 @@ from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.cost import Cost, CountedCalls
 from attacks.objectives.aim import Knowledge
 from attacks.objectives.embedding import Away
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from attacks.solvers.solver import Best
 from attacks.solvers.trace import Trace
 from attacks.solvers.worst import uphill

@@ -12,8 +12,7 @@ from attacks.eot.faults import NotFinite, write
 from attacks.experiment.bench import Bench
 from attacks.experiment.directory import finished
 from attacks.experiment.unit import Failure, Unit, UnitResult, attack_unit
-from attacks.runtime.files import sha256
-from attacks.runtime.locks import Lock
+from attacks.runtime.files import Lock, sha256
 from attacks.solvers.checks import DeadGradient
 from attacks.study.study import Study
 

@@ -24,7 +24,7 @@ from attacks.experiment.unit import Unit
 from attacks.experiment.units import Execute, UnitOutcome, do
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.extras import extra
-from attacks.runtime.locks import Lock
+from attacks.runtime.files import Lock
 from attacks.runtime.progress import Progress
 from attacks.runtime.signals import StopSignal, stoppable
 from attacks.study.objective import watching_layers

@@ -9,7 +9,7 @@ from torch import Tensor
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.optimisers.gradient import LONGEST
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from attacks.schema.options import option
 from transforms.devices import uploaded
 

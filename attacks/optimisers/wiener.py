@@ -16,7 +16,7 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.optimisers.gradient import check_step, decay, l1_norm
 from attacks.runtime.blocks import VALUES
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from attacks.schema.options import option
 from transforms.devices import uploaded, wide_dtype
 

@@ -5,8 +5,11 @@ import itertools
 import os
 import re
 import struct
+import threading
+import warnings
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -15,8 +18,6 @@ from urllib.parse import quote
 
 import numpy as np
 from PIL import Image, ImageCms, UnidentifiedImageError
-
-from attacks.runtime.warning_texts import collect_warnings
 
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
@@ -302,3 +303,41 @@ def _profile(profile: bytes) -> str:
     except Exception:  # littlecms's errors, and a profile of another kind
         return "a colour profile that cannot be read is"
     return "" if gap <= 3 else printable_name(f"the colour profile `{name[:60]}`, {gap} of 255 levels from sRGB, is")
+
+
+#: `warnings.catch_warnings` changes what all threads see, so it is entered once for all of them.
+_LOCK, _LOCAL = threading.Lock(), threading.local()
+_USERS: list[Any] = []  # the catcher, then an entry for each block at work
+
+
+@contextmanager
+def collect_warnings() -> Iterator[list[str]]:
+    """Collect the warnings of this thread while the block runs. Pillow's warning of a bomb is an error meanwhile."""
+    texts: list[str] = []
+    with _LOCK:
+        if not _USERS:
+            showwarning = warnings.showwarning
+            catcher = warnings.catch_warnings()
+            catcher.__enter__()
+            warnings.simplefilter("always")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            warnings.showwarning = lambda message, *rest, **options: _take(message, showwarning, *rest, **options)
+            _USERS.append(catcher)
+        _USERS.append(texts)
+    outer, _LOCAL.texts = getattr(_LOCAL, "texts", None), texts
+    try:
+        yield texts
+    finally:
+        _LOCAL.texts = outer
+        with _LOCK:
+            _USERS.pop()
+            if len(_USERS) == 1:
+                _USERS.pop().__exit__(None, None, None)
+
+
+def _take(message: Warning | str, showwarning: Any, *rest: Any, **options: Any) -> None:
+    texts = getattr(_LOCAL, "texts", None)
+    if texts is None:
+        showwarning(message, *rest, **options)
+    else:
+        texts.append(str(message))

@@ -1,4 +1,4 @@
-"""Atomic writes of files, with the cause of a failed write in one line."""
+"""Atomic writes of files, with the cause of a failed write in one line; locks on files."""
 
 import errno
 import hashlib
@@ -6,10 +6,14 @@ import json
 import os
 import re
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+if sys.platform != "win32":
+    import fcntl
 
 #: Why a file cannot be written, by errno.
 REASONS = {
@@ -178,3 +182,40 @@ def _free(path: Path) -> int | None:
     except (OSError, AttributeError):
         return None
     return disk.f_bavail * disk.f_frsize
+
+
+class Lock:
+    """A lock on the file `path`, which is made where there is none; a context manager that releases it. The system
+    releases it when a process ends. On a file system without locks every lock is granted."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+
+    def exclusive(self, wait: bool = False) -> bool:
+        """Hold it alone. False if another process holds it, unless this call is to `wait` for that process."""
+        return self._lock("LOCK_EX", wait)
+
+    def shared(self) -> None:
+        """Hold it together with others; waits for the end of an exclusive one."""
+        self._lock("LOCK_SH", True)
+
+    def close(self) -> None:
+        """Release it."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lock(self, kind: str, wait: bool) -> bool:
+        if sys.platform == "win32":
+            return True
+        try:
+            fcntl.flock(self._file, getattr(fcntl, kind) | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+        return True

@@ -20,8 +20,7 @@ from typing import Any, Protocol, Self, TextIO
 
 from attacks.runtime.decoding import decoded
 from attacks.runtime.extras import extra
-from attacks.runtime.files import atomic, named_where_unwritten, write_json
-from attacks.runtime.locks import Lock
+from attacks.runtime.files import Lock, atomic, named_where_unwritten, write_json
 from attacks.runtime.untrusted import read_untrusted, word
 from attacks.schema.secrets import masked
 from attacks.schema.tracker import TrackerConfig, check_tracker

@@ -1,24 +1,25 @@
 """Results and states as files of plain data: tensors in safetensors, everything else as JSON in its header.
 
 A file holds its own name, the key of its run, and the SHA-256 of all its other bytes, so that one that is damaged, or
-copied over another, is noticed. It names a type by the tag that the code gives it (`@stored`), so reading a file can
-create no other type. Tensors come back with the same bits and the same order of axes in memory: a sum over other
-strides rounds differently.
+copied over another, is noticed. It names a type by its tag (`@stored`), so reading a file can create no other type.
+Tensors come back with the same bits and the same order of axes in memory: sums over other strides round differently.
 """
 
+import csv
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from attacks.runtime.files import write_bytes
-from attacks.runtime.stored import TYPES
 
 #: Format of the files; raise it when the meaning of their content changes.
 FORMAT = "6"
@@ -26,18 +27,45 @@ FORMAT = "6"
 HEADER = "viewproof"
 ZEROS = "0" * 64
 CPU = torch.device("cpu")
+#: Tag -> type that a file may contain.
+TYPES: dict[str, type] = {"list": list, "tuple": tuple}
+Type = TypeVar("Type", bound=type)
+#: What a reader of a file raises where the file is not what a run writes.
+UNREADABLE = (ValueError, OSError, KeyError, IndexError, csv.Error, SafetensorError, RecursionError)
+
+
+class Damaged(ValueError):
+    """A file does not hold what was written under its name."""
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """For a block that reads a file: raise Damaged with its name where it cannot be read."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except UNREADABLE as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise Damaged(f"{name}: it cannot be read ({reason})") from error
+
+
+def stored(tag: str) -> Callable[[Type], Type]:
+    """Class decorator: files may contain this NamedTuple or dataclass, under `tag`. The tag outlives moves and
+    renames of the class. Raises ValueError for a tag in use."""
+
+    def register(cls: Type) -> Type:
+        if tag in TYPES or tag in ("dict", "tensor"):
+            raise ValueError(f"`stored`: the tag {tag!r} of {cls.__qualname__} is in use; choose another")
+        TYPES[tag] = cls
+        return cls
+
+    return register
 
 
 def write_values(path: Path, value: Any, key: str) -> None:
-    """Write a value atomically.
-
-    Args:
-        value: numbers, strings, None, tensors, and lists, tuples, dicts and `@stored` types of these.
-        key: fingerprint of the run it belongs to; `read` compares it.
-
-    Raises:
-        TypeError: a value of another type.
-    """
+    """Write a value atomically: numbers, strings, None, tensors, and lists, tuples, dicts and `@stored` types of
+    these; TypeError for others. `key` is the fingerprint of the run, which `load_values` compares."""
     tensors: dict[str, Tensor] = {}
     header = {"format": FORMAT, "key": key, "name": path.name, "value": _encode(value, tensors, {})}
     write_bytes(path, file_bytes(tensors, json.dumps(header)))
@@ -51,11 +79,7 @@ def file_bytes(tensors: dict[str, Tensor], header: str) -> bytes:
 
 
 def check_value(path: Path) -> dict[str, Any]:
-    """The header of a file, which is checked against the bytes and the name that were written.
-
-    Raises:
-        Damaged: there is a file, and it is not what was written under this name.
-    """
+    """The header of a file. Raises Damaged where it has other bytes or another name than were written."""
     data = path.read_bytes()
     try:
         at = _place(data)
@@ -71,12 +95,8 @@ def check_value(path: Path) -> dict[str, Any]:
 
 
 def load_values(path: Path, key: str, device: torch.device = CPU) -> Any:
-    """Read a value back; tensors that were not on the CPU are moved to `device`.
-
-    Raises:
-        Damaged: see `check`.
-        ValueError: a file of another key or another version.
-    """
+    """Read a value back; tensors that were not on the CPU are moved to `device`. Raises Damaged, and ValueError for a
+    file of another key or another version."""
     header = check_value(path)
     if header.get("format") != FORMAT or header.get("key") != key:
         raise ValueError(f"`resume`: {path} belongs to another run or another version; start a new run")
@@ -86,10 +106,6 @@ def load_values(path: Path, key: str, device: torch.device = CPU) -> Any:
         return _decode(header["value"], tensors, device)
     except Exception as error:
         raise Damaged(f"{path} is damaged: {' '.join(str(error).split())}") from None
-
-
-class Damaged(ValueError):
-    """A file does not hold what was written under its name."""
 
 
 def _place(data: bytes) -> int:

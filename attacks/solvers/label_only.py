@@ -14,7 +14,7 @@ from attacks.optimisers.gradient import PGD
 from attacks.optimisers.nes import LabelOnly
 from attacks.perturbations.ball import Ball
 from attacks.perturbations.radii import Radii, reaches
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from attacks.solvers.checks import pass_budget
 from attacks.solvers.descent import descend
 from attacks.solvers.loop import LoopState, Steps, Turn, TurnPlan, drive, first_state, generator_of

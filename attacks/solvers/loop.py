@@ -15,7 +15,7 @@ from attacks.eot.adaptive import Noise
 from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Done
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from transforms.devices import uploaded
 from transforms.draws import stream
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from attacks.eot.problem import Options, Problem
 from attacks.perturbations.ball import Ball
 from attacks.perturbations.radii import Radii
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from attacks.solvers.descent import descend
 from attacks.solvers.loop import LoopState
 from transforms.draws import stream

@@ -15,7 +15,7 @@ from torch import Tensor
 from attacks.eot.bank import Bank, bank
 from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Risk
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from attacks.solvers.loop import Step
 from attacks.solvers.search import bank_losses
 from transforms.devices import uploaded

@@ -20,7 +20,7 @@ from attacks.objectives.embedding import Toward
 from attacks.objectives.retrieval import Retrieval, alike
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.square import Square
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from attacks.solvers.loop import Step
 from attacks.solvers.selection import Selection, selection
 from attacks.solvers.solver import Best, SolveState, better_of, run_steps

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 
 
 @stored("trace")

@@ -25,8 +25,7 @@ from attacks.experiment.sections.section import Section
 from attacks.experiment.unit import Unit, worst_cosine
 from attacks.experiment.units import units_of
 from attacks.experiment.view_scores import NAME, ViewScores
-from attacks.runtime.damage import reading
-from attacks.runtime.values import Damaged
+from attacks.runtime.values import Damaged, reading
 from attacks.study.study import Study
 from attacks.verification.agreement import abridge, first_lines
 from attacks.verification.records import deltas

@@ -23,9 +23,9 @@ from attacks.experiment.directory import misfit
 from attacks.experiment.view_scores import NAME as SCORES
 from attacks.experiment.view_scores import ViewScores, read_scores
 from attacks.resizers.pipeline import GIVEN
-from attacks.runtime.damage import reading
 from attacks.runtime.tables import read_rows
 from attacks.runtime.tracking import JsonLines, log_end, log_step
+from attacks.runtime.values import reading
 from attacks.schema.composition import compose
 from attacks.schema.presets import is_path, is_word
 from attacks.schema.validate import Run

@@ -40,11 +40,10 @@ from attacks.experiment.view_scores import NAME, ViewScores, placement
 from attacks.gate.policy import POLICY, read_policy, refuse_other_threat
 from attacks.report import page as report
 from attacks.resizers.pipeline import GIVEN
-from attacks.runtime.damage import reading
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import sha256
 from attacks.runtime.folders import refuse_links
-from attacks.runtime.values import Damaged
+from attacks.runtime.values import Damaged, reading
 from attacks.schema.validate import Run
 from attacks.study.assembly import build
 from attacks.study.study import Study

@@ -12,7 +12,7 @@ from attacks.data import pictures
 from attacks.data.images import load_image
 from attacks.data.pictures import read_files
 from attacks.experiment.embeddings import CUT, _blocks
-from attacks.runtime.warning_texts import collect_warnings
+from attacks.runtime.decoding import collect_warnings
 
 
 @pytest.fixture

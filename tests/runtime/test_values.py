@@ -8,8 +8,7 @@ import torch
 
 from attacks.eot.adaptive import Noise
 from attacks.eot.estimate import Estimate
-from attacks.runtime.stored import stored
-from attacks.runtime.values import FORMAT, Damaged, file_bytes, load_values, write_values
+from attacks.runtime.values import FORMAT, Damaged, file_bytes, load_values, stored, write_values
 
 
 def round_trip(tmp_path, value):

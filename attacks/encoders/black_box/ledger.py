@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks.runtime.files import named_where_unwritten
-from attacks.runtime.locks import Lock
+from attacks.runtime.files import Lock, named_where_unwritten
 
 #: The name of the file in a run directory.
 LEDGER = "queries.jsonl"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.eot.faults.trace import Line
 from attacks.runtime import values
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 
 #: The file in a run directory, and its key.
 NAME, KEY = "fault.safetensors", "a view that is not finite, 2"

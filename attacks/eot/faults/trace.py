@@ -18,7 +18,7 @@ from torch import Tensor
 from attacks.encoders.engine.precision import Overflow
 from attacks.encoders.randomness import EncoderDraws, encoder_draws
 from attacks.encoders.tree import Encoder, Tree, leaves, map_tree
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from transforms import Compose
 from transforms.doors import unchecked
 from transforms.scene import Scene, Shown

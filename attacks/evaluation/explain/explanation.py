@@ -15,7 +15,7 @@ from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_
 from attacks.evaluation.explain.gradcam import attribution, on_picture, spatial_layer
 from attacks.evaluation.explain.gradients import CountedEncoder, Reach, reach, saliency
 from attacks.evaluation.intervals import Interval, interval
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 
 
 @stored("explanation.maps")

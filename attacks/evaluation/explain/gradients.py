@@ -15,7 +15,7 @@ from attacks.eot.batching import in_parts
 from attacks.evaluation.scores import signature_method
 from attacks.objectives.bits import Bits
 from attacks.objectives.embedding import similarity
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from transforms.auditing.coverage import coverage, effective, root_mean_square
 from transforms.doors import unchecked
 from transforms.scene import scene_of

@@ -13,7 +13,7 @@ from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Row
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.rare.proposal import Floats
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from transforms import Compose
 from transforms.scene import Shown
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from attacks.encoders.black_box.asked import AnswerError
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 
 Verdict = Literal["passed", "failed", "skipped"]
 

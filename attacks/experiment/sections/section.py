@@ -12,7 +12,7 @@ from attacks.data.gallery import evenly
 from attacks.evaluation.clusters import Row, Sample
 from attacks.experiment.bench import Bench
 from attacks.experiment.cost import Meter
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 
 
 @stored("section")
