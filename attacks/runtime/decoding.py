@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from PIL import Image, ImageCms, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
@@ -26,16 +26,7 @@ MOST_PIXELS, MOST_BYTES, MOST_SCANS = 2**26, 2**29, 100
 #: The longest side: no format but PNG and TIFF has more, and 500 bytes of a moving WebP can say 17 x 4 million.
 MOST_SIDE = 65_535
 ORIENTATION = 0x0112  # the EXIF tag
-#: Its values -> what sets a picture upright.
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+TURNED = range(2, 9)  # its values where a picture is not upright
 #: Chromaticities of sRGB (white, red, green, blue), and its code points in a cICP chunk.
 _SRGB, _SRGB_CODE = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06), bytes([1, 13, 0, 1])
 #: A marker of a JPEG; and data for restart intervals, unlike the zeros that libjpeg takes for missing data.
@@ -51,12 +42,8 @@ _INKS = (1, 254, 3, 250), (0, 1, 252, 5)
 def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
     """The picture of a file (of several frames or pages the first), upright, 8 bits a value, RGB or RGBA.
 
-    Returns also what was converted on the way, in words.
-
-    Raises:
-        FileNotFoundError, ValueError: no plain file; not a picture of `FORMATS`, not whole, of a range that the file
-            does not say, or beyond `MOST_PIXELS`, `MOST_SIDE` or `MOST_BYTES`; in one line.
-    """
+    Returns also what was converted on the way, in words. Raises FileNotFoundError for no plain file, ValueError for
+    no picture of `FORMATS`, not whole, of a range that the file does not say, or beyond the limits, in one line."""
     path = Path(path)
     name = printable_name(str(path))
     if not path.is_file():  # a pipe would be waited for, a device has no end
@@ -68,13 +55,11 @@ def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
         with collect_warnings() as warning_texts:
             picture, notes = _read(path.read_bytes())
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise ValueError(
-            f"image `{name}` cannot be read: it has more than {MOST_PIXELS:,} pixels; reduce it"
-        ) from None
+        problem = f"cannot be read: it has more than {MOST_PIXELS:,} pixels; reduce it"
+        raise ValueError(f"image `{name}` {problem}") from None
     except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
-        raise ValueError(
-            f"image `{name}` cannot be read ({_reason(error)}): is the file whole, and a picture?"
-        ) from None
+        problem = f"cannot be read ({_reason(error)}): is the file whole, and a picture?"
+        raise ValueError(f"image `{name}` {problem}") from None
     notes += dict.fromkeys(printable_name(f"Pillow warns: {text}") for text in warning_texts)
     return picture, [f"{printable_name(path.name)}: {note}" for note in notes]
 
@@ -90,13 +75,8 @@ def refuse_large(image: Image.Image) -> None:
 def printable_name(name: str) -> str:
     """A file's name as reports, tables and a terminal have it: what cannot be printed as %0A is of a line's end. Two
     names stay two, and none can end a line, move a cursor, or fail to be written as UTF-8."""
-    return _ODD.sub(
-        lambda match: quote(os.fsencode(match[0])) if match[0] == "%" or not match[0].isprintable() else match[0],
-        name,
-    )
-
-
-_ODD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[^ -~]")
+    odd = r"%(?=[0-9A-Fa-f]{2})|[^ -~]"
+    return re.sub(odd, lambda m: m[0] if m[0] != "%" and m[0].isprintable() else quote(os.fsencode(m[0])), name)
 
 
 def _reason(error: Exception) -> str:
@@ -113,28 +93,29 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
         padded, chunks = content, dict(_png_chunks(content)) if image.format == "PNG" else {}
         tags: Any = getattr(image, "tag_v2", None)
         if tags is not None:
-            _refuse_tiff(tags, image.width * image.height, content)
+            _refuse_tiff(tags, image.width * image.height)
         if image.mode in ("I", "F"):
             raise ValueError("pixels of 32 bits have no fixed range; save it with 8 or 16 bits")
         if image.format in ("JPEG", "MPO"):
             padded = _padded(content)
         raw, negative = str([tile.args for tile in image.tile]), tags is not None and tags[262] == 0
         _paint(image, _INKS[0])
-        is_turned = image.getexif().get(ORIENTATION) in TURNS
+        was_turned = image.getexif().get(ORIENTATION) in TURNED
         image.load()
         if image.format != "WEBP":  # libwebp refuses missing data
             _refuse_missing(image, padded)
-        turn = TURNS.get(image.getexif().get(ORIENTATION, 1))  # behind a PNG's pixels; TIFFs are turned
+        is_turned = image.getexif().get(ORIENTATION) in TURNED  # behind a PNG's pixels; TIFFs are upright now
         colours = _colours(image, chunks)
         if image.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * int(np.asarray(image).max()):
             raise ValueError("some of its pixels have no colour in its palette")
         if image.mode in ("1", "L", "RGB") and b"tRNS" in chunks:
             _scale_key(image.info, chunks[b"IHDR"][8], chunks[b"tRNS"])
         maximum = 4095 if ";12" in raw else 65_535 if ";16" in raw and image.format != "BMP" else 255
-        picture = _eight_bits(image if turn is None else image.transpose(turn), maximum, negative, notes)
+        upright = ImageOps.exif_transpose(image) if is_turned else image
+        picture = _eight_bits(upright, maximum, negative, notes)
         several = getattr(image, "is_animated", False)  # last, for it looks for a second frame
     notes += [f"{colours} not applied: values are taken as sRGB"] if colours else []
-    notes += ["set upright as its EXIF orientation says"] if is_turned or turn is not None else []
+    notes += ["set upright as its EXIF orientation says"] if was_turned or is_turned else []
     notes += ["the first of several frames is taken"] if several else []
     return picture, notes
 
@@ -155,7 +136,7 @@ def _paint(image: Any, colour: tuple[int, ...]) -> None:
 
 def _refuse_missing(image: Image.Image, content: bytes) -> None:
     """Raise ValueError where pixels of a decoded file have no data, which Pillow passes over. It is decoded again, as
-    JPEG `_lengthened`, else with another background: either leaves a whole picture as it is."""
+    JPEG `_padded`, else with another background: either leaves a whole picture as it is."""
     plain = image.format not in ("JPEG", "MPO") and image.mode in ("RGB", "RGBA")
     if plain and bytes(_INKS[0][: len(image.mode)]) not in image.tobytes():
         return
@@ -179,15 +160,13 @@ def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _padded(content: bytes) -> bytes:
-    """A JPEG with `_MORE` behind the data of each restart interval, and more such intervals behind each scan. Raises
+    """A JPEG with `_ENDS` behind the data of each restart interval, and more such intervals behind each scan. Raises
     ValueError where scans or the end are missing, and for arithmetic coding, whose data may end anywhere."""
     at, parts, scan, scans, restarts, progressive, left = 2, [content[:2]], False, 0, 0, False, {(0, 0)}
     while (marker := _MARKER.search(content, at)) is not None and (code := marker[1][0]) != 0xD9:
         restart = 0xD0 <= code <= 0xD7
-        parts += [
-            content[at : marker.start()],
-            *(_ends(restarts, 1 if restart else len(_ENDS)) if scan else ()),
-        ]
+        ends = _ends(restarts, 1 if restart else len(_ENDS)) if scan else ()
+        parts += [content[at : marker.start()], *ends]
         restarts, at = restarts + 1 if restart else 0, marker.end()
         if not restart:  # a segment with a length
             at, scan = at + int.from_bytes(content[at : at + 2], "big"), code == 0xDA
@@ -214,7 +193,7 @@ def _ends(restarts: int, count: int) -> list[bytes]:
     return [part for i, marker in enumerate(markers) for part in (marker, _ENDS[(restarts + i) % len(_ENDS)])]
 
 
-def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
+def _refuse_tiff(tags: Any, pixels: int) -> None:
     """Raise ValueError for a TIFF whose values Pillow misreads, or whose missing data it passes over."""
     bits, compression = tags.get(258, (1,)), tags.get(259, 1)
     if 262 not in tags:
@@ -223,24 +202,11 @@ def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
         raise ValueError("values with a sign or a point have no fixed range; save it with 8 or 16 bits")
     if set(bits) != {8} and (tags.get(284, 1) == 2 or 1 in tags.get(338, ())):  # planes; colours times alpha
         raise ValueError("Pillow misreads planes or premultiplied alpha of other than 8 bits; save it without")
-    compressions = (1, 7) if tags[262] == 6 else (1, 4, 5, 7, 8, 32_773, 32_946, 34_925, 50_000, 50_001)  # 6: YCbCr
-    if compression not in compressions:
+    if compression not in ((1,) if tags[262] == 6 else (1, 5, 8, 32_773, 32_946, 34_925, 50_000, 50_001)):  # 6: YCbCr
         raise ValueError(f"whether data of compression {compression} are whole is not certain; save RGB with LZW")
     lengths = tags.get(279, tags.get(325, ()))
     if compression == 1 and 8 * sum(lengths) < pixels * sum(bits):
         raise ValueError("data of some of its pixels are missing")
-    left = max(4 * pixels, 2**20)  # tiles are larger at its edges, and may be one and the same
-    for start, length in zip(tags.get(273, tags.get(324, ())), lengths, strict=True):
-        strip = content[start : start + length]
-        if compression == 4 and "1000000000001" not in f"{int.from_bytes(strip[-4:]):032b}":
-            raise ValueError("a strip of its fax has no end")
-        if compression == 7:  # abbreviated: the tables are elsewhere
-            strip = bytes(tags.get(347, b"\xff\xd8\xff\xd9"))[:-2] + strip[2:]
-            with Image.open(io.BytesIO(strip), formats=("JPEG",)) as image:
-                left -= image.width * image.height
-                if left < 0:
-                    raise ValueError("its strips are larger than it is")
-                _refuse_missing(image, _padded(strip))
 
 
 def _scale_key(info: dict[str | tuple[int, int], Any], depth: int, key: bytes) -> None:
@@ -253,8 +219,7 @@ def _scale_key(info: dict[str | tuple[int, int], Any], depth: int, key: bytes) -
 
 
 def _eight_bits(picture: Image.Image, maximum: int, negative: bool, notes: list[str]) -> Image.Image:
-    """Of a picture whose values go up to `most`; of colours Pillow has kept the high bytes. It has inverted a
-    `negative` of 8 bits, but none of 16."""
+    """Of a picture whose values go up to `maximum`. Pillow has inverted a `negative` of 8 bits, but none of 16."""
     if picture.mode.startswith("I"):
         values, hole = np.asarray(picture, dtype=np.float64), picture.info.get("transparency")
         opaque = Image.fromarray(values != hole)

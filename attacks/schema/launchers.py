@@ -1,6 +1,4 @@
-"""Launchers of a sweep (`-m ... hydra/launcher=NAME`): their settings, a GPU for each worker, resuming a job that was
-queued again, and an error where the launcher's library is missing. Uses Hydra; runs before torch is imported.
-"""
+"""Launchers of a sweep (`-m ... hydra/launcher=NAME`): settings, GPUs of workers, jobs that are queued again."""
 
 import multiprocessing
 import os
@@ -8,7 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +14,6 @@ from shutil import which
 from typing import Any
 
 import omegaconf
-from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
@@ -52,8 +46,7 @@ class Sweep(Callback):
 @contextmanager
 def sweeping(index: Callable[[Path], None]) -> Iterator[None]:
     """Where the block has started a sweep, write its `index` and name the jobs without a result, however it ended.
-
-    A job whose process is gone is a ChildProcessError in one sentence."""
+    Raises ChildProcessError for a job whose process is gone."""
     _sweep_folders.clear()
     try:
         yield
@@ -72,8 +65,7 @@ def sweeping(index: Callable[[Path], None]) -> Iterator[None]:
 
 
 def unfinished_jobs(sweep: Path) -> list[str]:
-    """A line for each job of a sweep that has begun and has no result. The folder of a job is empty where it was
-    refused, or has the lock of a run; any other, such as a tracker's store, is no job."""
+    """A line for each job of a sweep without a result: its folder is empty, as it was refused, or has a lock."""
     jobs = (path for path in sweep.glob("[!.]*") if path.is_dir() and not (path / "metrics.json").exists())
     jobs = (path for path in jobs if (path / ".lock").exists() or not any(path.iterdir()))
     return [f"no result: {path}" for path in sorted(jobs, key=lambda path: (len(path.name), path.name))]
@@ -84,59 +76,25 @@ def register_launchers() -> None:
     old = omegaconf.__version__.startswith("2.3.")  # OmegaConf 2.4 renames the function
     add = getattr(OmegaConf, "register_new_resolver" if old else "register_resolver")
     add("jobs_at_once", job_count, replace=True)
-    add("cores_of_a_job", cores_of_a_job, replace=True)
+    add("cores_of_a_job", lambda threads, otherwise: threads or otherwise, replace=True)
 
 
 def job_count(threads: int | None) -> int:
     """How many jobs of so many threads (None: one) fill the cores that this process may use."""
-    return max(1, _cores() // (threads or 1))
-
-
-def _cores() -> int:
-    """Those that affinity and the limits of a container leave, as the launcher itself counts them."""
-    cores: int = import_module("joblib").cpu_count()
-    return cores
-
-
-def cores_of_a_job(threads: int | None, otherwise: int) -> int:
-    """The cores that a job asks a cluster for: one for each of its threads."""
-    return threads or otherwise
+    return max(1, int(import_module("joblib").cpu_count()) // (threads or 1))
 
 
 def prepare_launcher(arguments: Iterable[str], environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the environment before Hydra reads the arguments. Raises ValueError where the launcher or sweeper is
-    missing or a range of the sweep is empty."""
+    """Set the environment before Hydra reads the arguments. Raises ValueError where the launcher is missing."""
     for name, value in ENVIRONMENT.items():
         environment.setdefault(name, value)
     for argument in arguments:
-        _refuse_empty(argument)
         key, _, name = argument.partition("=")
         extra, plugin = NEEDS.get(name, ("", "")) if key == "hydra/launcher" else ("", "")
         if plugin and not _installed(f"hydra_plugins.{plugin}"):
             raise ValueError(f'`{argument}` needs the extra `{extra}`: pip install "viewproof[{extra}]"')
         if plugin and name in ("slurm", "submitit_slurm") and which("srun") is None:
             raise ValueError(f"`{argument}` needs Slurm on this machine, and there is no srun; hydra/launcher=local")
-        if key == "hydra/sweeper" and name not in (names := _sweepers()):
-            raise ValueError(
-                f"`{argument}` is not installed: hydra/sweeper is {', '.join(names)}; install the plugin that brings "
-                f"it, such as pip install hydra-{name}-sweeper"
-            )
-
-
-def _sweepers() -> list[str]:
-    """The choices of `hydra/sweeper` that Hydra and its installed plugins have."""
-    Plugins.instance()  # imports them, and each stores its choices
-    files = ConfigStore.instance().list("hydra/sweeper")
-    return sorted(file.removesuffix(".yaml") for file in files if file.endswith(".yaml"))
-
-
-def _refuse_empty(argument: str) -> None:
-    """Raise ValueError for a list or range of a sweep that has no value."""
-    with suppress(HydraException):  # Hydra refuses it, and the flags are not for this parser
-        override = OverridesParser.create().parse_override(argument)
-        enumerable = override.is_choice_sweep() or override.is_range_sweep()
-        if enumerable and next(override.sweep_string_iterator(), None) is None:
-            raise ValueError(f"`{argument}` holds no value: a sweep has one job for each")
 
 
 def _installed(module: str) -> bool:
@@ -147,9 +105,7 @@ def _installed(module: str) -> bool:
 
 
 def own_gpu(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Restrict a worker process of joblib to one of several GPUs, by the number of the worker, which keeps it for all
-    its jobs. Slurm, submitit and Ray assign GPUs themselves.
-    """
+    """Restrict a worker process of joblib to one of several GPUs, by its number. Other launchers assign them."""
     worker = re.fullmatch(r"LokyProcess-(\d+)", multiprocessing.current_process().name)
     if worker:
         gpus = _gpus(environment)

@@ -61,7 +61,7 @@ WORDS = {
     "hydra.searchpath=[/etc] config=smoke": "refused",
     "-m config=smoke seed=1,2 hydra.launcher._target_=os.system": "`hydra.launcher._target_` is refused",
     "-m config=smoke hydra.callbacks.sweep._target_=os.system": "`hydra.callbacks.sweep._target_` is refused",
-    "config=smoke -m seed=range(0) hydra.sweep.dir=out": r"`seed=range\(0\)` holds no value",
+    "config=smoke -m seed=range(0) hydra.sweep.dir=out": "the sweep has no jobs",
     "-m config=smoke attack=glob(zz*) hydra.sweep.dir=out": "the sweep has no jobs",
     "-m config=smoke attack.steps=x,y hydra.sweep.dir=out": "steps",
     "-m config=smoke seed=1,2 hydra.sweep.dir=/proc/none": "name another run directory, hydra.sweep.dir=PATH",

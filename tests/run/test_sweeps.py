@@ -1,8 +1,7 @@
-"""What Hydra's users write: values of a sweep in a preset, sweepers of plugins, `experiment=`, `hydra.verbose`."""
+"""What Hydra's users write: values of a sweep in a preset, sweepers of plugins, `experiment=`."""
 
 import itertools
 import json
-import logging
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -234,7 +233,8 @@ def test_optuna_finds_the_best_value(jobs, monkeypatch, tmp_path):
 @pytest.mark.parametrize("word", ["hydra/sweeper=nobody", "hydra/sweeper=nobody,basic"])
 def test_a_sweeper_that_is_not_installed_gives_the_list_of_sweepers(jobs, monkeypatch, capsys, word):
     assert call(monkeypatch, "-m", "config=smoke", "seed=1,2", word) == 1 and jobs == []
-    assert f"`{word}` is not installed: hydra/sweeper is basic" in capsys.readouterr().err
+    output = capsys.readouterr().err
+    assert "nobody" in output and "basic" in output and output.count("\n") == 1
 
 
 @pytest.mark.parametrize("form", ["experiment", "+experiment"])
@@ -246,25 +246,3 @@ def test_an_experiment_is_a_preset(jobs, monkeypatch, capsys, form):
     assert list(first) == list(second) and [job.preset for job in jobs[2:]] == ["smoke", "mine"]
     assert call(monkeypatch, f"{form}=smoke", "config=quickstart") == 1
     assert "`config` is given twice: config=smoke and config=quickstart" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("value", "names"), [("true", [""]), ("false", []), ("a.b", ["a.b"]), ("[a.b,__main__]", ["a.b", "__main__"])]
-)
-def test_hydra_verbose_sets_the_levels_of_the_loggers_that_it_names(jobs, monkeypatch, value, names):
-    levels = {name: logging.getLogger(name).level for name in ("", "a.b", "__main__")}
-    try:
-        assert call(monkeypatch, "config=smoke", f"hydra.verbose={value}") == 0 and len(jobs) == 1
-        assert [name for name in levels if logging.getLogger(name).level == logging.DEBUG] == names
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-
-
-@pytest.mark.parametrize(
-    "value", ["3", "null", "NaN", "a,b", "[1]", "[a,null]", "[a,true]", "{a:1}", "[]", "'a b'", ""]
-)
-def test_hydra_verbose_takes_nothing_that_ends_hydra_in_a_traceback(value):
-    with pytest.raises(ValueError, match=r"must be true, false, or names of loggers|is refused"):
-        presets.plain_word(f"hydra.verbose={value}")
