@@ -19,8 +19,8 @@ from attacks.report.columns import text_rows
 from attacks.report.comparison import ComparedRuns, compare_runs, refuse_foreign, write_comparison
 from attacks.report.ranking import RANKING
 from attacks.report.words import interval_text, measure_name
-from attacks.runtime.folders import refuse_file
 from attacks.runtime.tables import read_rows
+from attacks.runtime.untrusted import refuse_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,17 +47,17 @@ class Robustness:
 
     @cached_property
     def per_image(self) -> list[dict[str, Any]]:
-        """The rows of per_image.csv, from which all tables are computed: one for each picture, arm and bank of views.
-        A missing value is None."""
+        """The rows of per_image.csv: one for each picture, arm and bank of views. A missing value is None."""
         rows = read_rows(self.folder / "per_image.csv")
         return [{key: text if key in TEXTS else _number(text) for key, text in row.items()} for row in rows]
 
     def table(self) -> "Table":
         """The arms with their success and cosine, each with its 95 % interval."""
-        values = {arm: (row.get("success"), row["cosine"]) for arm, row in self.arms.items()}
-        rows = (
-            (arm, *("" if value is None else interval_text(value) for value in row)) for arm, row in values.items()
-        )
+
+        def text(row: Any, measure: str) -> str:
+            return interval_text(row[measure]) if row.get(measure) else ""
+
+        rows = ((arm, text(row, "success"), text(row, "cosine")) for arm, row in self.arms.items())
         return Table(("arm", "success", "cosine to clean"), tuple(rows))
 
     def plot(self) -> "Figure":
@@ -68,9 +68,8 @@ class Robustness:
         return dots({arm: row[measure] for arm, row in self.arms.items()}, measure_name(measure))
 
     def gate(self, policy: str | Path) -> "Verdict":
-        """The verdict of a policy (docs/gate.md), a file or the name of a bundled one, on this run.
-
-        Raises ValueError or OSError, in one line, for a policy that cannot be read or does not fit the run."""
+        """The verdict of a policy (docs/gate.md), a file or the name of a bundled one, on this run. Raises ValueError
+        or OSError for one that cannot be read or does not fit the run."""
         from attacks.commands.gate import run_verdict
         from attacks.gate.policy import read_policy
 
@@ -87,16 +86,15 @@ class Robustness:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The results of several encoders on the same pictures and views, by name. A notebook displays the page that
-    `viewproof compare` writes; print shows the encoders, the most robust first."""
+    """The results of several encoders on the same pictures, by name. A notebook displays the page of `viewproof
+    compare`; print shows the encoders, the most robust first."""
 
     folder: Path
     runs: dict[str, Robustness]
     result: ComparedRuns  # pair by pair
 
     def table(self) -> "Table":
-        """The encoders, the most robust first, with 95 % intervals. Those with a letter in common cannot be told
-        apart."""
+        """The encoders, the most robust first, with 95 % intervals; a letter in common: cannot be told apart."""
         head, *rows = text_rows(RANKING, self.result.standings)
         return Table(tuple(head), tuple(map(tuple, rows)))
 
@@ -157,8 +155,8 @@ def robustness(
     Args:
         encoder: a name, also with a model as in "timm:resnet50"; or a module in eval mode that takes (N,3,H,W) in
             [0,1] to (N,D). A list of these, or a mapping by name, gives a `Comparison`.
-        pictures: a path or paths; a tensor (N,3,H,W) in [0,1]; or a list, Dataset or DataLoader of pictures or
-            (picture, label) pairs, at most 5,000 (see `attacks.data.images.as_path`). None: the bundled ones.
+        pictures: paths; a tensor (N,3,H,W) in [0,1]; or a list, Dataset or DataLoader of pictures or (picture, label)
+            pairs, at most 5,000 (see `attacks.data.images.as_path`). None: the bundled ones.
         preset: the name or path of a preset.
         eps: the largest change of a pixel, as "8/255". This, `steps` and `pipeline` are the preset's where None.
         steps: of each attack, `attack.steps`.
@@ -182,13 +180,11 @@ def robustness(
         >>> result.table().head, list(result.arms)
         (('arm', 'success', 'cosine to clean'), ['clean', 'noise', 'no_eot', 'one_view', 'eot'])
     """
-    folder = Path(out) if out is not None else _new_folder(preset)
+    default = f"outputs/{datetime.now():%Y-%m-%d/{Path(preset).stem}-%H-%M-%S-%f}"
+    folder = Path(out if out is not None else default)
     refuse_file(folder, "out")
     if not isinstance(pipeline, str | None) and not callable(pipeline):
-        raise ValueError(
-            "`pipeline` must be the name of a kernel, such as cv2_linear, or a function; got "
-            f"{type(pipeline).__name__}"
-        )
+        raise ValueError(f"`pipeline` must be a kernel's name, such as cv2_linear, or a function; got {pipeline!r}")
     kernel, function = (pipeline, None) if isinstance(pipeline, str) else (None, pipeline)
     arguments = {"perturbation.eps": eps, "attack.steps": steps, "evaluate.pipeline": kernel}
     keys: dict[str, Any] = {key: value for key, value in arguments.items() if value is not None}
@@ -199,15 +195,12 @@ def robustness(
     if pictures is not None:
         keys |= {"data": "folder", "data.path": str(as_path(pictures, folder if several else folder.parent))}
     if repeats := keys.keys() & values.keys():
-        key = min(repeats)
-        raise ValueError(
-            f"`{key}` is given twice: {keys[key]!r} by its own argument and {values[key]!r}; leave one out"
-        )
+        texts = [f"`{key}` is given twice: {keys[key]!r} by its own argument and {values[key]!r}" for key in repeats]
+        raise ValueError(f"{min(texts)}; leave one out")
     runs = {name: _run(item, folder / name, preset, keys | values, function) for name, item in encoders.items()}
     if not several:
         return runs[""]
-    result = compare_runs({run.folder: name for name, run in runs.items()})
-    write_comparison(result, folder)
+    write_comparison(result := compare_runs({run.folder: name for name, run in runs.items()}), folder)
     return Comparison(folder, runs, result)
 
 
@@ -225,33 +218,32 @@ def _run(
     with nullcontext() if module is None else _module_state(module, check_output=not run.encoder.features):
         content = job(run, folder, Path(preset).stem, overrides, module=module, pipeline=pipeline)
     if not content:
-        raise ValueError(
-            f"`shard={run.shard}` is done, and others are at work: the last to end has the result, in {folder}"
-        )
+        others = f"others are at work: the last to end has the result, in {folder}"
+        raise ValueError(f"`shard={run.shard}` is done, and {others}")
     return Robustness(folder, content)
 
 
 def _by_name(encoders: Any) -> dict[str, Encoder]:
     """Encoders by the name of their run, which is a folder's too. Raises ValueError."""
     if isinstance(encoders, Mapping):
-        encoder_by_name = {str(name): encoder for name, encoder in encoders.items()}
+        by_name = {str(name): encoder for name, encoder in encoders.items()}
     else:
         items = encoders if isinstance(encoders, Sequence) else [encoders]
         labels = [re.sub(r"[^A-Za-z0-9_.-]+", "-", e if isinstance(e, str) else type(e).__name__) for e in items]
         numbers = [f"-{i}" if labels.count(label) > 1 else "" for i, label in enumerate(labels, 1)]
-        encoder_by_name = {label + number: e for label, number, e in zip(labels, numbers, items, strict=True)}
-    if not encoder_by_name:
+        by_name = {label + number: e for label, number, e in zip(labels, numbers, items, strict=True)}
+    if not by_name:
         raise ValueError("`encoder` must name at least one encoder; got none")
-    for name, encoder in encoder_by_name.items():
+    for name, encoder in by_name.items():
         if not isinstance(encoder, str | nn.Module):
             raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(encoder).__name__}")
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}", name):
             raise ValueError(f"`encoder` must have names of letters, digits, spaces, '.', '_' and '-'; got {name!r}")
-    return encoder_by_name
+    return by_name
 
 
 def _frame(page: Path, title: str) -> str:
-    """A page in a sandboxed frame: its style does not affect the notebook, and it runs no scripts."""
+    """A page in a sandboxed frame: it runs no scripts, and its style does not affect the notebook."""
     content = html.escape(page.read_text(encoding="utf-8"))
     style = "width: 100%; height: 48em; border: 1px solid #8888"
     return f'<iframe sandbox title="{title}" style="{style}" srcdoc="{content}"></iframe>'
@@ -259,8 +251,7 @@ def _frame(page: Path, title: str) -> str:
 
 @contextmanager
 def _module_state(module: nn.Module, check_output: bool) -> Iterator[None]:
-    """Restore the modes and gradients of the caller's `module` after a run, which freezes it. Its output is checked
-    here, unless the run reads the features of layers."""
+    """Restore the modes and gradients of the caller's `module` after a run, which freezes it."""
     modes = [(part, part.training) for part in module.modules()]
     gradients = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
     widths: list[int] = []  # of all outputs; all must equal the first
@@ -271,18 +262,17 @@ def _module_state(module: nn.Module, check_output: bool) -> Iterator[None]:
 
     def check(_module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
         pending.clear()
-        if not isinstance(output, Tensor) or output.ndim != 2:  # refused before the run begins
-            return
-        widths.append(output.shape[1])
-        if output.shape[1] != widths[0]:
+        if isinstance(output, Tensor) and output.ndim == 2:  # others are refused before the run begins
+            widths.append(output.shape[1])
+        if widths and widths[-1] != widths[0]:
             raise ValueError(
                 f"`encoder` must give as many features for every size of picture; it gave {widths[0]} before and "
-                f"{output.shape[1]} to {_size(inputs)}: begin it with a resize such as torch.nn.AdaptiveAvgPool2d(64)"
+                f"{widths[-1]} to {_size(inputs)}: begin it with a resize such as torch.nn.AdaptiveAvgPool2d(64)"
             )
 
-    hooks = (
-        (module.register_forward_pre_hook(note_input), module.register_forward_hook(check)) if check_output else ()
-    )
+    hooks = []
+    if check_output:
+        hooks = [module.register_forward_pre_hook(note_input), module.register_forward_hook(check)]
     try:
         yield
     except RuntimeError as error:
@@ -304,11 +294,6 @@ def _module_state(module: nn.Module, check_output: bool) -> Iterator[None]:
 
 def _size(inputs: tuple[Any, ...]) -> str:
     return f"pictures shaped {tuple(inputs[0].shape)}" if inputs and isinstance(inputs[0], Tensor) else "pictures"
-
-
-def _new_folder(preset: str) -> Path:
-    time = datetime.now()
-    return Path("outputs") / f"{time:%Y-%m-%d}" / f"{Path(preset).stem}-{time:%H-%M-%S-%f}"
 
 
 def _number(text: str) -> float | int | str | None:

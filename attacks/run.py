@@ -28,10 +28,9 @@ from attacks.runtime.command_line import USER_ERRORS
 from attacks.runtime.signals import StopSignal, stoppable
 from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
-from attacks.schema.class_schema import CONFIGS
-from attacks.schema.composition import RULES, refuse_unchecked, register, stored_preset
+from attacks.schema.composition import RULES, message_line, refuse_unchecked, register, stored_preset
 from attacks.schema.composition import compose as compose  # for use in Python
-from attacks.schema.messages import message_line
+from attacks.schema.options import CONFIGS
 from attacks.schema.reference import usage
 from attacks.schema.secrets import refuse_credentials
 

@@ -29,8 +29,8 @@ from attacks.resizers.identify import identify
 from attacks.resizers.openness import RATIOS, openness_table
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic, write_text
-from attacks.runtime.folders import refuse_file
 from attacks.runtime.tables import write_rows
+from attacks.runtime.untrusted import refuse_file
 from attacks.study.pipeline import preset
 from transforms import audit, resize
 

@@ -20,7 +20,7 @@ from attacks.report.pairs import PAIRS
 from attacks.report.ranking import RANKING
 from attacks.report.runs import RUNS
 from attacks.runtime.command_line import printable
-from attacks.runtime.folders import refuse_file
+from attacks.runtime.untrusted import refuse_file
 from attacks.schema.secrets import refuse_credentials
 
 MAX_RUNS, MAX_FOLDERS = 500, 20_000

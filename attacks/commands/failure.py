@@ -19,8 +19,8 @@ from attacks.experiment.sections.failure import failure_of
 from attacks.experiment.sections.section import sample_of
 from attacks.report.view_sheet import draw_failures
 from attacks.runtime.command_line import printable
-from attacks.runtime.folders import refuse_file
 from attacks.runtime.tables import write_rows
+from attacks.runtime.untrusted import refuse_file
 
 #: The fewest particles; fewer lose parts of the failures.
 FEWEST = 50

@@ -28,9 +28,8 @@ from attacks.gate.decide import decide
 from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
 from attacks.gate.verdict import CODES, Verdict, worst_word
 from attacks.runtime.command_line import printable
-from attacks.runtime.folders import refuse_file, refuse_links
 from attacks.runtime.tables import read_rows
-from attacks.runtime.untrusted import read_untrusted
+from attacks.runtime.untrusted import read_untrusted, refuse_file, refuse_links
 from attacks.schema.presets import config_word
 
 #: The pictures of a unit where the command line names no number.

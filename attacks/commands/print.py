@@ -17,7 +17,7 @@ from attacks.physical.chart import write_chart
 from attacks.physical.paper import PAPERS
 from attacks.physical.sheet import ARMS, WIDTH, write_sheet
 from attacks.runtime.command_line import print_notes
-from attacks.runtime.folders import refuse_file
+from attacks.runtime.untrusted import refuse_file
 
 #: The folder of the chart.
 CHART = Path("chart")

@@ -30,7 +30,7 @@ from attacks.physical.photo_report import photo_table
 from attacks.physical.scoring import Photographs, score_photos
 from attacks.physical.sheet import ARMS
 from attacks.runtime.command_line import print_notes
-from attacks.runtime.folders import refuse_file
+from attacks.runtime.untrusted import refuse_file
 
 #: The file of a printer.
 PRINTER = Path("printer.json")

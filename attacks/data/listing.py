@@ -15,7 +15,7 @@ from typing import Any
 from attacks.data.images import SUFFIXES
 from attacks.data.split import WORDS
 from attacks.runtime.decoding import printable_name
-from attacks.runtime.folders import short_path
+from attacks.runtime.untrusted import short_path
 
 #: The most characters of a path.
 LONGEST = 4096

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.data.listing import Entry, make_entry, name_entries, read_text, table_rows
-from attacks.runtime.folders import short_path
-from attacks.runtime.untrusted import parse_json
+from attacks.runtime.untrusted import parse_json, short_path
 
 CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
 MIDDLE = ("x", "y", "degrees")

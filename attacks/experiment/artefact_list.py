@@ -18,8 +18,7 @@ from attacks.encoders.black_box.ledger import LEDGER
 from attacks.experiment.sections.section import Section
 from attacks.gate.policy import POLICY
 from attacks.runtime.files import sha256, write_json
-from attacks.runtime.folders import refuse_outside
-from attacks.runtime.untrusted import contents, parse_json
+from attacks.runtime.untrusted import contents, parse_json, refuse_outside
 from attacks.study.study import Study
 
 SCHEMA = 1

@@ -11,8 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attacks.encoders.description import MODULE
 from attacks.resizers.pipeline import GIVEN
-from attacks.runtime.folders import refuse_links, short_path
-from attacks.runtime.untrusted import contents, parse_json
+from attacks.runtime.untrusted import contents, parse_json, refuse_links, short_path
 from attacks.schema import encoder as schema
 from attacks.schema.encoder import in_memory
 from attacks.schema.validate import Run, validate

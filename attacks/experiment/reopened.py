@@ -11,7 +11,7 @@ from attacks.encoders.engine import Decision
 from attacks.experiment.artefact_list import artefact_differences
 from attacks.experiment.bench import Bench, Place, bench_of
 from attacks.experiment.directory import open_run, refuse_program
-from attacks.runtime.folders import refuse_links
+from attacks.runtime.untrusted import refuse_links
 from attacks.study.assembly import build
 from attacks.study.study import Study
 

@@ -16,7 +16,7 @@ from typing import Any
 from attacks.experiment.artefact_list import CHECKPOINT, artefact_paths
 from attacks.experiment.directory import finished, previous_run
 from attacks.runtime.files import Lock, clean, is_left_over
-from attacks.runtime.folders import refuse_links, short_path
+from attacks.runtime.untrusted import refuse_links, short_path
 
 #: In a run directory: the lock, which is empty and stays.
 LOCK = ".lock"

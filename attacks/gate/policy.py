@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from attacks.evaluation.per_image import MEANS, SHARES
-from attacks.schema.class_schema import CONFIGS
+from attacks.schema.options import CONFIGS
 from attacks.schema.presets import refuse_marks
 from attacks.schema.secrets import refuse_credentials
 from attacks.schema.suggestions import closest

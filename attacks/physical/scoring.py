@@ -29,7 +29,7 @@ from attacks.physical.score import compare_arms, digital, judge_photos, make_jud
 from attacks.physical.sheet import ARMS, arm_folder, read_texture, subject, texture_file
 from attacks.physical.surface_fit import shared_lens
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
-from attacks.runtime.folders import refuse_links
+from attacks.runtime.untrusted import refuse_links
 from transforms.scene import Shown
 
 SCHEMA = 2

@@ -17,8 +17,7 @@ from attacks.physical.paper import Drawing, Plan, drawings, plan
 from attacks.physical.pdf import font_file, write_pdf
 from attacks.runtime.decoding import decoded
 from attacks.runtime.files import atomic, sha256, write_json
-from attacks.runtime.folders import refuse_links
-from attacks.runtime.untrusted import parse_json
+from attacks.runtime.untrusted import parse_json, refuse_links
 
 #: The width of a patch that nobody gave one, in mm.
 WIDTH = 100.0

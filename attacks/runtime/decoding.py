@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from random import Random
 from typing import Any
 from urllib.parse import quote
 
@@ -29,12 +28,6 @@ ORIENTATION = 0x0112  # the EXIF tag
 TURNED = range(2, 9)  # its values where a picture is not upright
 #: Chromaticities of sRGB (white, red, green, blue), and its code points in a cICP chunk.
 _SRGB, _SRGB_CODE = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06), bytes([1, 13, 0, 1])
-#: A marker of a JPEG; and data for restart intervals, unlike the zeros that libjpeg takes for missing data.
-_MARKER = re.compile(rb"\xff+([^\x00\xff])")
-_ENDS = [
-    bytes([first]) + Random(first).randbytes(40).replace(b"\xff", b"")
-    for first in (85, 170, 106, 86, 102, 90, 89, 101, 166)
-]
 #: Backgrounds, of which no more bytes than a pixel has are used.
 _INKS = (1, 254, 3, 250), (0, 1, 252, 5)
 
@@ -90,20 +83,20 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
     notes: list[str] = []
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         refuse_large(image)
-        padded, chunks = content, dict(_png_chunks(content)) if image.format == "PNG" else {}
+        chunks = dict(_png_chunks(content)) if image.format == "PNG" else {}
         tags: Any = getattr(image, "tag_v2", None)
         if tags is not None:
             _refuse_tiff(tags, image.width * image.height)
         if image.mode in ("I", "F"):
             raise ValueError("pixels of 32 bits have no fixed range; save it with 8 or 16 bits")
-        if image.format in ("JPEG", "MPO"):
-            padded = _padded(content)
+        if image.format in ("JPEG", "MPO") and content.count(b"\xff\xda") > MOST_SCANS:
+            raise ValueError(f"it has more than {MOST_SCANS} scans")
         raw, negative = str([tile.args for tile in image.tile]), tags is not None and tags[262] == 0
         _paint(image, _INKS[0])
         was_turned = image.getexif().get(ORIENTATION) in TURNED
         image.load()
-        if image.format != "WEBP":  # libwebp refuses missing data
-            _refuse_missing(image, padded)
+        if image.format not in ("JPEG", "MPO", "WEBP"):  # whose libraries refuse missing data
+            _refuse_missing(image, content)
         is_turned = image.getexif().get(ORIENTATION) in TURNED  # behind a PNG's pixels; TIFFs are upright now
         colours = _colours(image, chunks)
         if image.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * int(np.asarray(image).max()):
@@ -135,10 +128,9 @@ def _paint(image: Any, colour: tuple[int, ...]) -> None:
 
 
 def _refuse_missing(image: Image.Image, content: bytes) -> None:
-    """Raise ValueError where pixels of a decoded file have no data, which Pillow passes over. It is decoded again, as
-    JPEG `_padded`, else with another background: either leaves a whole picture as it is."""
-    plain = image.format not in ("JPEG", "MPO") and image.mode in ("RGB", "RGBA")
-    if plain and bytes(_INKS[0][: len(image.mode)]) not in image.tobytes():
+    """Raise ValueError where pixels of a decoded file have no data, which Pillow passes over: decoded again with
+    another background, a whole picture stays as it is."""
+    if image.mode in ("RGB", "RGBA") and bytes(_INKS[0][: len(image.mode)]) not in image.tobytes():
         return
     with Image.open(io.BytesIO(content), formats=FORMATS) as second:
         _paint(second, _INKS[1])
@@ -157,40 +149,6 @@ def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         if zlib.crc32(body, zlib.crc32(kind)).to_bytes(4, "big") != content[at - 4 : at]:
             raise ValueError(f"the check sum of its chunk {kind!r} is wrong")
         yield kind, body
-
-
-def _padded(content: bytes) -> bytes:
-    """A JPEG with `_ENDS` behind the data of each restart interval, and more such intervals behind each scan. Raises
-    ValueError where scans or the end are missing, and for arithmetic coding, whose data may end anywhere."""
-    at, parts, scan, scans, restarts, progressive, left = 2, [content[:2]], False, 0, 0, False, {(0, 0)}
-    while (marker := _MARKER.search(content, at)) is not None and (code := marker[1][0]) != 0xD9:
-        restart = 0xD0 <= code <= 0xD7
-        ends = _ends(restarts, 1 if restart else len(_ENDS)) if scan else ()
-        parts += [content[at : marker.start()], *ends]
-        restarts, at = restarts + 1 if restart else 0, marker.end()
-        if not restart:  # a segment with a length
-            at, scan = at + int.from_bytes(content[at : at + 2], "big"), code == 0xDA
-        parts.append(content[marker.start() : at])
-        head, scans = content[marker.end() + 2 : at], scans + (code == 0xDA)
-        if scans > MOST_SCANS or len(parts) > 2**22:
-            raise ValueError(f"it has more than {MOST_SCANS} scans, or a million restarts")
-        if 0xC9 <= code <= 0xCF and code != 0xCC:
-            raise ValueError("its coding is arithmetic: whether it is whole is not certain; save it again")
-        if 0xC0 <= code <= 0xC3:  # a frame: the components' numbers, of which scans give the coefficients
-            progressive = code == 0xC2
-            left = {(part, k) for part in head[6::3] for k in range(64 if progressive else 1)}
-        if code == 0xDA and not (progressive and head[-1] & 15):
-            end = head[-2] if progressive else 0
-            left -= {(part, k) for part in head[1:-3:2] for k in range(head[-3] if progressive else 0, end + 1)}
-    if marker is None or left:
-        raise ValueError("scans of its data are missing")
-    return b"".join([*parts, content[at : marker.start()], *_ends(restarts, len(_ENDS)), content[marker.start() :]])
-
-
-def _ends(restarts: int, count: int) -> list[bytes]:
-    """`_MORE` behind a number of restarts, and behind each of those that follow."""
-    markers = [b"", *(b"\xff" + bytes([0xD0 + (restarts + i) % 8]) for i in range(count - 1))]
-    return [part for i, marker in enumerate(markers) for part in (marker, _ENDS[(restarts + i) % len(_ENDS)])]
 
 
 def _refuse_tiff(tags: Any, pixels: int) -> None:

@@ -1,8 +1,8 @@
-"""A configuration composed by Hydra from a preset and overrides, as the command line does."""
+"""A configuration composed by Hydra from a preset and overrides; its errors in one line."""
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
@@ -11,18 +11,18 @@ from typing import Any
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString, ValueType
-from hydra.errors import CompactHydraException
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import CompactHydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
-from attacks.schema.class_schema import CONFIGS
 from attacks.schema.groups import CHOICES, FILES, ViewsConfig
-from attacks.schema.messages import message_line
+from attacks.schema.options import CONFIGS
 from attacks.schema.run import Run
-from attacks.schema.suggestions import closest, did_you_mean
+from attacks.schema.secrets import masked
+from attacks.schema.suggestions import choices, closest, did_you_mean, unknown_word
 
 #: Hydra 1.3 wants `version_base`; 1.4 has the same rules by default and warns about the argument.
 RULES = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
@@ -34,8 +34,8 @@ def register() -> None:
     files, have a group of their own. Cached, because it takes a quarter of the time of composing a configuration."""
     store = ConfigStore.instance()
     store.store(group="schema", name="run", node=Run)
-    for group, choices in CHOICES.items():
-        for name, node in choices.items():
+    for group, schemas in CHOICES.items():
+        for name, node in schemas.items():
             store.store(group=f"schema/{group}" if group in FILES else group, name=name, node=_open(node))
     store.store(group="schema/transforms", name="views", node=ViewsConfig)
     launchers.register_launchers()
@@ -75,25 +75,23 @@ def words(values: Mapping[str, Any]) -> list[str]:
     for key, value in values.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", key):
             raise ValueError(f"`values` must be keys of the configuration such as attack.steps; got {key!r}")
-        override = Override(OverrideType.CHANGE, key, ValueType.ELEMENT, _element(key, value))
-        overrides.append(f"{key}={override.get_value_element_as_str()}")
+        overrides.append(f"{key}={_element(key, value)}")
     return overrides
 
 
-def _element(key: str, value: Any) -> Any:
-    """A value as Hydra's parser would have it: a number is no scalar of NumPy, and text is in quotes where it has to
-    be."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None or isinstance(value, Real):
-        return value if value is None else int(value) if isinstance(value, Integral) else float(value)
+def _element(key: str, value: Any) -> str:
+    """A value as Hydra's parser reads it: text is in quotes where it has to be."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, Real):  # of NumPy too
+        return str(int(value) if isinstance(value, Integral) else float(value))
     if isinstance(value, str | Path):
         plain = re.fullmatch(r"(?!(?i:null|true|false|nan|inf)$)[A-Za-z][A-Za-z0-9_./-]*", str(value))
-        return str(value) if plain else QuotedString(str(value), Quote.single)
+        return str(value) if plain else QuotedString(str(value), Quote.single).with_quotes()
     if isinstance(value, Mapping):
-        return {_element(key, str(name)): _element(key, item) for name, item in value.items()}
+        return f"{{{','.join(f'{_element(key, str(k))}:{_element(key, v)}' for k, v in value.items())}}}"
     if isinstance(value, Sequence):
-        return [_element(key, item) for item in value]
+        return f"[{','.join(_element(key, item) for item in value)}]"
     raise ValueError(f"`{key}` must be a word, a number, a list or a mapping; got {type(value).__name__}")
 
 
@@ -139,3 +137,84 @@ def refuse_unchecked(arguments: list[str]) -> None:
             raise ValueError(f"`{file}` is refused: a folder of configurations has no links to folders, and no hydra")
         if file.suffix in (".yaml", ".yml"):
             presets.read_preset(file)
+
+
+def message_line(error: BaseException, words: Iterable[str] = ()) -> str:
+    """The message of an error, and of its cause, on one line, without misleading hints; for an unknown key or choice
+    among the `words` of the command line, a suggestion."""
+    words = list(words)
+    if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
+        key, _, value = error.override.partition("=")
+        if value.startswith("~"):
+            return _plain(f"`{error.override}`: no ~ is expanded here; write {key}={Path(value).expanduser()}")
+        example = f"""'{key}="{value}"'"""
+        return _plain(f"`{error.override}`: a value with such a sign stands in two kinds of quotes: {example}")
+    if isinstance(error, CompactHydraException):
+        text = f"{error} {error.__cause__ or ''}"
+        if hint := unknown_word(words, text):
+            return _plain(hint)
+        if clash := _of_the_preset(text, words) or _of_another_type(text):
+            return _plain(clash)
+        if "You must specify 'config'" in text:
+            return f"no preset is given: begin with config=quickstart; presets are {', '.join(choices()['config'])}"
+    if isinstance(error, RecursionError):
+        return "`defaults`: presets that lead back to themselves, or a configuration that is nested too deep"
+    parts, keys = [str(error).partition("Config search path")[0]], []
+    if isinstance(error, CompactHydraException) and error.__cause__ is not None:
+        parts.append(str(error.__cause__))
+        keys = _known_keys(error.__cause__)
+        parts += [f"known here are {', '.join(keys)}"] if keys else []
+    lines = [line for part in parts for line in part.splitlines() if line.strip()]
+    choices_listed = [line.strip() for line in lines if line.startswith("\t")]
+    sentences = [line.strip().rstrip(".") for line in lines if not line.startswith((*NOISE, "\t", " "))]
+    key = next((line.partition(":")[2].strip() for line in lines if line.strip().startswith("full_key:")), "")
+    if keys and sentences[0].startswith("Could not override"):
+        group = sentences[0].split("'")[1]  # which Hydra quotes; the full key stands where OmegaConf has one
+        sentences = [f"unknown key `{key or group}`", sentences[-1]]
+    text = "; ".join(sentences)
+    text = f"`{key}`: {text}" if key and key not in text else text
+    return _plain(" ".join([text, ", ".join(choices_listed)]).strip() + (did_you_mean(key, keys) if keys else ""))
+
+
+def _of_the_preset(text: str, words: Sequence[str]) -> str | None:
+    """One line for a preset that sets a key which another choice on the command line has not."""
+    preset, key = re.search(r"In 'config/(\w+)': ConfigKeyError", text), re.search(r"full_key: ([\w.]+)", text)
+    if preset is None or key is None:
+        return None
+    group = key[1].partition(".")[0]
+    choice = next((word for word in words if word.startswith(f"{group}=")), None)
+    is_preset = choice is not None and choice.partition("=")[2] in choices()["config"]
+    return choice and (
+        f"`{choice}` has no key {key[1].rpartition('.')[2]}, which config={preset[1]} sets: begin with "
+        + (f"config={choice.partition('=')[2]}" if is_preset else "another preset")
+    )
+
+
+#: What OmegaConf calls a type -> what a value of it is.
+TYPES = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
+
+
+def _of_another_type(text: str) -> str | None:
+    """One line for a value that is not of its key's type."""
+    form = r"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) (\w+)"
+    value, key = re.search(form, text), re.search(r"full_key: ([\w.]+)", text)
+    kind = value and TYPES.get(value[2])
+    return f"`{key[1]}` must be {kind}; got {_short(value[1])}" if key and value and kind else None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:60]}...{text[-20:]}"
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in masked(text))
+
+
+#: Lines of Hydra's messages: the advice to add an unknown key with +, and OmegaConf's internals.
+NOISE = ("To append", "full_key", "object_type", "reference_type")
+
+
+def _known_keys(error: BaseException) -> list[str]:
+    node: Any = getattr(error, "parent_node", None)
+    is_unknown_key = "is not in struct" in str(error) or "not in '" in str(error)
+    return [str(key) for key in node if key != "hydra"] if is_unknown_key and isinstance(node, DictConfig) else []

@@ -8,7 +8,6 @@ an argument of the same name and default of its part (`attacks.study.registry.PA
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.schema.class_schema import class_schema
 from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
 from attacks.schema.encoder import ENCODERS, DefenceConfig
 from attacks.schema.objective import (
@@ -19,7 +18,7 @@ from attacks.schema.objective import (
     TowardConfig,
     TripletConfig,
 )
-from attacks.schema.options import MISSING, option, variant
+from attacks.schema.options import MISSING, class_schema, option, variant
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
 GRADIENTS = "of each picture in an attack: encoder passes forward and back, one a view"

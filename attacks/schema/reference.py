@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from attacks.schema.class_schema import CONFIGS
 from attacks.schema.groups import CHOICES, FILES, OPEN
-from attacks.schema.options import MISSING, Option, options
+from attacks.schema.options import CONFIGS, MISSING, Option, options
 from attacks.schema.run import OF_THE_RUN
 from attacks.schema.suggestions import choices
 

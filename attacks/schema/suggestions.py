@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
 
-from attacks.schema.class_schema import CONFIGS
 from attacks.schema.groups import CHOICES, FILES, GROUPS, OPEN
-from attacks.schema.options import options
+from attacks.schema.options import CONFIGS, options
 from attacks.schema.run import OF_THE_RUN
 
 #: Words of other tools and of the README -> ours: a key, the last part of a key, or a choice.

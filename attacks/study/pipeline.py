@@ -15,8 +15,8 @@ from attacks.encoders.layers import unwrap
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.schema import groups
-from attacks.schema.class_schema import CONFIGS
 from attacks.schema.encoder import DefenceConfig
+from attacks.schema.options import CONFIGS
 from attacks.schema.presets import is_path, read_preset
 from attacks.schema.suggestions import closest
 from attacks.schema.validate import printable_config

@@ -42,7 +42,7 @@ from attacks.report import page as report
 from attacks.resizers.pipeline import GIVEN
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import sha256
-from attacks.runtime.folders import refuse_links
+from attacks.runtime.untrusted import refuse_links
 from attacks.runtime.values import Damaged, reading
 from attacks.schema.validate import Run
 from attacks.study.assembly import build

@@ -15,9 +15,8 @@ import yaml
 from attacks.encoders import FAMILIES, load_encoder
 from attacks.encoders.phash import Phash
 from attacks.encoders.pocket import Pocket
-from attacks.schema.class_schema import CONFIGS, ROOT
 from attacks.schema.groups import CHOICES, FILES
-from attacks.schema.options import MISSING, Option, options
+from attacks.schema.options import CONFIGS, MISSING, ROOT, Option, options
 from attacks.study.pipeline import preset, stages
 from attacks.study.registry import PARTS
 from transforms.compose import Geometry

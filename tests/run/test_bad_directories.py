@@ -12,7 +12,7 @@ import torch
 from attacks import load_encoder
 from attacks.experiment.job import job, resume
 from attacks.run import compose
-from attacks.runtime.folders import refuse_links
+from attacks.runtime.untrusted import refuse_links
 from tests.helpers.wrong import refused
 
 

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 from attacks.run import compose
 from attacks.schema import presets
 from attacks.schema import validate as schema
-from attacks.schema.class_schema import CONFIGS
 from attacks.schema.groups import CHOICES, OPEN
+from attacks.schema.options import CONFIGS
 from attacks.study import pipeline as pipelines
 from tests.helpers.fuzzing import every_effort, hold, one_line
 from transforms.registry import STAGES

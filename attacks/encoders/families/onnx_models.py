@@ -13,7 +13,7 @@ from attacks.encoders.preprocess import Preprocess, preprocess_from
 from attacks.encoders.request import Request, first_line
 from attacks.encoders.wrap import flat, whole_file
 from attacks.runtime.extras import extra
-from attacks.runtime.folders import short_path
+from attacks.runtime.untrusted import short_path
 
 
 def load(request: Request) -> ImageEncoder:
