@@ -13,7 +13,7 @@ from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.eot.protocols import Objective, Optimiser, Penalty, Perturbation, Proposer
-from attacks.runtime.stored import stored
+from attacks.runtime.values import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merge_estimates, start
 from attacks.solvers.loops import loop_of
 from attacks.solvers.search import bank_losses
