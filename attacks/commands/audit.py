@@ -73,7 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--encoder", choices=["pocket"], help="also look for a loss that is flat at delta = 0")
     parser.add_argument("--draws", type=int, default=16, help="number of views (default: 16)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--straight-through", action="store_true", help="measure the dense gradient of a warp")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write texts, tables and pictures there")
 
 
@@ -97,8 +96,7 @@ def run(options: argparse.Namespace) -> None:
             raise ValueError(f"`--side` must be 1 to {side}, the picture's shorter side; got {options.side}")
         image = resize(image[None], options.side, "pil_bicubic")[0].clamp(0, 1)
     encoder = load_encoder(options.encoder) if options.encoder else None
-    keys = ("draws", "seed", "straight_through")
-    report = audit(pipeline, image, encoder, **{key: getattr(options, key) for key in keys})
+    report = audit(pipeline, image, encoder, draws=options.draws, seed=options.seed)
     print(report)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)

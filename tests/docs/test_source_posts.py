@@ -8,7 +8,6 @@ import torchvision.transforms.functional as tvf
 
 from attacks import load_encoder
 from transforms import Affine, Compose, audit, perspective, warp_affine
-from transforms.auditing.dense_gradient import dense
 from transforms.sampling.warp import sample
 
 double = torch.float64
@@ -116,20 +115,14 @@ def test_the_dense_hack_has_seven_times_the_mass_and_another_direction(noise):
     # Nor is the warp itself OpenCV's: its border repeats the first pixel, which outweighs 231 others.
     assert cosine(plain, true) == pytest.approx(0.29, abs=0.005)
     assert float(plain[0, 0].sum() * 64 * 64) == pytest.approx(231, abs=0.1)
-    x, y = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="xy")
-    views = dense(batch(noise), torch.stack([x - 10, y - 20], dim=-1)[None])
-    torch.testing.assert_close(views, batch(posted_warp(noise)), rtol=0, atol=1e-4)
-    torch.testing.assert_close(gradient(views.mean(), noise), hack_result)
 
 
 def test_the_audit_reports_the_coverage_and_the_hack(noise):
-    plain = audit(channels_last(posted_warp), batch(noise), draws=1, straight_through=True)
+    plain = audit(channels_last(posted_warp), batch(noise), draws=1)
     assert plain.first_dead is None
     assert plain.coverage == pytest.approx(0.5801, abs=1e-4)
     assert plain.effective_coverage < 0.8 * plain.coverage  # the count alone is misleading
     assert plain.stages[0].slope == pytest.approx(1, abs=0.01)
-    trick_result, mass = plain.stages[0].straight
-    assert trick_result < 0.6 and mass > 3.9
     hack_result = audit(channels_last(lambda t: posted_warp(t, hack=True)), batch(noise), draws=1)
     assert hack_result.coverage == pytest.approx(7425 / 3 / 64**2, abs=1e-4)
     assert hack_result.stages[0].slope < 0.5 and any("straight-through" in text for text in hack_result.warnings)

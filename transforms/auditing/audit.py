@@ -1,23 +1,35 @@
 """Where does the gradient die? One call examines a pipeline of any library, stage by stage."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from transforms.auditing.coverage import coverage, effective, root_mean_square, sensitivity
+from transforms.auditing.coverage import (
+    coverage,
+    effective,
+    gradients,
+    norm,
+    root_mean_square,
+    sensitivity,
+    unit_cotangent,
+)
 from transforms.auditing.probe import StepProbe, probe_step
-from transforms.auditing.report import Report, StageReport
-from transforms.auditing.stationary import is_stationary, norms
+from transforms.auditing.report import Report, is_stationary, repair_advice, summarise
 from transforms.auditing.steps import AuditStep, chain, floating, split_steps
-from transforms.auditing.summary import repair_advice, summarise
 from transforms.doors import PastDoors, checked
 from transforms.draws.samplers import Sobol, stream
 
 #: The losses at delta = 0 are measured under at most this many views.
 FLAT_DRAWS = 4
+#: Loss -> its definition, from features and anchor (N,D).
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "1 - cosine": lambda features, anchor: 1 - F.cosine_similarity(features, anchor, dim=1),
+    "squared distance": lambda features, anchor: (features - anchor).square().sum(1),
+}
 
 
 def audit(
@@ -28,23 +40,18 @@ def audit(
     draws: int = 16,
     seed: int = 0,
     parameters: Mapping[str, Tensor] | None = None,
-    straight_through: bool = False,
 ) -> Report:
     """Look for a gradient that dies, pixels that get none, needless resamples, aliasing, and a loss without a slope.
 
     Args:
         pipeline: a `Compose`, a stage, a torchvision transform or `Compose`, an `nn.Sequential` (kornia's containers
-            too), a function of images, or a list of any of these. Randomness of other libraries is seeded for each
-            draw and stage, and the generators' states are restored. Each stage is called about ten times a draw.
+            too), a function of images, or a list of these. Randomness of other libraries is seeded, and restored.
         image: (3,H,W) or (1,3,H,W), floating, in [0,1]; a PIL image or an (H,W,3) array of 8 bits.
-        encoder: images (N,3,h,w) -> features (N,D). With it the end loss is a random projection of the features, and
-            `stationary` is answered; without, a random projection of the view.
+        encoder: images (N,3,h,w) -> features (N,D); with it the end loss is a random projection of these, not of the
+            view, and `stationary` is answered.
         draws: number of views.
-        seed: of the views, of the stages' own randomness and of the random projections.
-        parameters: name -> tensor that requires a gradient and that the pipeline ought to pass one to, such as the
-            corners of a perspective.
-        straight_through: also measure the "dense" gradient (see `transforms.auditing.dense_gradient`) of each stage
-            that is a warp.
+        seed: of the views, of the stages' randomness and of the random projections.
+        parameters: name -> tensor that the pipeline ought to pass a gradient to, such as the corners of a warp.
 
     Returns:
         A `Report`; print it.
@@ -70,7 +77,9 @@ def audit(
     picture, steps = _picture(image), split_steps(pipeline)
     name = getattr(encoder, "__name__", type(encoder).__name__)
     all_steps = steps if encoder is None else (*steps, AuditStep(f"encoder {name}", function=encoder))
-    rows = _rows(all_steps, draws, seed, picture)
+    dims = [step.dims for step in all_steps]
+    points = Sobol()(draws, sum(dims), seed=seed).to(picture.device)
+    rows = [row.split(dims, dim=1) for row in points.split(1)]  # draw by draw, stage by stage
     seeds = [[stream(seed, "audit", draw, k) for k in range(len(all_steps))] for draw in range(draws)]
 
     probes: list[list[StepProbe]] = []  # draw by draw, stage by stage
@@ -83,18 +92,19 @@ def audit(
             flows.append(_flow(values, stream(seed, "end", draw)))
             places = zip(all_steps, values[:-1], values[1:], rows[draw], seeds[draw], strict=True)
             tensors = tuple(tensors_by_name.values())
-            probes.append([probe_step(*place, tensors, dense=straight_through) for place in places])
+            probes.append([probe_step(*place, tensors) for place in places])
 
         def features_of(images: Tensor, draw: int) -> Tensor:
             features = chain(all_steps, images, rows[draw], seeds[draw])[-1]
             return features if isinstance(features, Tensor) and features.is_floating_point() else floating(features)
 
-        flat = (
-            norms(features_of, picture, min(draws, FLAT_DRAWS), stream(seed, "signs")) if encoder is not None else {}
-        )
+        flat_draws = 0 if encoder is None else min(draws, FLAT_DRAWS)
+        flat = _flatness(features_of, picture, flat_draws, stream(seed, "signs"))
 
-    by_stage = zip(all_steps, zip(*probes, strict=True), range(len(all_steps)), strict=True)
-    stages = tuple(summarise(step, item, [flow[k : k + 2] for flow in flows]) for step, item, k in by_stage)
+    by_stage = enumerate(zip(all_steps, zip(*probes, strict=True), strict=True))
+    stages = tuple(summarise(step, item, [flow[k : k + 2] for flow in flows]) for k, (step, item) in by_stage)
+    warps = [stage.stretch for stage in stages if stage.stretch is not None]
+    aliased = [stage.stretch for stage in stages if stage.stretch is not None and stage.aliases]
     weights, views = root_mean_square(maps), [coverage(item) for item in maps]
     norms_of = zip(tensors_by_name, zip(*(item.extra for draw in probes for item in draw), strict=True), strict=True)
     reach = {name: max((norm for norm in values if norm is not None), default=None) for name, values in norms_of}
@@ -107,7 +117,7 @@ def audit(
         sensitivity=weights.cpu(),
         dead_zones=(weights == 0).cpu(),
         resamples=sum(stage.resamples for stage in stages[: len(steps)]),
-        minification=_minification(stages),
+        minification=(max(1.0, *warps), max(1.0, 1.0, *aliased)) if warps else None,
         stationary=is_stationary(flat) if flat else None,
         flatness=flat,
         parameters=reach,
@@ -131,35 +141,31 @@ def _picture(image: Any) -> Tensor:
     return tensor
 
 
-def _rows(steps: Sequence[AuditStep], draws: int, seed: int, like: Tensor) -> list[tuple[Tensor, ...]]:
-    """The points of our stages' coordinates: for each draw, (1,dims) for each step."""
-    dims = [step.dims for step in steps]
-    points = Sobol()(draws, sum(dims), seed=seed).to(like.device)
-    return [row.split(dims, dim=1) for row in points.split(1)]
-
-
 def _flow(values: list[Any], seed: int) -> list[float]:
     """The norm of a random end loss's gradient at every value of the pipeline; 0 where it does not reach."""
-    end = values[-1]
-    inside = [(i, value) for i, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
-    norms = [0.0] * len(values)
-    if not inside or inside[-1][1] is not end:
-        return norms
+    end, inside = values[-1], [isinstance(value, Tensor) and value.requires_grad for value in values]
+    if not inside[-1]:
+        return [0.0] * len(values)
+    cotangent = unit_cotangent(end, seed)
+    found = iter(
+        gradients(end, [value for value, is_inside in zip(values, inside, strict=True) if is_inside], cotangent)
+    )
+    return [norm(next(found)) if is_inside else 0.0 for is_inside in inside]
+
+
+def _flatness(
+    features_of: Callable[[Tensor, int], Tensor], image: Tensor, draws: int, seed: int
+) -> dict[str, tuple[float, float]]:
+    """Loss -> mean gradient norm at delta = 0 and at a random sign of 1/255."""
     generator = torch.Generator().manual_seed(seed)
-    cotangent = torch.randn(end.shape, generator=generator, dtype=torch.float64)
-    try:
-        gradients = torch.autograd.grad(
-            end, [value for _, value in inside], (cotangent / cotangent.norm()).to(end), allow_unused=True
-        )
-    except Exception:  # a foreign backward may raise anything; the probe of its stage reports it
-        return norms
-    for (i, _), gradient in zip(inside, gradients, strict=True):
-        norms[i] = 0.0 if gradient is None else float(gradient.cpu().double().norm())
-    return norms
-
-
-def _minification(stages: Sequence[StageReport]) -> tuple[float, float] | None:
-    warps = [(stage.stretch, stage.aliases) for stage in stages if stage.stretch is not None]
-    if not warps:
-        return None
-    return max([1.0, *(s for s, _ in warps)]), max([1.0, *(s for s, aliases in warps if aliases)])
+    norms_at: dict[str, list[list[float]]] = {name: [[], []] for name in LOSSES} if draws else {}
+    for draw in range(draws):
+        signs = 2.0 * torch.randint(2, image.shape, generator=generator) - 1
+        with torch.no_grad():
+            anchor = features_of(image, draw).detach().flatten(1)
+        for place, start in enumerate((image, image + signs.to(image) / 255)):
+            for name, loss in LOSSES.items():
+                leaf = start.detach().clone().requires_grad_()
+                value = loss(features_of(leaf, draw).flatten(1), anchor).sum()
+                norms_at[name][place].append(norm(*gradients(value, [leaf])))
+    return {name: (sum(a) / draws, sum(b) / draws) for name, (a, b) in norms_at.items()}

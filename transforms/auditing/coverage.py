@@ -20,10 +20,7 @@ def sensitivity(image: Tensor, view: Any, seed: int) -> Tensor:
     for _ in range(COTANGENTS):
         signs = 2.0 * torch.randint(2, view.shape, generator=generator) - 1
         cotangent = (signs * (1 + 0.05 * torch.rand(view.shape, generator=generator))).to(view)
-        try:
-            (gradient,) = torch.autograd.grad(view, image, cotangent, retain_graph=True, allow_unused=True)
-        except Exception:  # a foreign backward; the probe of its step names it
-            return torch.zeros_like(total)
+        (gradient,) = gradients(view, [image], cotangent)
         if gradient is not None:
             total += gradient[0].detach().cpu().double().nan_to_num(0, 0, 0).square().sum(0)
     return (total / COTANGENTS).sqrt()
@@ -43,3 +40,23 @@ def effective(weights: Tensor) -> float:
     """The participation ratio (sum w)^2 / (N sum w^2) of pixels: 1 if all weigh the same, k/N if k alone count."""
     squares = weights.square().sum()
     return float(weights.sum().square() / (weights.numel() * squares)) if squares > 0 else 0.0
+
+
+def gradients(value: Tensor, leaves: Sequence[Tensor], cotangent: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    """The gradients of `value` to `leaves`; None for each that it does not reach."""
+    try:
+        return torch.autograd.grad(value, leaves, cotangent, retain_graph=True, allow_unused=True)
+    except Exception:  # a foreign backward may raise anything; the probe of its step names it
+        return (None,) * len(leaves)
+
+
+def norm(gradient: Tensor | None) -> float:
+    """The Euclidean norm; 0 for None."""
+    return 0.0 if gradient is None else float(gradient.cpu().double().norm())
+
+
+def unit_cotangent(like: Tensor, seed: int) -> Tensor:
+    """A random cotangent of norm 1 of the shape, dtype and device of `like`."""
+    generator = torch.Generator().manual_seed(seed)
+    cotangent: Tensor = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+    return (cotangent / cotangent.norm()).to(like)

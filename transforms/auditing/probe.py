@@ -1,13 +1,12 @@
 """One step of a pipeline by itself, on a fresh leaf: does a gradient at its output reach its input?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from transforms.auditing.dense_gradient import deviation
-from transforms.auditing.minification import Warp, warp_of
+from transforms.auditing.coverage import norm, unit_cotangent
 from transforms.auditing.steps import AuditStep, StepResult, error_line, floating, run_step
 
 #: Lengths of the step for the numeric slope, of full scale. The first is far above float32's rounding and far below a
@@ -18,6 +17,19 @@ _STEPS = (1e-3, 4 / 255)
 SLOPE = 0.2
 #: A view that changes by less than this does not depend on a coordinate, which then owes no gradient.
 _MIN_CHANGE = 1e-6
+#: Output samples further apart than this many source pixels alias (a bilinear tap covers two).
+SPACING = 1.5
+#: Share of white noise that may pass, relative to what the smaller picture can hold: a box filter passes 1.
+ALIAS_LIMIT = 1.2
+_TOLERANCE = 1e-3
+
+
+class Warp(NamedTuple):
+    """`stretch`, the largest number of source pixels between neighbouring output pixels; `noise`, the power of white
+    noise that passes where the stretch exceeds `SPACING`, over what the output can hold without aliasing."""
+
+    stretch: float
+    noise: float
 
 
 class StepProbe(NamedTuple):
@@ -39,30 +51,19 @@ class StepProbe(NamedTuple):
     shape: tuple[int, ...]
     resamples: int
     warp: Warp | None
-    straight: tuple[float, float] | None
     repeats: bool
 
 
 def probe_step(
-    step: AuditStep,
-    value: Any,
-    output: Any,
-    u: Tensor,
-    seed: int,
-    extra_leaves: Sequence[Tensor] = (),
-    *,
-    dense: bool = False,
+    step: AuditStep, value: Any, output: Any, u: Tensor, seed: int, extra_leaves: Sequence[Tensor]
 ) -> StepProbe:
     """Run `step` at `u` (1,dims) on a new leaf made of `value` and pull a cotangent of norm 1 back, to `extra_leaves`
-    too. `value` and `output` are what the step received and returned in the pipeline, `seed` is that of its own
-    randomness; `dense`: also compare the dense gradient, if the step is a warp."""
+    too. `value` and `output` are what the step received and returned in the pipeline; `seed`: of its randomness."""
     leaf = floating(value, unit=step.stage is not None).requires_grad_()
     row = u.detach().clone().requires_grad_()
     outcome = run_step(step, leaf, row, seed, raw=value)
     out = floating(outcome.result)
-    generator = torch.Generator().manual_seed(seed ^ 0x5EED)
-    cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64)
-    cotangent = (cotangent / cotangent.norm()).to(out)
+    cotangent = unit_cotangent(out, seed ^ 0x5EED)
     leaves = [leaf, row, *extra_leaves]
     grads, reason = _pull(outcome, leaves, cotangent)
     first = torch.zeros_like(leaf) if grads[0] is None else grads[0]
@@ -73,10 +74,9 @@ def probe_step(
     backward = int((~first.isfinite()).sum() + (~u_slopes.isfinite()).sum())
     if reason is None:
         reason = _values(first, forward, backward)
-    warp = _warp(step, leaf, value, u, seed)
     return StepProbe(
         reason=reason,
-        gain=float(first.nan_to_num(0, 0, 0).cpu().double().norm()),
+        gain=norm(first.nan_to_num(0, 0, 0)),
         zeros=float((first == 0).double().mean()),
         bad=(forward, backward),
         slope=_slope(step, leaf, row, seed, first, cotangent) if reason is None else None,
@@ -86,15 +86,14 @@ def probe_step(
         kinds=(_kind(value), _kind(result)),
         shape=tuple(out.shape[1:]),
         resamples=(step.stage.resamples() if step.stage is not None else 0) or outcome.resamples,
-        warp=warp,
-        straight=deviation(leaf, result, warp, cotangent) if dense and warp is not None and reason is None else None,
+        warp=_warp(step, leaf, value, u, seed),
         repeats=_kind(value) != _kind(leaf) or _equal(out, floating(output)),
     )
 
 
-def _pull(outcome: StepResult, leaves: list[Tensor], cotangent: Tensor) -> tuple[list[Tensor | None], str | None]:
+def _pull(outcome: StepResult, leaves: list[Tensor], cotangent: Tensor) -> tuple[Sequence[Tensor | None], str | None]:
     """The gradients, None where there is none, and why the images have none."""
-    no_grads: list[Tensor | None] = [None] * len(leaves)
+    no_grads = [None] * len(leaves)
     result = outcome.result
     if outcome.refusal is not None:
         return no_grads, f"takes no tensor that requires a gradient: {error_line(outcome.refusal)}"
@@ -110,7 +109,7 @@ def _pull(outcome: StepResult, leaves: list[Tensor], cotangent: Tensor) -> tuple
     except Exception as error:  # a foreign backward may raise anything
         return no_grads, f"backward fails ({error_line(error)})"
     message = "returns a tensor whose graph does not reach its input: a `.detach()` or a copy of the data on the way"
-    return list(grads), message if grads[0] is None else None
+    return grads, message if grads[0] is None else None
 
 
 def _values(gradient: Tensor, forward: int, backward: int) -> str | None:
@@ -166,9 +165,57 @@ def _warp(step: AuditStep, leaf: Tensor, value: Any, u: Tensor, seed: int) -> Wa
         return result if isinstance(result, Tensor) else None
 
     try:
-        return warp_of(call, (leaf.shape[2], leaf.shape[3]), leaf.detach())
+        return _warp_of(call, (leaf.shape[2], leaf.shape[3]), leaf.detach())
     except ValueError:  # it fails on a ramp, though it took the picture: then it is no warp
         return None
+
+
+@torch.no_grad()
+def _warp_of(call: Callable[[Tensor], Tensor | None], size: tuple[int, int], like: Tensor) -> Warp | None:
+    """The warp that `call` applies to images (1,3,*size) in [0,1], or None if it is not one (it changes colours, or
+    does not return three channels). `call` must do the same thing every time, and may return None for no images."""
+    y, x = ((torch.arange(n, dtype=like.dtype, device=like.device) + 0.5) / n for n in size)
+    ramp = torch.stack([*torch.meshgrid(x, y, indexing="xy"), torch.ones_like(y[:, None] * x)])[None]
+    full, half = _images(call(ramp)), _images(call(ramp.flip(1) / 2))
+    if full is None or half is None or full.shape != half.shape:
+        return None
+    half = half.flip(1)
+    white = ((full[:, 2] - 1).abs() < _TOLERANCE) & ((half[:, 2] - 0.5).abs() < _TOLERANCE)
+    # Half as bright and with other colours goes in, and so it comes out: contrast, hue and noise fail, a warp passes.
+    linear = (full[:, :2] - 2 * half[:, :2]).abs().amax(1) < _TOLERANCE
+    inside = white & linear
+    if inside.sum() < max(1, 0.99 * float(white.sum()), 0.05 * white.numel()):
+        return None
+    height, width = size
+    points = full[:, :2].movedim(1, -1) * full.new_tensor([width, height]) - 0.5
+    stretch, area = _jacobian(points, inside)
+    dense = stretch > SPACING
+    noise = 1.0
+    if bool(dense.any()):
+        generator = torch.Generator().manual_seed(0)
+        signs = torch.randint(2, (1, 3, *size), generator=generator).to(like)
+        output = _images(call(signs))
+        if output is not None:
+            power = ((output - 0.5).square().mean(1) / 0.25)[:, : stretch.shape[1], : stretch.shape[2]]
+            noise = float((power * area)[dense].mean())
+    return Warp(float(stretch.max()) if stretch.numel() else 0.0, noise)
+
+
+def _images(result: Tensor | None) -> Tensor | None:
+    good = result is not None and result.dim() == 4 and result.shape[:2] == (1, 3) and result.is_floating_point()
+    return result if good else None
+
+
+def _jacobian(points: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """The larger singular value and the determinant of the map, (1,h-s,w-s) each, 0 where the map is not known."""
+    s = 4 if min(points.shape[1:3]) > 16 else 1  # a longer step: a nearest kernel rounds the map to whole pixels
+    corner = points[:, :-s, :-s]
+    a, b = (points[:, :-s, s:] - corner) / s, (points[:, s:, :-s] - corner) / s
+    interior = inside[:, :-s, :-s] & inside[:, :-s, s:] & inside[:, s:, :-s]
+    det = (a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]).abs()
+    trace = (a * a).sum(-1) + (b * b).sum(-1)
+    stretch = ((trace + (trace * trace - 4 * det * det).clamp(min=0).sqrt()) / 2).sqrt()
+    return torch.where(interior, stretch, 0.0), torch.where(interior, det, 0.0)
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:

@@ -1,28 +1,28 @@
-"""The result of an audit, as data and as a table."""
+"""The result of an audit, as data, as a table, and as advice on what to repair."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from transforms.auditing.minification import ALIAS_LIMIT, SPACING
+from transforms.auditing.probe import ALIAS_LIMIT, SLOPE, SPACING, StepProbe
+from transforms.auditing.steps import AuditStep
+
+#: Below this share of the gradient at 1/255, the gradient at 0 is rounding noise.
+NOISE = 1e-4
 
 
 @dataclass(frozen=True)
 class StageReport:
-    """One stage, over all draws.
-
-    `dead` is the reason why the gradient dies there (None: it does not), in `dead_draws` of the draws. `gain` is the
-    local |gradient in| / |gradient out|; `chain_out`, `chain_in` are norms along the real pipeline, from the end loss
-    (0: what reaches this stage was cut off later on, or here). `zeros` is the share of exact zeros in the local
-    gradient, `bad` counts NaN and inf (forward, backward). `slope` is the numeric slope over the claimed one: 1 for a
-    true gradient, over 1e-3 or else over 4/255 of full scale; None if not measured. `kinds` is what goes in and comes
-    out, `shape` the result's (C,h,w). `stretch` is the largest number of source pixels between neighbouring output
-    pixels and `noise` the share of white noise that passes (above 1: aliased); None if the stage is no pure warp.
-    `straight` is (cosine, mass ratio) of the straight-through gradient, if measured; `repeats`, whether
-    the same seeds gave the same values.
-    """
+    """One stage over all draws: `dead`, why its gradient dies (None: it does not), in `dead_draws` of them; `gain`,
+    the local |gradient in| / |gradient out|; `chain_out`, `chain_in`, norms of an end loss's gradient behind and
+    before the stage; `zeros`, the share of exact zeros in the local gradient; `bad`, NaN and inf (forward, backward);
+    `slope`, the numeric slope over the claimed one (None: not measured); `kinds`, what goes in and comes out;
+    `shape`, (C,h,w) of the result; `stretch`, the most source pixels between neighbouring output pixels, and `noise`,
+    the share of white noise that passes, above 1 aliased (None: no pure warp); `repeats`, whether the same seeds gave
+    the same values."""
 
     name: str
     dead: str | None
@@ -39,7 +39,6 @@ class StageReport:
     stretch: float | None
     noise: float | None
     dead_coordinates: tuple[str, ...]
-    straight: tuple[float, float] | None
     repeats: bool
 
     @property
@@ -49,18 +48,14 @@ class StageReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of `audit`.
-
-    `stages` in pipeline order, the encoder (if any) last; `first_dead`, the name of the first where the gradient
-    dies, or None. `coverage` is the share of the picture's pixels that receive gradient in any draw, `view_coverage`
-    the same for single views (mean, least); `effective_coverage` is the participation ratio over all draws (1 if all
-    pixels weigh the same). `sensitivity` (H,W) is the pixels' weight, `dead_zones` (H,W) bool those without any.
-    `resamples` is how often pixels are interpolated on the way; `minification`, the largest stretch of any stage and
-    the largest that aliases for want of a filter, in source pixels (None: no stage is a warp; 1: none). `stationary`
-    is True if an untargeted loss is flat at delta = 0 though the pipeline is sound, None without an encoder;
-    `flatness`, loss -> gradient norm (at 0, at 1/255). `parameters` is the gradient norm of each further tensor, None
-    if it is not in the graph. `warnings` says what to repair.
-    """
+    """The result of `audit`: `stages` in pipeline order, the encoder last; `first_dead`, the name of the first where
+    the gradient dies, or None; `coverage`, the share of pixels that receive gradient in any draw, `view_coverage` in
+    single views (mean, least), `effective_coverage` the participation ratio (1: all pixels weigh the same);
+    `sensitivity` (H,W), the pixels' weight, and `dead_zones` (H,W), true where it is 0; `resamples`, how often pixels
+    are interpolated; `minification`, the largest stretch of a stage and the largest that aliases, in source pixels
+    (None: no stage is a warp); `stationary`, whether untargeted losses are flat at delta = 0 though the pipeline is
+    sound (None: no encoder); `flatness`, loss -> gradient norm (at 0, at 1/255); `parameters`, the gradient norm of
+    each further tensor (None: not in the graph); `warnings`, what to repair."""
 
     stages: tuple[StageReport, ...]
     first_dead: str | None
@@ -88,40 +83,28 @@ class Report:
         Image.fromarray(colour.numpy()).save(path, format="PNG")
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        height, width = self.dead_zones.shape
+        lines = [f"audit: {self.draws} draws of a {width} x {height} picture, seed {self.seed}", ""]
+        rows = [HEADER, *map(_row, self.stages)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+            lines.append("  ".join(cells).rstrip())
+        mean, minimum = self.view_coverage
+        lines += [
+            "",
+            f"first dead stage: {self.first_dead or 'none'}",
+            f"coverage: {self.coverage:.2%} of the pixels receive gradient over all draws (a view: {mean:.2%} on "
+            f"average, {minimum:.2%} at least); effective {self.effective_coverage:.2%}",
+            f"resamples: {self.resamples}; {_minification(self.minification)}",
+            *_stationary(self),
+        ]
+        for name, norm in self.parameters.items():
+            lines.append(f"gradient to `{name}`: {'none, it is not in the graph' if norm is None else f'{norm:.3g}'}")
+        return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
 
 
 HEADER = ("stage", "local gain", "chain out", "chain in", "zeros", "NaN/inf", "slope", "stretch", "result")
-
-
-def _lines(report: Report) -> list[str]:
-    height, width = report.dead_zones.shape
-    rows = [HEADER, *map(_row, report.stages)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
-    lines = [f"audit: {report.draws} draws of a {width} x {height} picture, seed {report.seed}", ""]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    lines.append("")
-    lines.append(f"first dead stage: {report.first_dead or 'none'}")
-    mean, minimum = report.view_coverage
-    lines.append(
-        f"coverage: {report.coverage:.2%} of the pixels receive gradient over all draws (a view: {mean:.2%} on "
-        f"average, {minimum:.2%} at least); effective {report.effective_coverage:.2%}"
-    )
-    lines.append(f"resamples: {report.resamples}; {_minification(report.minification)}")
-    lines.extend(_stationary(report))
-    for name, norm in report.parameters.items():
-        lines.append(f"gradient to `{name}`: {'none, it is not in the graph' if norm is None else f'{norm:.3g}'}")
-    for stage in report.stages:
-        if stage.straight is not None:
-            cosine, mass = stage.straight
-            lines.append(
-                f"straight-through gradient of {stage.name}: cosine {cosine:.2f} to the true one, "
-                f"{mass:.2f} times its mass"
-            )
-    lines.extend(f"warning: {text}" for text in report.warnings)
-    return lines
 
 
 def _row(stage: StageReport) -> tuple[str, ...]:
@@ -160,3 +143,86 @@ def _stationary(report: Report) -> list[str]:
         f"gradient of untargeted losses at delta = 0 -> at 1/255: {figures}",
         f"stationary at delta = 0: {answer}",
     ]
+
+
+def summarise(step: AuditStep, probes: Sequence[StepProbe], flows: Sequence[Sequence[float]]) -> StageReport:
+    """One stage over all draws: means of sizes, maxima of risks; `flows`: the chain's gradient norm before and behind
+    the stage, draw by draw."""
+    reasons = [probe.reason for probe in probes if probe.reason is not None]
+    warps = [probe.warp for probe in probes if probe.warp is not None]
+    if 2 * len(warps) <= len(probes):  # colours that a few draws leave alone are no warp
+        warps = []
+    slopes = [probe.slope for probe in probes if probe.slope is not None]
+    dead = None
+    if reasons:
+        share_of_draws = f" (in {len(reasons)} of {len(probes)} draws)" if len(reasons) < len(probes) else ""
+        dead = reasons[0] + share_of_draws
+    sensitivities = torch.stack([probe.u_slopes for probe in probes]).amax(0)
+    silent = {i for probe in probes for i in probe.silent if not sensitivities[i] > 0}
+    return StageReport(
+        name=step.name,
+        dead=dead,
+        dead_draws=len(reasons),
+        gain=_mean([probe.gain for probe in probes]),
+        chain_out=_mean([flow[1] for flow in flows]),
+        chain_in=_mean([flow[0] for flow in flows]),
+        zeros=_mean([probe.zeros for probe in probes]),
+        bad=(sum(probe.bad[0] for probe in probes), sum(probe.bad[1] for probe in probes)),
+        slope=_mean(slopes) if slopes else None,
+        kinds=probes[0].kinds,
+        shape=probes[0].shape,
+        resamples=max(probe.resamples for probe in probes),
+        stretch=max(warp.stretch for warp in warps) if warps else None,
+        noise=max((warp.noise for warp in warps if warp.stretch > SPACING), default=1.0) if warps else None,
+        dead_coordinates=tuple(step.stage.names[i] for i in sorted(silent)) if step.stage is not None else (),
+        repeats=all(probe.repeats for probe in probes),
+    )
+
+
+def repair_advice(
+    stages: Sequence[StageReport],
+    weights: Tensor,
+    flat: dict[str, tuple[float, float]],
+    norms: dict[str, float | None],
+    draws: int,
+) -> tuple[str, ...]:
+    """What to repair, most urgent first; `weights` (H,W) is the sensitivity over all draws."""
+    messages = [f"{stage.name}: {stage.dead}" for stage in stages if stage.dead]
+    if not messages and not bool(weights.any()):
+        messages.append(
+            "every stage passes a gradient by itself, but nothing passes them all: one drops what another reads"
+        )
+    for stage in stages:
+        if stage.dead_coordinates:
+            messages.append(f"{stage.name}: no gradient to {', '.join(stage.dead_coordinates)}")
+        if stage.slope is not None and abs(stage.slope - 1) > SLOPE:
+            messages.append(
+                f"{stage.name}: its gradient is not that of its values (it moves {stage.slope:.2f} of what the "
+                "gradient claims): a straight-through estimate, or a wrong backward"
+            )
+        if stage.aliases:
+            messages.append(
+                f"{stage.name}: shrinks {stage.stretch:.2f}-fold without an antialias filter; noise passes "
+                f"{stage.noise:.1f} times what the result can hold, and pixels between the samples get no gradient"
+            )
+        if not stage.repeats:
+            messages.append(f"{stage.name}: two calls with the same seeds differ; it has a generator of its own")
+    resamples = sum(stage.resamples for stage in stages if stage.stretch is not None)
+    if resamples > 1:
+        messages.append(f"pixels are interpolated {resamples} times in a row; a fused warp blurs once")
+    share = float((weights == 0).double().mean())
+    if 0 < share < 1:
+        messages.append(f"{share:.2%} of the pixels never receive a gradient in {draws} draws (dead zones)")
+    if flat and is_stationary(flat):
+        messages.append("untargeted losses are flat at delta = 0: start at random, at least 1/255")
+    messages.extend(f"`{name}` receives no gradient" for name, norm in norms.items() if not norm)
+    return tuple(messages)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def is_stationary(norms_at: dict[str, tuple[float, float]]) -> bool:
+    """Whether every loss is flat at 0 (exactly, or but for rounding) and has a sound gradient at 1/255."""
+    return all(0 < near < float("inf") and at <= NOISE * near for at, near in norms_at.values())

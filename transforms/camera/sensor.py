@@ -111,8 +111,7 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
     """Round to the nearest of 2^bits levels, as a file holds: (x * 255).round() / 255 for 8 bits.
 
     Args:
-        images: any shape, any floating dtype; values outside [0,1] are clamped, more than 1.5 outside are
-            refused.
+        images: any shape, any floating dtype; values outside [0,1] are clamped, more than 1.5 outside are refused.
         bits: whole number from 1 to 16.
 
     Returns:
