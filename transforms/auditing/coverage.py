@@ -58,5 +58,6 @@ def norm(gradient: Tensor | None) -> float:
 def unit_cotangent(like: Tensor, seed: int) -> Tensor:
     """A random cotangent of norm 1 of the shape, dtype and device of `like`."""
     generator = torch.Generator().manual_seed(seed)
-    cotangent: Tensor = torch.randn(like.shape, generator=generator, dtype=torch.float64)
-    return (cotangent / cotangent.norm()).to(like)
+    normal = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+    cotangent: Tensor = normal / normal.norm()
+    return cotangent.to(like)
