@@ -30,7 +30,6 @@ class Stage(Protocol):
     other protocols here say what it may have besides.
 
     Examples:
-        >>> import torch
         >>> from transforms import Compose, Stage
         >>> class Invert(Stage):
         ...     names = ()
@@ -58,7 +57,6 @@ class Geometry(Stage, Protocol):
     """A stage that moves points: where does an output point look in the stage's input?
 
     Examples:
-        >>> import torch
         >>> from transforms.compose import Geometry
         >>> class Smaller(Geometry):
         ...     names = ()
@@ -82,7 +80,6 @@ class Homography(Geometry, Protocol):
     """A geometric stage that is a matrix, so that it fuses by multiplication.
 
     Examples:
-        >>> import torch
         >>> from transforms.compose import Homography
         >>> class Mirror(Homography):
         ...     names = ()
@@ -185,7 +182,6 @@ class Compose:
     themselves. Keep `u` on the host (see `transforms.devices`): one that is not is copied back first.
 
     Examples:
-        >>> import torch
         >>> from transforms import Affine, Brightness, Compose, Perspective, Sobol
         >>> camera = Compose([Affine(degrees=20), Perspective(0.1), Brightness(0.1)])
         >>> u = Sobol()(8, camera.dims, seed=0)  # eight views, four of each picture

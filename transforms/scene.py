@@ -19,7 +19,6 @@ class Layer(NamedTuple):
     then put into the scene.
 
     Examples:
-        >>> import torch
         >>> from transforms import Compose
         >>> from transforms.scene import Layer, Scene, scene_of
         >>> base = scene_of(torch.zeros(1, 1, 8, 8))
@@ -42,7 +41,6 @@ class Scene(NamedTuple):
     Plain images are a scene of one layer.
 
     Examples:
-        >>> import torch
         >>> from transforms import Compose
         >>> from transforms.scene import Layer, Scene
         >>> black, white = (Layer(torch.full((1, 1, 4, 4), value), None, torch.eye(3)[None]) for value in (0.0, 1.0))

@@ -4,6 +4,7 @@ import doctest
 import io
 
 import pytest
+import torch
 
 from scripts.api_reference import docstring, public_names
 
@@ -14,7 +15,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in RUNS else name fo
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_of_a_public_name_has_the_result_that_it_shows(name):
-    example = doctest.DocTestParser().get_doctest(docstring(name), {}, name, None, None)
+    example = doctest.DocTestParser().get_doctest(docstring(name), {"torch": torch}, name, None, None)
     assert any(name.rpartition(".")[2] in line.source for line in example.examples), "no example that uses it"
     assert not any(doctest.SKIP in line.options for line in example.examples)
     messages = io.StringIO()

@@ -60,7 +60,6 @@ def audit(
         ValueError: not an image, not a pipeline, or a stage that fails on a picture, with its name.
 
     Examples:
-        >>> import torch
         >>> from transforms import Affine, Compose, audit
         >>> picture = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(0))
         >>> audit(Compose([Affine(degrees=20)]), picture, draws=2).first_dead is None

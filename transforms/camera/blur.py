@@ -39,7 +39,6 @@ class GaussianBlur(Ranged):
             identity to rounding, and so is its derivative zero to rounding.
 
     Examples:
-        >>> import torch
         >>> from scipy.ndimage import gaussian_filter
         >>> from transforms.camera import GaussianBlur
         >>> picture = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -84,7 +83,6 @@ class Defocus(Ranged):
         radius: (low, high) in pixels, at most 100.
 
     Examples:
-        >>> import torch
         >>> from transforms.camera import Defocus
         >>> point = torch.zeros(1, 1, 9, 9)
         >>> point[0, 0, 4, 4] = 1.0
@@ -124,7 +122,6 @@ class MotionBlur(Ranged):
             and 90 covers every direction.
 
     Examples:
-        >>> import torch
         >>> from transforms.camera import MotionBlur
         >>> point = torch.tensor([[[[0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]]]])
         >>> line = MotionBlur(length=(4, 4))(point, torch.zeros(1, 2))

@@ -52,7 +52,6 @@ def jpeg(
             that it does not support.
 
     Examples:
-        >>> import torch
         >>> from transforms import jpeg
         >>> from transforms.camera import quantise
         >>> picture = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -80,7 +79,6 @@ def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
         RuntimeError: this Pillow was built without WebP.
 
     Examples:
-        >>> import torch
         >>> from transforms.camera import webp
         >>> picture = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
         >>> errors = [(webp(picture, quality) - picture).square().mean() for quality in (10, 50, 90)]
@@ -127,7 +125,6 @@ class Jpeg(_CodecStage, slack=OVERSHOOT):
             the gradient of the identity).
 
     Examples:
-        >>> import torch
         >>> from transforms import Jpeg
         >>> Jpeg(quality=(30, 90)).values(torch.tensor([[0.0], [0.999]])).tolist()
         [[30.0], [90.0]]
@@ -162,7 +159,6 @@ class Webp(_CodecStage, slack=OVERSHOOT):
         quality: whole number from 1 to 100, or (low, high), both included.
 
     Examples:
-        >>> import torch
         >>> from transforms.camera import Webp, webp
         >>> picture = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
         >>> torch.equal(Webp(quality=(30, 90))(picture, torch.zeros(1, 1)), webp(picture, 30))

@@ -44,7 +44,6 @@ class Downscale(WholeRanged):
             encoder's input. It is None afterwards, and the sizes are pixels.
 
     Examples:
-        >>> import torch
         >>> from transforms import Downscale
         >>> picture = torch.rand(1, 3, 48, 64, generator=torch.Generator().manual_seed(0))
         >>> Downscale(24)(picture, torch.zeros(1, 0)).shape

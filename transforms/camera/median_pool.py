@@ -26,7 +26,6 @@ class MedianPool(NoCoordinates):
         size: the shorter side in pixels; a picture that is no larger stays as it is.
 
     Examples:
-        >>> import torch
         >>> from transforms.camera import MedianPool
         >>> picture = torch.full((1, 1, 3, 3), 0.25)
         >>> picture[0, 0, 1, 1] = 1.0

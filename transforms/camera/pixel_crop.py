@@ -30,7 +30,6 @@ class PixelCrop(Doored):
         ValueError: when called on a picture that has no more pixels than that.
 
     Examples:
-        >>> import torch
         >>> from transforms.camera import PixelCrop
         >>> picture = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
         >>> view = PixelCrop(margin=2)(picture, torch.tensor([[0.0, 0.999]]))

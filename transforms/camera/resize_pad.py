@@ -30,7 +30,6 @@ class ResizePad(Ranged):
         value: of the padding, in [0,1].
 
     Examples:
-        >>> import torch
         >>> from transforms.camera import ResizePad
         >>> u = torch.tensor([[0.0, 0.0, 0.999]])  # the smallest size, at the left, at the bottom
         >>> ResizePad(scale=(0.5, 1.0))(torch.ones(1, 1, 4, 4), u)[0, 0].round()

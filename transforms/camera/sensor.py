@@ -42,7 +42,6 @@ class SensorNoise(Ranged):
     noise. A Grid has few values of the seed: it is no sampler for noise.
 
     Examples:
-        >>> import torch
         >>> from transforms.camera import SensorNoise
         >>> grey, u = torch.full((1, 3, 64, 64), 0.5), torch.tensor([[0.0, 0.0, 0.25]])
         >>> noisy = SensorNoise(read=(0.05, 0.05))(grey, u)
@@ -122,7 +121,6 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
         ValueError: `bits` out of range.
 
     Examples:
-        >>> import torch
         >>> from transforms.camera import quantise
         >>> values = torch.tensor([0.1, 0.6, 1.2], requires_grad=True)
         >>> quantise(values, bits=1).tolist()
@@ -150,7 +148,6 @@ class Quantise(NoCoordinates, slack=OVERSHOOT):
         bits: a whole number from 1 to 16.
 
     Examples:
-        >>> import torch
         >>> from transforms.camera import Quantise
         >>> thirds = 3 * Quantise(bits=2)(torch.tensor([[[[0.1, 0.3, 0.9]]]]), torch.zeros(1, 0))
         >>> [round(value, 4) for value in thirds.flatten().tolist()]

@@ -27,7 +27,6 @@ class Cutout(Ranged):
     the place has a gradient, through the pixels that the edge crosses; the picture has none under the cover.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Cutout
         >>> Cutout(size=(0.5, 0.5), value=0.0)(torch.ones(1, 1, 4, 4), torch.zeros(1, 3))[0, 0]
         tensor([[0., 0., 1., 1.],

@@ -36,7 +36,6 @@ class Exposure(Ranged):
         stops: within [-16, 16]; a number x means (-x, x).
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Exposure
         >>> from transforms.colour.spaces import to_linear
         >>> grey = torch.full((1, 3, 1, 1), 0.5)
@@ -73,7 +72,6 @@ class WhiteBalance(Ranged):
     Pictures of one channel stay as they are; any number but 1 or 3 raises ValueError.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import WhiteBalance
         >>> warm = WhiteBalance(red=(1, 1), blue=(-1, -1))(torch.full((1, 3, 1, 1), 0.5), torch.zeros(1, 2))
         >>> [round(value, 2) for value in warm.flatten().tolist()]

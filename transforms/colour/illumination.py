@@ -30,7 +30,6 @@ class Vignette(Ranged):
         strength: the share of light that is lost in the very corners, within [0, 0.99]; 0 changes nothing.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Vignette
         >>> from transforms.colour.spaces import to_linear
         >>> light = to_linear(Vignette(strength=(0.75, 0.75))(torch.ones(1, 1, 201, 201), torch.zeros(1, 1)))
@@ -69,7 +68,6 @@ class Shading(Doored):
         grid: controls along each side, 1 to 64.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Exposure, Shading
         >>> grey, u = torch.full((1, 3, 8, 8), 0.5), torch.zeros(1, 1)
         >>> one = Shading(strength=(-1, -1), grid=1)(grey, u)
@@ -126,7 +124,6 @@ class Shadow(Ranged):
             The profile is a logistic curve, so that every pixel has a gradient to every coordinate.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Shadow
         >>> shadow = Shadow(darkness=(1, 1), angle=(0, 0), position=(0, 0), softness=(0.02, 0.02))
         >>> view = shadow(torch.ones(1, 1, 8, 8), torch.zeros(1, 4))[0, 0, 0]
@@ -184,7 +181,6 @@ class Moire(Ranged):
     Raises ValueError unless pictures have 1 or 3 channels.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Moire
         >>> moire = Moire(strength=(0.5, 0.5), period=(0.25, 0.25), angle=(0, 0))
         >>> view = moire(torch.full((1, 3, 32, 32), 0.5), torch.zeros(1, 4))

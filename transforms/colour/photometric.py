@@ -27,7 +27,6 @@ class Brightness(Ranged):
         amount: what is added, as a share of full scale, within [-1, 1]; a number x means (-x, x).
 
     Examples:
-        >>> import torch
         >>> from transforms import Brightness
         >>> Brightness(amount=(0.25, 0.25))(torch.tensor([[[[0.25, 0.5, 0.875]]]]), torch.zeros(1, 1)).tolist()
         [[[[0.5, 0.75, 1.0]]]]
@@ -75,7 +74,6 @@ class Contrast(_Factor):
         factor: 0 or more; 1 changes nothing.
 
     Examples:
-        >>> import torch
         >>> from transforms import Contrast
         >>> Contrast(factor=(2, 2))(torch.tensor([[[[0.25, 0.5, 0.625]]]]), torch.zeros(1, 1)).tolist()
         [[[[0.0, 0.5, 0.75]]]]
@@ -103,7 +101,6 @@ class Gain(_Factor):
         factor: 0 or more; 1 changes nothing.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Gain
         >>> Gain(factor=(2, 2))(torch.tensor([[[[0.125, 0.25, 0.75]]]]), torch.zeros(1, 1)).tolist()
         [[[[0.25, 0.5, 1.0]]]]
@@ -134,7 +131,6 @@ class ChannelGain(Ranged):
     number of channels.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import ChannelGain
         >>> u = torch.tensor([[0.25, 0.5, 0.75, 0.0, 0.0, 0.0]])  # gains of 0.75, 1 and 1.25
         >>> ChannelGain(gain=(0.5, 1.5))(torch.full((1, 3, 1, 1), 0.5), u).flatten().tolist()
@@ -177,7 +173,6 @@ class Gamma(Ranged):
         gamma: the exponent, within [0.05, 20]; 1 changes nothing.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Gamma
         >>> Gamma(gamma=(2, 2))(torch.tensor([[[[0.0, 0.5, 1.0]]]]), torch.zeros(1, 1)).tolist()
         [[[[0.0, 0.25, 1.0]]]]
@@ -211,7 +206,6 @@ class Saturation(_Factor):
         factor: 0 or more; 1 changes nothing.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Saturation
         >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
         >>> [round(value, 4) for value in Saturation(factor=(0, 0))(red, torch.zeros(1, 1)).flatten().tolist()]
@@ -243,7 +237,6 @@ class Hue(Ranged):
         degrees: within [-360, 360]; a number x means (-x, x).
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Hue
         >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
         >>> Hue(degrees=(120, 120))(red, torch.zeros(1, 1)).flatten().tolist()

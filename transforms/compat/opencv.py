@@ -43,7 +43,6 @@ def warp_affine(
         ValueError: wrong shapes, unknown names, a matrix without inverse.
 
     Examples:
-        >>> import torch
         >>> from transforms import warp_affine
         >>> picture = torch.tensor([[[[0.0, 1.0, 0.0, 0.0]]]])
         >>> M = torch.tensor([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0]], requires_grad=True)  # half a pixel to the right
@@ -79,7 +78,6 @@ def warp_perspective(
     does not depend on the sign of `H`: see `transforms.sampling.homography.facing`.
 
     Examples:
-        >>> import torch
         >>> from transforms import homography, warp_perspective
         >>> corners = torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 3.0], [0.0, 3.0]])
         >>> picture = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))

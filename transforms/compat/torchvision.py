@@ -51,7 +51,6 @@ def perspective(
         ValueError: degenerate quads (see `homography`).
 
     Examples:
-        >>> import torch
         >>> from transforms import perspective
         >>> picture, start = torch.eye(4).view(1, 1, 4, 4), torch.tensor([[0.0, 0], [4, 0], [4, 4], [0, 4]])
         >>> end = torch.tensor([[4.0, 0], [0, 0], [0, 4], [4, 4]], requires_grad=True)  # left and right exchanged
@@ -101,7 +100,6 @@ def affine(
         ValueError: a scale that is not positive, a shear by 90 degrees, wrong shapes.
 
     Examples:
-        >>> import torch
         >>> from transforms.compat import affine
         >>> picture, angle = torch.eye(5).view(1, 1, 5, 5), torch.tensor(0.0, requires_grad=True)
         >>> view = affine(picture, angle, translate=(1, 0), scale=1.0, shear=0.0)
@@ -148,7 +146,6 @@ def rotate(
         (N,C,H,W), or the size that `expand` needs.
 
     Examples:
-        >>> import torch
         >>> from transforms.compat import rotate
         >>> picture = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
         >>> torch.allclose(rotate(picture, 90.0), picture.rot90(1, (2, 3)), atol=1e-5)
@@ -187,7 +184,6 @@ def resize(
         ValueError: an unknown interpolation, a size below 1, a `max_size` that is not above `size`.
 
     Examples:
-        >>> import torch
         >>> from transforms.compat import resize
         >>> resize(torch.zeros(1, 3, 12, 16), 6).shape
         torch.Size([1, 3, 6, 8])

@@ -13,7 +13,6 @@ class Draws(Protocol):
     """`draws(n, dims, seed=, step=)` -> (n, dims) float32 on the CPU, in [0,1): the same call, the same points.
 
     Examples:
-        >>> import torch
         >>> from transforms import Sobol
         >>> from transforms.draws import Draws
         >>> draws: Draws = Sobol()
@@ -52,7 +51,6 @@ class Sobol:
     Oracle: torch's engine point by point, one point in each stratum, tests/transforms/draws/test_samplers.py.
 
     Examples:
-        >>> import torch
         >>> from transforms import Sobol
         >>> first, second = (Sobol()(4, 2, seed=0, step=step) for step in (0, 1))
         >>> torch.equal(torch.cat([first, second]), Sobol()(8, 2, seed=0))
@@ -81,7 +79,6 @@ class Uniform:
     Oracle: uniform moments, tests/transforms/draws/test_samplers.py.
 
     Examples:
-        >>> import torch
         >>> from transforms.draws import Uniform
         >>> points = Uniform()(1000, 2, seed=0)
         >>> points.shape, bool((points >= 0).all() and (points < 1).all())
@@ -105,7 +102,6 @@ class Antithetic:
     Oracle: the mirror of each point, tests/transforms/draws/test_samplers.py.
 
     Examples:
-        >>> import torch
         >>> from transforms.draws import Antithetic
         >>> points = Antithetic()(4, 3, seed=0)
         >>> torch.equal(points[::2] + points[1::2], torch.ones(2, 3))
@@ -160,7 +156,6 @@ class Fixed:
     Oracle: the points of one step, tests/transforms/draws/test_samplers.py.
 
     Examples:
-        >>> import torch
         >>> from transforms import Sobol
         >>> from transforms.draws import Fixed
         >>> torch.equal(Fixed()(4, 2, seed=0, step=7), Sobol()(4, 2, seed=0, step=0))

@@ -31,7 +31,6 @@ class Affine(Ranged, Homography):
         translate: shift in each axis as a share of the shorter side, right and down.
 
     Examples:
-        >>> import torch
         >>> from transforms import Affine
         >>> picture = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
         >>> view = Affine(degrees=(90, 90))(picture, torch.zeros(1, 5))
@@ -87,7 +86,6 @@ class Perspective(Homography):
             (The view's own corners may look beyond the horizon from about 0.4 on; they show the border value.)
 
     Examples:
-        >>> import torch
         >>> from transforms import Perspective
         >>> u = torch.tensor([[0.0, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]])  # the upper left corner alone moves, by -0.2
         >>> corners = Perspective(jitter=0.2).pull(torch.tensor([[[[-1.2, -1.2], [1.0, 1.0]]]]), u)
@@ -136,7 +134,6 @@ class Crop(InFrame, Homography):
         ValueError: a range that does not contain 1, with an area at which none of its windows fits.
 
     Examples:
-        >>> import torch
         >>> from transforms.geometry import Crop
         >>> u = torch.tensor([[0.0, 0.5, 0.0, 0.0]])  # the window in the upper left corner
         >>> Crop(scale=(0.25, 0.25)).matrix(u)[0]
@@ -193,7 +190,6 @@ class Flip(Homography):
         vertical: top to bottom in place of left to right.
 
     Examples:
-        >>> import torch
         >>> from transforms.geometry import Flip
         >>> picture = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
         >>> mirrored, same = Flip(p=0.5)(picture.repeat(2, 1, 1, 1), torch.tensor([[0.4], [0.6]]))

@@ -41,7 +41,6 @@ class Cylinder(Ranged, InFrame, Geometry):
         ValueError: a range that is no range or too wide, with its name.
 
     Examples:
-        >>> import torch
         >>> from transforms.geometry import Cylinder
         >>> view = Cylinder(arc=(180, 180))(torch.ones(1, 1, 33, 33), torch.zeros(1, 4))[0, 0, 16]
         >>> float(view[16].round(decimals=4)), view[0].item()  # the label's middle; past the outline of the bottle

@@ -34,7 +34,6 @@ class Lens(Ranged, Geometry):
         k1, k2: the coefficients, within [-1, 1]; a number x means (-x, x).
 
     Examples:
-        >>> import torch
         >>> from transforms.geometry import Lens
         >>> looks_at = Lens(k1=(0.1, 0.1)).pull(torch.tensor([[[[0.5, 0.0], [1.0, 0.0]]]]), torch.zeros(1, 2))
         >>> torch.allclose(looks_at, torch.tensor([[0.5125, 0.0], [1.1, 0.0]]))  # r (1 + 0.1 r^2)
@@ -83,7 +82,6 @@ class RollingShutter(Ranged, InFrame, Geometry):
     The phase is uniform over the circle.
 
     Examples:
-        >>> import torch
         >>> from transforms.geometry import RollingShutter
         >>> middle = torch.tensor([[[[0.0, -1.0]], [[0.0, 0.0]], [[0.0, 1.0]]]])  # upper edge, middle, lower edge
         >>> RollingShutter(pan=(0.25, 0.25)).pull(middle, torch.zeros(1, 4))[0, :, 0, 0].tolist()
@@ -136,7 +134,6 @@ class ThinPlate(Geometry):
         grid: control points along each axis, 2 to 10.
 
     Examples:
-        >>> import torch
         >>> from transforms.geometry import ThinPlate
         >>> u = torch.tensor([[1.0, 0.5] + 8 * [0.5, 0.5]])  # the first control point looks 0.1 to the right
         >>> controls = torch.tensor([[[[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]]]])

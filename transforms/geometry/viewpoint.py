@@ -39,7 +39,6 @@ class Viewpoint(Ranged, Homography):
             square may; it shows the border value.
 
     Examples:
-        >>> import torch
         >>> from transforms import Viewpoint
         >>> looks_at = Viewpoint(distance=(2, 2)).pull(torch.tensor([[[[0.5, 0.25]]]]), torch.zeros(1, 5))
         >>> torch.allclose(looks_at, torch.tensor([1.0, 0.5]))  # the picture is half as large

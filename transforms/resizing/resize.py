@@ -57,7 +57,7 @@ def resize(
         ValueError: unknown kernel, or a size below 1.
 
     Examples:
-        >>> import numpy as np, torch
+        >>> import numpy as np
         >>> from PIL import Image
         >>> from transforms import resize
         >>> levels = np.random.default_rng(0).integers(0, 256, (12, 16), dtype=np.uint8)

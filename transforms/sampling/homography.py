@@ -219,7 +219,6 @@ def homography(src: Tensor, dst: Tensor) -> Tensor:
             can see (one convex and the other folded), with the row's number.
 
     Examples:
-        >>> import torch
         >>> from transforms import homography
         >>> square = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
         >>> H = homography(square, torch.tensor([[0.0, 0.0], [4.0, 0.0], [3.0, 2.0], [1.0, 2.0]]))

@@ -177,7 +177,6 @@ class Sometimes(_Choice):
         ValueError: `stage` is none, or `p` is no probability; when called, the stage changes the images' size.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Gain
         >>> from transforms.wrappers import Sometimes
         >>> stage = Sometimes(Gain((2, 2)), p=0.25)
@@ -245,7 +244,6 @@ class OneOf(_Choice):
         ValueError: any of this is not so; when called, two pixel stages make views of different sizes.
 
     Examples:
-        >>> import torch
         >>> from transforms.colour import Gain
         >>> from transforms.wrappers import OneOf
         >>> stage = OneOf([Gain((2, 2)), Gain((0.5, 0.5))], weights=[3, 1])

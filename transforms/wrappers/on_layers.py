@@ -30,7 +30,6 @@ class OnLayers(Doored):
         ValueError: geometry before pixel stages, or a `place` that is not a homography.
 
     Examples:
-        >>> import torch
         >>> from transforms import Compose
         >>> from transforms.colour import Gain
         >>> from transforms.scene import Layer, Scene, scene_of
