@@ -66,7 +66,9 @@ def pages() -> dict[str, str]:
     order = sorted(rooms)
     lines_of_page = {room: _page(room, sorted(rooms[room], key=str.lower)) for room in order}
     tree = "\n".join(order)
-    docstring_text = "Every public name, by room: shapes, units, ranges, errors and sources. Examples start with `import torch`."
+    docstring_text = (
+        "Every public name, by room: shapes, units, ranges, errors and sources. Examples start with `import torch`."
+    )
     lines_of_page["index"] = f"# API reference\n\n{docstring_text}\n\n```{{toctree}}\n:maxdepth: 1\n\n{tree}\n```\n"
     return lines_of_page
 

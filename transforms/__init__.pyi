@@ -2,7 +2,7 @@
 
 from .auditing.audit import audit as audit
 from .camera.codec import jpeg as jpeg, Jpeg as Jpeg
-from .camera.downscale import Downscale as Downscale
+from .camera.sizes import Downscale as Downscale
 from .colour.photometric import Brightness as Brightness, Contrast as Contrast
 from .compat import warp_affine as warp_affine, warp_perspective as warp_perspective, perspective as perspective
 from .compose import Compose as Compose, Stage as Stage

@@ -4,7 +4,6 @@ that the stage receives, edges repeated. At 0 every blur is the identity, reache
 import math
 from dataclasses import dataclass
 from functools import reduce
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from transforms.colour.spaces import at_least_float32
-from transforms.draws.ranges import Range, Ranged, pair, symmetric
+from transforms.draws.ranges import Coordinate, Range, Ranged
 from transforms.sampling.straight_through import straight_through
 
 #: The widest blur of each kind in pixels. A kernel takes memory with its square or cube: beyond these, gigabytes.
@@ -50,10 +49,7 @@ class GaussianBlur(Ranged):
 
     sigma: Range = (0.0, 0.0)
 
-    names: ClassVar[tuple[str, ...]] = ("sigma (px)",)
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (pair(self.sigma, "sigma", low=0, high=MOST_SIGMA),)
+    coordinates = (Coordinate("sigma (px)", "sigma", 0, MOST_SIGMA),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         work = at_least_float32(images)
@@ -93,10 +89,7 @@ class Defocus(Ranged):
 
     radius: Range = (0.0, 0.0)
 
-    names: ClassVar[tuple[str, ...]] = ("radius (px)",)
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (pair(self.radius, "radius", low=0, high=MOST_RADIUS),)
+    coordinates = (Coordinate("radius (px)", "radius", 0, MOST_RADIUS),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         limit = math.ceil(self.bounds[0][1])
@@ -132,10 +125,10 @@ class MotionBlur(Ranged):
     length: Range = (0.0, 0.0)
     angle: float | Range = (0.0, 0.0)
 
-    names: ClassVar[tuple[str, ...]] = ("length (px)", "angle (deg)")
-
-    def _bounds(self) -> tuple[Range, Range]:
-        return pair(self.length, "length", low=0, high=MOST_LENGTH), symmetric(self.angle, "angle")
+    coordinates = (
+        Coordinate("length (px)", "length", 0, MOST_LENGTH),
+        Coordinate("angle (deg)", "angle"),
+    )
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         length, angle = self.values(u).unbind(-1)

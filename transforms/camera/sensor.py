@@ -11,7 +11,7 @@ from torch import Tensor
 from transforms.colour.spaces import at_least_float32
 from transforms.devices import HOST, uploaded
 from transforms.doors import OVERSHOOT, door, unchecked
-from transforms.draws.ranges import NoCoordinates, Range, Ranged, pair
+from transforms.draws.ranges import Coordinate, NoCoordinates, Range, Ranged
 from transforms.draws.samplers import stream
 from transforms.sampling.straight_through import saturate, straight_through
 
@@ -52,11 +52,12 @@ class SensorNoise(Ranged):
     read: Range = (0.0, 0.0)
     shot: Range = (0.0, 0.0)
 
-    names: ClassVar[tuple[str, ...]] = ("read noise (of full scale)", "shot noise (of full scale)", "noise (seed)")
+    coordinates = (
+        Coordinate("read noise (of full scale)", "read", 0, 1),
+        Coordinate("shot noise (of full scale)", "shot", 0, 1),
+        Coordinate("noise (seed)", "", 0, 1),
+    )
     discrete: ClassVar[tuple[int, ...]] = (2,)
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return pair(self.read, "read", low=0, high=1), pair(self.shot, "shot", low=0, high=1), (0.0, 1.0)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         work = at_least_float32(images)

@@ -1,5 +1,5 @@
-"""Stages that change values where they are, and clamp to [0,1] at their end: `photometric` and `cutout` display
-values, as files store them; `exposure` and `illumination` linear light, behind the decoded sRGB."""
+"""Stages that change values where they are, and clamp to [0,1] at their end: `photometric` display values, as files
+store them; `illumination` linear light, behind the decoded sRGB."""
 
 import lazy_loader
 

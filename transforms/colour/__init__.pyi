@@ -1,10 +1,16 @@
-from .cutout import Cutout as Cutout
-from .exposure import Exposure as Exposure, WhiteBalance as WhiteBalance
-from .illumination import Moire as Moire, Shading as Shading, Shadow as Shadow, Vignette as Vignette
+from .illumination import (
+    Exposure as Exposure,
+    Moire as Moire,
+    Shading as Shading,
+    Shadow as Shadow,
+    Vignette as Vignette,
+    WhiteBalance as WhiteBalance,
+)
 from .photometric import (
     Brightness as Brightness,
     ChannelGain as ChannelGain,
     Contrast as Contrast,
+    Cutout as Cutout,
     Gain as Gain,
     Gamma as Gamma,
     Hue as Hue,

@@ -1,19 +1,92 @@
-"""Light that varies over the picture: linear light times a smooth field in the stage frame, in float32 or wider."""
+"""Stages in linear light: exposure, white balance, and light that varies over the picture, in the stage frame."""
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from transforms.colour.exposure import MOST_STOPS, relight
-from transforms.colour.spaces import at_least_float32, is_grey
+from transforms.colour.spaces import at_least_float32, is_grey, to_linear, to_srgb
 from transforms.doors import Doored
-from transforms.draws.ranges import Range, Ranged, pair, spread, symmetric
+from transforms.draws.ranges import Coordinate, Range, Ranged, spread, symmetric
+from transforms.sampling.straight_through import saturate
 
+#: Gains in stops lie within this: 2^16 times the light is beyond any sensor's range.
+MOST_STOPS = 16
 #: Controls of a `Shading` along each side: each is a coordinate of its own, with a name.
 MOST_CONTROLS = 64
+
+
+def relight(images: Tensor, gain: Tensor) -> Tensor:
+    """Multiply the light of sRGB images (N,C,H,W) in [0,1] by `gain` (0 or more, broadcasts), and encode it again,
+    clamped to [0,1], in the images' dtype. Half precision is computed in float32."""
+    wide = at_least_float32(images)
+    return saturate(to_srgb(to_linear(wide) * gain.to(wide))).to(images.dtype)
+
+
+@dataclass(frozen=True)
+class Exposure(Ranged):
+    r"""Expose longer or shorter: light times 2^stops.
+
+    Formula: L \leftarrow 2^{s} L
+    Use: more or less light, or another exposure time.
+    Not: an error of the display values: `Gain`, `Brightness`.
+    Source: light is linear; display values are decoded and encoded as sRGB.
+    Oracle: a stop doubles the light, sRGB is scikit-image's, tests/transforms/colour/test_illumination.py.
+
+    Args:
+        stops: within [-16, 16]; a number x means (-x, x).
+
+    Examples:
+        >>> from transforms.colour import Exposure
+        >>> from transforms.colour.spaces import to_linear
+        >>> grey = torch.full((1, 3, 1, 1), 0.5)
+        >>> brighter = Exposure(stops=(1, 1))(grey, torch.zeros(1, 1))
+        >>> torch.allclose(to_linear(brighter), 2 * to_linear(grey))
+        True
+    """
+
+    stops: float | Range = (0.0, 0.0)
+
+    coordinates = (Coordinate("exposure (stops)", "stops", -MOST_STOPS, MOST_STOPS),)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        return relight(images, self.values(u).exp2()[:, :, None, None])
+
+
+@dataclass(frozen=True)
+class WhiteBalance(Ranged):
+    """Light of another colour, or a camera's wrong estimate of it: gains on red and blue against green (von Kries, in
+    linear sRGB). Pictures of one channel stay as they are.
+
+    Use: lamps of another colour, or a camera that misjudges them.
+    Not: the colour error of inks and paper: `ChannelGain`, or a printer.
+    Source: von Kries.
+    Oracle: arithmetic in linear light, tests/transforms/colour/test_illumination.py.
+
+    Args:
+        red, blue: gains in stops, within [-16, 16]; a number x means (-x, x). Red up and blue down is warmer.
+
+    Examples:
+        >>> from transforms.colour import WhiteBalance
+        >>> warm = WhiteBalance(red=(1, 1), blue=(-1, -1))(torch.full((1, 3, 1, 1), 0.5), torch.zeros(1, 2))
+        >>> [round(value, 2) for value in warm.flatten().tolist()]
+        [0.69, 0.5, 0.36]
+    """
+
+    red: float | Range = (0.0, 0.0)
+    blue: float | Range = (0.0, 0.0)
+
+    coordinates = (
+        Coordinate("red gain (stops)", "red", -MOST_STOPS, MOST_STOPS),
+        Coordinate("blue gain (stops)", "blue", -MOST_STOPS, MOST_STOPS),
+    )
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        if is_grey(images):
+            return images
+        red, blue = self.values(u).unbind(-1)
+        return relight(images, torch.stack([red, torch.zeros_like(red), blue], dim=-1).exp2()[:, :, None, None])
 
 
 @dataclass(frozen=True)
@@ -39,10 +112,7 @@ class Vignette(Ranged):
 
     strength: Range = (0.0, 0.0)
 
-    names: ClassVar[tuple[str, ...]] = ("lost in the corners (of light)",)
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (pair(self.strength, "strength", low=0, high=0.99),)
+    coordinates = (Coordinate("lost in the corners (of light)", "strength", 0, 0.99),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         like = at_least_float32(images)
@@ -54,13 +124,11 @@ class Vignette(Ranged):
 
 @dataclass(frozen=True)
 class Shading(Doored):
-    """Uneven lighting: a smooth field of gains, spanned by grid x grid control gains from edge to edge.
-
-    A uniform cubic B-spline in stops runs between the controls (end controls repeated), and never leaves their range.
+    """Uneven lighting: a smooth field of gains, a uniform cubic B-spline in stops over grid x grid controls.
 
     Use: uneven light of a shape that is not known.
     Not: a hard edge: `Shadow`.
-    Source: this project's own, spanned by a cubic B-spline.
+    Source: this project's own.
     Oracle: SciPy's B-spline, tests/transforms/colour/test_illumination.py.
 
     Args:
@@ -116,12 +184,11 @@ class Shadow(Ranged):
 
     Args:
         darkness: the share of light lost deep in the shadow, within [0, 1].
-        angle: the direction from light into shadow, in degrees clockwise as displayed: 0 darkens the right side, 90
-            the lower one; a number x means (-x, x).
-        position: how far the middle of the edge lies from the picture's centre in that direction, as a share of the
-            shorter side; a number x means (-x, x).
-        softness: width of the penumbra, from 10 % to 90 % of the darkness, as a share of the shorter side; above 0.
-            The profile is a logistic curve, so that every pixel has a gradient to every coordinate.
+        angle: from light into shadow, in degrees clockwise as displayed: 0 darkens the right side, 90 the lower one;
+            a number x means (-x, x).
+        position: of the edge's middle from the picture's centre in that direction, as a share of the shorter side; a
+            number x means (-x, x).
+        softness: width of the penumbra (logistic), from 10 % to 90 % of the darkness, as a share of the shorter side.
 
     Examples:
         >>> from transforms.colour import Shadow
@@ -136,20 +203,12 @@ class Shadow(Ranged):
     position: float | Range = (-0.4, 0.4)
     softness: Range = (0.02, 0.2)
 
-    names: ClassVar[tuple[str, ...]] = (
-        "darkness (of light)",
-        "angle (deg)",
-        "position (of shorter side)",
-        "softness (of shorter side)",
+    coordinates = (
+        Coordinate("darkness (of light)", "darkness", 0, 1),
+        Coordinate("angle (deg)", "angle"),
+        Coordinate("position (of shorter side)", "position"),
+        Coordinate("softness (of shorter side)", "softness", 1e-3),
     )
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (
-            pair(self.darkness, "darkness", low=0, high=1),
-            symmetric(self.angle, "angle"),
-            symmetric(self.position, "position"),
-            pair(self.softness, "softness", low=1e-3),
-        )
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         like = at_least_float32(images)
@@ -161,10 +220,8 @@ class Shadow(Ranged):
 @dataclass(frozen=True)
 class Moire(Ranged):
     """Coloured fringes, as when a camera's colour filters sample a screen's stripes of red, green and blue: light is
-    multiplied by 1 + strength cos(2 pi (d / period + phase)), where d runs along `angle`.
-
-    The beats of red, green and blue are a third of a period apart, as a screen's stripes are; a picture of one
-    channel gets one set of fringes.
+    multiplied by 1 + strength cos(2 pi (d / period + phase)), where d runs along `angle`. Red, green and blue are a
+    third of a period apart.
 
     Use: a monitor that is filmed.
     Not: paper, which has no stripes of red, green and blue.
@@ -173,12 +230,9 @@ class Moire(Ranged):
 
     Args:
         strength: modulation of light, within [0, 1].
-        period: from fringe to fringe, as a share of the shorter side, 0.01 or more (use at least two pixels,
-            or the fringes alias).
+        period: from fringe to fringe, as a share of the shorter side, 0.01 or more (below two pixels fringes alias).
         angle: direction across the fringes in degrees, clockwise as displayed; a number x means (-x, x).
         phase: in periods, at the picture's centre, of red.
-
-    Raises ValueError unless pictures have 1 or 3 channels.
 
     Examples:
         >>> from transforms.colour import Moire
@@ -193,20 +247,12 @@ class Moire(Ranged):
     angle: float | Range = (-90.0, 90.0)
     phase: Range = (0.0, 1.0)
 
-    names: ClassVar[tuple[str, ...]] = (
-        "strength (of light)",
-        "period (of shorter side)",
-        "angle (deg)",
-        "phase (periods)",
+    coordinates = (
+        Coordinate("strength (of light)", "strength", 0, 1),
+        Coordinate("period (of shorter side)", "period", 0.01),
+        Coordinate("angle (deg)", "angle"),
+        Coordinate("phase (periods)", "phase"),
     )
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (
-            pair(self.strength, "strength", low=0, high=1),
-            pair(self.period, "period", low=0.01),
-            symmetric(self.angle, "angle"),
-            pair(self.phase, "phase"),
-        )
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         like = at_least_float32(images)

@@ -1,21 +1,27 @@
-"""Photometric stages in display values, each clamped to [0,1]; `exposure` and `illumination` work in linear light."""
+"""Stages in display values, each clamped to [0,1]; those of `illumination` work in linear light."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from transforms.colour.spaces import at_least_float32, is_grey, luma, rotate_hue
-from transforms.draws.ranges import Range, Ranged, pair, symmetric
+from transforms.draws.ranges import Coordinate, Range, Ranged, is_number
 from transforms.sampling.straight_through import saturate
 
 #: Below this value, about half a step of 8 bits, `Gamma` is a straight line.
 GAMMA_TOE = 1 / 512
 
 
+class _Line(Ranged):
+    """A stage that is one line for all values of a view (see `transforms.compose.Linear`)."""
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        return _apply_line(images, *self.line(u))  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True)
-class Brightness(Ranged):
+class Brightness(_Line):
     """Add a constant to every value, then clamp.
 
     Use: a display or a scan whose black level is off.
@@ -34,17 +40,11 @@ class Brightness(Ranged):
 
     amount: float | Range = (0.0, 0.0)
 
-    names: ClassVar[tuple[str, ...]] = ("added (of full scale)",)
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (symmetric(self.amount, "amount", low=-1, high=1),)
+    coordinates = (Coordinate("added (of full scale)", "amount", -1, 1),)
 
     def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
         offset = self.values(u)[:, :, None, None]
         return torch.ones_like(offset), offset
-
-    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return _apply_line(images, *self.line(u))
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,12 @@ class _Factor(Ranged):
 
     factor: Range = (1.0, 1.0)
 
-    names: ClassVar[tuple[str, ...]] = ("factor (x)",)
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (pair(self.factor, "factor", low=0),)
+    coordinates = (Coordinate("factor (x)", "factor", 0),)
 
 
 @dataclass(frozen=True)
-class Contrast(_Factor):
+class Contrast(_Factor, _Line):
     """Stretch values about mid-grey by a factor, then clamp.
-
-    About 0.5 and not the picture's mean (torchvision's choice), so that the map does not depend on the content.
 
     Use: the contrast setting of a display or a viewer.
     Not: more or less light: `Exposure`.
@@ -83,14 +78,10 @@ class Contrast(_Factor):
         factor = self.values(u)[:, :, None, None]
         return factor, 0.5 - 0.5 * factor
 
-    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return _apply_line(images, *self.line(u))
-
 
 @dataclass(frozen=True)
-class Gain(_Factor):
-    """Multiply every value by a factor, then clamp, as torchvision's adjust_brightness: a dimmer or brighter picture
-    in display values (for light itself see `transforms.colour.exposure.Exposure`).
+class Gain(_Factor, _Line):
+    """Multiply every value by a factor, then clamp, as torchvision's adjust_brightness.
 
     Use: a dimmer or brighter display.
     Not: more or less light: `Exposure`.
@@ -110,14 +101,11 @@ class Gain(_Factor):
         factor = self.values(u)[:, :, None, None]
         return factor, torch.zeros_like(factor)
 
-    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return _apply_line(images, *self.line(u))
-
 
 @dataclass(frozen=True)
 class ChannelGain(Ranged):
-    """Multiply each channel by its own gain and add its own offset, then clamp: how a printer or a screen renders
-    colour (the print error of Athalye et al. 2018, "Synthesizing Robust Adversarial Examples").
+    """Multiply each channel by its own gain and add its own offset, then clamp: the print error of Athalye et al.
+    (2018). A picture of one channel gets the means of both.
 
     Use: the colour error of printer, paper and camera together, of which only ranges are known.
     Not: a printer with a profile or a photographed chart: `printer=measured`.
@@ -126,9 +114,6 @@ class ChannelGain(Ranged):
     Args:
         gain: factor of each of red, green and blue, drawn independently.
         offset: added to each, in full scales, within [-1, 1]; a number x means (-x, x).
-
-    A picture of one channel is multiplied by the mean gain and gets the mean offset. Raises ValueError on any other
-    number of channels.
 
     Examples:
         >>> from transforms.colour import ChannelGain
@@ -140,13 +125,10 @@ class ChannelGain(Ranged):
     gain: Range = (1.0, 1.0)
     offset: float | Range = (0.0, 0.0)
 
-    names: ClassVar[tuple[str, ...]] = tuple(
-        f"{channel} {part}" for part in ("gain (x)", "added (of full scale)") for channel in ("red", "green", "blue")
+    coordinates = (
+        *(Coordinate(f"{channel} gain (x)", "gain", 0) for channel in ("red", "green", "blue")),
+        *(Coordinate(f"{channel} added (of full scale)", "offset", -1, 1) for channel in ("red", "green", "blue")),
     )
-
-    def _bounds(self) -> tuple[Range, ...]:
-        offset = symmetric(self.offset, "offset", low=-1, high=1)
-        return (pair(self.gain, "gain", low=0),) * 3 + (offset,) * 3
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         values = self.values(u)[:, :, None, None]
@@ -160,8 +142,8 @@ class ChannelGain(Ranged):
 class Gamma(Ranged):
     r"""Raise values to a power, as torchvision's adjust_gamma: above 1 darkens the middle, below 1 lightens it.
 
-    Below `GAMMA_TOE` the curve is the chord from 0, because there a power below 1 has a derivative that grows without
-    bound, and a power above 1 almost none. Every 8-bit value gets exactly its power.
+    Below `GAMMA_TOE` the curve is a chord, whose slope is neither infinite nor 0. 8-bit values get exactly their
+    power.
 
     Formula: x \leftarrow x^{\gamma}
     Use: a display or a file with another transfer curve.
@@ -180,10 +162,7 @@ class Gamma(Ranged):
 
     gamma: Range = (1.0, 1.0)
 
-    names: ClassVar[tuple[str, ...]] = ("gamma (exponent)",)
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (pair(self.gamma, "gamma", low=0.05, high=20),)
+    coordinates = (Coordinate("gamma (exponent)", "gamma", 0.05, 20),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         wide = at_least_float32(images)
@@ -194,8 +173,7 @@ class Gamma(Ranged):
 @dataclass(frozen=True)
 class Saturation(_Factor):
     """Blend with the picture's luma, then clamp, as torchvision's adjust_saturation: 0 is grey, 1 the picture.
-
-    Pictures of one channel stay as they are; any number of channels but 1 or 3 raises ValueError.
+    Pictures of one channel stay as they are.
 
     Use: cameras and filters with paler or stronger colours.
     Not: light of another colour: `WhiteBalance`.
@@ -224,9 +202,7 @@ class Saturation(_Factor):
 class Hue(Ranged):
     """Turn the hue in HSV, from red towards green, as torchvision's adjust_hue with a factor of degrees / 360.
 
-    No clamp is needed: value and saturation stay. For the gradient where hue has
-    none (grey, ties between channels) see `transforms.colour.spaces.rotate_hue`. Pictures of one channel stay as
-    they are; any number of channels but 1 or 3 raises ValueError.
+    Grey and ties have a gradient too (see `transforms.colour.spaces.rotate_hue`). Pictures of one channel stay.
 
     Use: a filter that shifts all hues.
     Not: light of another colour, which changes grey too: `WhiteBalance`.
@@ -245,10 +221,7 @@ class Hue(Ranged):
 
     degrees: float | Range = (0.0, 0.0)
 
-    names: ClassVar[tuple[str, ...]] = ("hue (deg)",)
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (symmetric(self.degrees, "degrees", low=-360, high=360),)
+    coordinates = (Coordinate("hue (deg)", "degrees", -360, 360),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if is_grey(images):
@@ -260,3 +233,56 @@ class Hue(Ranged):
 def _apply_line(images: Tensor, gain: Tensor, offset: Tensor) -> Tensor:
     wide = at_least_float32(images)
     return saturate(wide * gain.to(wide) + offset.to(wide)).to(images.dtype)
+
+
+@dataclass(frozen=True)
+class Cutout(Ranged):
+    """Cover a square at a random place with one value (DeVries & Taylor 2017; T-SEA, Huang et al. 2023, cuts 0.4).
+
+    Use: something small before the picture, or an attack that should not rest on one spot.
+    Not: an object of a known shape and place: put it into the pictures.
+    Oracle: the covered area, tests/transforms/colour/test_photometric.py.
+
+    Args:
+        size: side of the square as a share of the shorter side, within [0, 1].
+        value: what covers it, in [0,1].
+
+    The square lies wholly inside. A pixel is covered by the share of its area that the square takes, so the place has
+    a gradient; the picture has none under the cover.
+
+    Examples:
+        >>> from transforms.colour import Cutout
+        >>> Cutout(size=(0.5, 0.5), value=0.0)(torch.ones(1, 1, 2, 2), torch.zeros(1, 3)).tolist()
+        [[[[0.0, 1.0], [1.0, 1.0]]]]
+    """
+
+    size: Range = (0.0, 0.0)
+    value: float = 0.5
+
+    coordinates = (
+        Coordinate("size (of shorter side)", "size", 0, 1),
+        Coordinate("from left (of free width)", "", 0, 1),
+        Coordinate("from top (of free height)", "", 0, 1),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_number(self.value) or not 0 <= self.value <= 1:
+            raise ValueError(f"`value` must be a number in [0, 1]; got {self.value!r}")
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        wide = at_least_float32(images)
+        height, width = images.shape[2:]
+        share, left, top = self.values(u).to(wide).unbind(-1)
+        side = share * min(height, width)
+        columns, rows = (_cover_shares(n, at * (n - side), side) for n, at in ((width, left), (height, top)))
+        cover = (rows[:, :, None] * columns[:, None, :])[:, None]
+        return saturate(wide + cover * (self.value - wide)).to(images.dtype)
+
+
+def _cover_shares(n: int, start: Tensor, side: Tensor) -> Tensor:
+    """The share of each of n pixels that the interval from `start` (N,), `side` (N,) long, covers: (N,n) in [0,1]."""
+    edges = torch.arange(n + 1, dtype=start.dtype, device=start.device)
+    # The covered length to the left of each pixel's edge; its differences telescope, so nothing is lost between them.
+    length = (edges - start[:, None]).clamp(min=0).minimum(side[:, None])
+    return length.diff(dim=-1)

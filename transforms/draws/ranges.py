@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar, TypeGuard, cast
+from typing import Any, ClassVar, NamedTuple, TypeGuard, cast
 
 from torch import Tensor
 
@@ -103,14 +103,36 @@ class WholeRanged(Doored):
         return u if isinstance(number, int) else spread_whole(u, number)
 
 
+class Coordinate(NamedTuple):
+    """A coordinate of a `Ranged` stage: its name with the unit, the field that holds its range ("": none, it spans
+    the limits), and the limits; where they reach below 0, a number x is the range (-x, x)."""
+
+    name: str
+    field: str = ""
+    low: float = -LIMIT
+    high: float = LIMIT
+
+    def bounds(self, stage: object) -> Range:
+        """The checked range of a stage."""
+        if not self.field:
+            return self.low, self.high
+        return (symmetric if self.low < 0 else pair)(getattr(stage, self.field), self.field, self.low, self.high)
+
+
 class Ranged(Doored):
     """A stage each of whose coordinates is spread evenly over a range of its own."""
 
+    coordinates: ClassVar[tuple[Coordinate, ...]]
     names: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "coordinates" in vars(cls):
+            cls.names = tuple(coordinate.name for coordinate in cls.coordinates)
 
     def _bounds(self) -> tuple[Range, ...]:
         """The checked ranges, one per coordinate. Raises ValueError with a field's name."""
-        raise NotImplementedError
+        return tuple(coordinate.bounds(self) for coordinate in self.coordinates)
 
     @cached_property
     def bounds(self) -> tuple[Range, ...]:

@@ -1,5 +1,3 @@
-from .affine import Affine as Affine, Crop as Crop, Flip as Flip, Perspective as Perspective
-from .cylinder import Cylinder as Cylinder
-from .distortion import Lens as Lens, RollingShutter as RollingShutter, ThinPlate as ThinPlate
-from .placement import Placement as Placement
+from .affine import Affine as Affine, Crop as Crop, Flip as Flip, Perspective as Perspective, Placement as Placement
+from .distortion import Cylinder as Cylinder, Lens as Lens, RollingShutter as RollingShutter, ThinPlate as ThinPlate
 from .viewpoint import Viewpoint as Viewpoint

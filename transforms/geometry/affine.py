@@ -1,16 +1,29 @@
 """Geometric stages of the plane: lengths are in the stage frame; arguments shares of the shorter side, 2 units."""
 
+import copy
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from transforms.compose import Homography
-from transforms.draws.ranges import Range, Ranged, pair, spread, symmetric, to_decide
-from transforms.geometry.in_frame import InFrame
-from transforms.sampling.homography import invert, matrix_of, scale, shift, square_to_quad
+from transforms.draws.ranges import Coordinate, Range, Ranged, pair, spread, to_decide
+from transforms.sampling.homography import invert, matrix_of, scale, shift, square_to_quad, transform
+
+
+class InFrame:
+    """A stage in a frame that reaches `extent` (right, down) from its centre, in the stage frame's unit; without a
+    call of `framed`, the frame is square."""
+
+    extent: tuple[float, float] = (1.0, 1.0)
+
+    def framed(self, size: tuple[int, int]) -> Self:
+        """The same stage for a frame of `size` (height, width)."""
+        stage = copy.copy(self)
+        object.__setattr__(stage, "extent", (size[1] / min(size), size[0] / min(size)))
+        return stage
 
 
 @dataclass(frozen=True)
@@ -43,23 +56,13 @@ class Affine(Ranged, Homography):
     shear: float | Range = (0.0, 0.0)
     translate: float | Range = (0.0, 0.0)
 
-    names: ClassVar[tuple[str, ...]] = (
-        "angle (deg)",
-        "scale (x)",
-        "shear (deg)",
-        "shift right (of shorter side)",
-        "shift down (of shorter side)",
+    coordinates = (
+        Coordinate("angle (deg)", "degrees"),
+        Coordinate("scale (x)", "scale", 0.01, 100),
+        Coordinate("shear (deg)", "shear", -89, 89),
+        Coordinate("shift right (of shorter side)", "translate"),
+        Coordinate("shift down (of shorter side)", "translate"),
     )
-
-    def _bounds(self) -> tuple[Range, ...]:
-        shift_by = symmetric(self.translate, "translate")
-        return (
-            symmetric(self.degrees, "degrees"),
-            pair(self.scale, "scale", low=0.01, high=100),
-            symmetric(self.shear, "shear", low=-89, high=89),
-            shift_by,
-            shift_by,
-        )
 
     def matrix(self, u: Tensor) -> Tensor:
         angle, magnify, slant, right, down = self.values(u).unbind(-1)
@@ -215,3 +218,66 @@ class Flip(Homography):
     def matrix(self, u: Tensor) -> Tensor:
         mirror, unit = 1 - 2 * self.values(u)[:, 0], torch.ones_like(u[:, 0])
         return scale(unit, mirror) if self.vertical else scale(mirror, unit)
+
+
+@dataclass(frozen=True)
+class Placement(Ranged, InFrame, Homography):
+    """Move a layer of the scene anywhere, from the middle of all ranges, whose corners `quad` gives.
+
+    Args:
+        scale: the layer's shorter side as a share of the scene's shorter side.
+        degrees: rotation, clockwise as displayed; a number x means (-x, x).
+        x, y: where its middle lies, as shares of the free room: at 0 the turned layer touches the left
+            (upper) edge of the scene, at 1 the right (lower) one. Without room, in the middle.
+        aspect: width of the layer over its height.
+
+    Examples:
+        >>> from transforms.geometry import Placement
+        >>> Placement(scale=(0.5, 0.5)).quad((100, 200)).round(decimals=4).tolist()  # in the middle
+        [[0.375, 0.25], [0.625, 0.25], [0.625, 0.75], [0.375, 0.75]]
+    """
+
+    scale: Range = (0.3, 0.6)
+    degrees: float | Range = (0.0, 0.0)
+    x: Range = (0.0, 1.0)
+    y: Range = (0.0, 1.0)
+    aspect: float = 1.0
+
+    label: ClassVar[str] = "place"
+    coordinates = (
+        Coordinate("scale (of shorter side)", "scale", 1e-3, 10),
+        Coordinate("angle (deg)", "degrees"),
+        Coordinate("right (of room)", "x", 0, 1),
+        Coordinate("down (of room)", "y", 0, 1),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.01 <= self.aspect <= 100:
+            raise ValueError(f"`aspect` must lie within [0.01, 100]; got {self.aspect!r}")
+
+    def quad(self, size: tuple[int, int]) -> Tensor:
+        """The corners of the layer at the middle of all ranges, in a scene of `size` (height, width): (4,2)
+        in shares of the scene's width and height, upper left, upper right, lower right, lower left."""
+        place = self.framed(size)
+        middle = torch.full((1, 4), 0.5, dtype=torch.float64)
+        wide, high = max(self.aspect, 1.0), max(1 / self.aspect, 1.0)
+        corners = middle.new_tensor([[[-wide, -high], [wide, -high], [wide, high], [-wide, high]]])
+        return transform(invert(place.pull_of(middle)), corners)[0][0] / middle.new_tensor(place.extent) / 2 + 0.5
+
+    def matrix(self, u: Tensor) -> Tensor:
+        """(N,4) -> (N,3,3) from points of the scene to the points that were there before the move."""
+        middle = self.pull_of(torch.full_like(u[:1], 0.5))
+        return invert(middle) @ self.pull_of(u)
+
+    def pull_of(self, u: Tensor) -> Tensor:
+        """(N,4) -> (N,3,3) from the scene's stage frame to the layer's."""
+        size, angle, right, down = self.values(u).unbind(-1)
+        angle = torch.deg2rad(angle)
+        c, s = angle.cos(), angle.sin()
+        wide, high = max(self.aspect, 1.0), max(1 / self.aspect, 1.0)
+        room_x = (self.extent[0] - size * (wide * c.abs() + high * s.abs())).clamp(min=0)
+        room_y = (self.extent[1] - size * (wide * s.abs() + high * c.abs())).clamp(min=0)
+        x, y = (2 * right - 1) * room_x, (2 * down - 1) * room_y
+        c, s = c / size, s / size
+        return matrix_of([[c, s, -c * x - s * y], [-s, c, s * x - c * y], [0, 0, 1]], angle)

@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from transforms.compose import Homography
-from transforms.draws.ranges import Range, Ranged, pair, symmetric
+from transforms.draws.ranges import Coordinate, Range, Ranged
 from transforms.sampling.homography import invert, matrix_of
 
 
@@ -51,12 +50,12 @@ class Viewpoint(Ranged, Homography):
     distance: Range = (1.0, 1.0)
     fov: Range = (40.0, 40.0)
 
-    names: ClassVar[tuple[str, ...]] = (
-        "yaw (deg)",
-        "pitch (deg)",
-        "roll (deg)",
-        "distance (x)",
-        "field of view (deg)",
+    coordinates = (
+        Coordinate("yaw (deg)", "yaw", -89, 89),
+        Coordinate("pitch (deg)", "pitch", -89, 89),
+        Coordinate("roll (deg)", "roll"),
+        Coordinate("distance (x)", "distance", 0.01, 100),
+        Coordinate("field of view (deg)", "fov", 0.1, 179),
     )
 
     def __post_init__(self) -> None:
@@ -67,15 +66,6 @@ class Viewpoint(Ranged, Homography):
                 f"`distance` must be above {minimum:.4g}, or a corner falls behind the camera at some yaw in {yaw}, "
                 f"pitch in {pitch} and fov in {fov}; got {distance} (go further away, or narrow one of these)"
             )
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (
-            symmetric(self.yaw, "yaw", low=-89, high=89),
-            symmetric(self.pitch, "pitch", low=-89, high=89),
-            symmetric(self.roll, "roll"),
-            pair(self.distance, "distance", low=0.01, high=100),
-            pair(self.fov, "fov", low=0.1, high=179),
-        )
 
     def matrix(self, u: Tensor) -> Tensor:
         yaw, pitch, roll, distance, fov = self.values(u).unbind(-1)

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.resizing.banded import Bands
-from transforms.resizing.kernels import area_enlarging, bands, find_kernel, matrix
+from transforms.resizing.kernels import Bands, area_enlarging, bands, find_kernel, matrix
 
 Size = tuple[int, int]
 

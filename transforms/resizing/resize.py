@@ -23,9 +23,8 @@ from torch import Tensor
 
 from transforms.colour.spaces import at_least_float32
 from transforms.doors import OVERSHOOT, door
-from transforms.resizing.banded import Bands
 from transforms.resizing.eight_bit import resize_levels
-from transforms.resizing.kernels import NAMES, bands, check_kernel, weights
+from transforms.resizing.kernels import NAMES, Bands, bands, check_kernel, weights
 
 __all__ = ["NAMES", "axes", "check_kernel", "resize", "target_size"]
 

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transforms.camera.downscale import Downscale
-from transforms.camera.resize_pad import ResizePad
+from transforms.camera.sizes import Downscale, ResizePad
 from transforms.compose import Compose, Stage
 from transforms.draws.ranges import is_number
 from transforms.wrappers.choice import OneOf, Sometimes

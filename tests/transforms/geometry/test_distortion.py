@@ -14,8 +14,7 @@ from torch.autograd import gradcheck
 from tests.helpers.sampling import mostly_slow
 from transforms.compose import UNSEEN, Compose, Framed
 from transforms.geometry.affine import Affine, Crop, Flip, Perspective
-from transforms.geometry.cylinder import Cylinder
-from transforms.geometry.distortion import Lens, RollingShutter, ThinPlate
+from transforms.geometry.distortion import Cylinder, Lens, RollingShutter, ThinPlate
 from transforms.geometry.viewpoint import Viewpoint
 
 double = torch.float64

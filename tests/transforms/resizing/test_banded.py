@@ -8,8 +8,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from tests.helpers.resizers import OPENCV, PILLOW, by_opencv, by_pillow
 from tests.helpers.sampling import mostly_slow
 from transforms import Downscale, resize
-from transforms.resizing.banded import Bands
 from transforms.resizing.eight_bit import resize_levels
+from transforms.resizing.kernels import Bands
 from transforms.resizing.resize import DENSE, NAMES, axes
 
 LARGE = (70, DENSE + 77)
@@ -90,6 +90,6 @@ def test_a_downscale_of_large_pictures_equals_that_of_small_ones(monkeypatch):
     stage, u = Downscale((9, 14), "cv2_cubic"), torch.rand(5, 1)
     images = torch.rand(5, 3, 40, 50)
     dense = stage(images, u)
-    monkeypatch.setattr("transforms.camera.downscale.DENSE", 20)
+    monkeypatch.setattr("transforms.camera.sizes.DENSE", 20)
     monkeypatch.setattr("transforms.resizing.resize.DENSE", 20)
     torch.testing.assert_close(stage(images, u), dense, rtol=0, atol=1e-5)

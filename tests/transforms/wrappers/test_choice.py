@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.helpers.sampling import mostly_slow
-from transforms.camera.downscale import Downscale
+from transforms.camera.sizes import Downscale
 from transforms.colour.photometric import Brightness, Contrast
 from transforms.compose import Compose, Framed, Geometry, Homography, Stage
 from transforms.draws.samplers import Grid

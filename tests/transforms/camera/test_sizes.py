@@ -1,11 +1,13 @@
-"""The `Downscale` stage: one side, a range of sides, thumbnails enlarged again, and 8-bit thumbnails."""
+"""The stages that change the size: resizes, thumbnails enlarged again, padding, cuts and medians."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from transforms import Downscale, resize
+from transforms.camera import MedianPool, PixelCrop, ResizePad
 from transforms.resizing.resize import NAMES, target_size
 
 kernels = pytest.mark.parametrize("kernel", [*NAMES, "keys(-0.6)"])
@@ -85,3 +87,53 @@ def test_shares_of_a_length_are_pixels(size):
     for wrong, length in ((size, None), (float("nan"), 224), (-0.5, 224), (100.0, 224)):
         with pytest.raises(ValueError, match="`size` must be a whole number of pixels, or shares `of` a length"):
             Downscale(wrong, of=length)
+
+
+def test_resize_pad_places_the_resized_picture_in_the_frame(photo):
+    stage, u = ResizePad((0.5, 1.1), "pil_bicubic", 0.25), torch.rand(12, 3)
+    views = stage(photo.float().expand(12, -1, -1, -1), u)
+    assert views.shape == (12, 3, 88, 132)
+    places = set()
+    for view, row in zip(views, u.tolist(), strict=True):
+        side = min(40 + int(row[0] * 49), 88)
+        small = resize(photo.float(), side, "pil_bicubic").clamp(0, 1)[0]
+        height, width = small.shape[1:]
+        left, top = int(row[1] * (132 - width + 1)), int(row[2] * (88 - height + 1))
+        expected = torch.full((3, 88, 132), 0.25)
+        expected[:, top : top + height, left : left + width] = small
+        torch.testing.assert_close(view, expected, rtol=0, atol=1e-5)
+        places.add((side, left, top))
+    assert len(places) == 12
+    ends = torch.tensor([[0.0, 0, 0], [1 - 2**-24] * 3])
+    assert stage(photo.float().expand(2, -1, -1, -1), ends).shape == (2, 3, 88, 132)
+
+
+def test_each_window_is_a_slice_at_a_place_of_its_own(photo):
+    stage, u = PixelCrop(3), torch.cartesian_prod(torch.arange(4), torch.arange(4)) / 4
+    views = stage(photo.expand(16, -1, -1, -1), u)
+    assert torch.equal(stage.values(u), (4 * u).floor())
+    for view, (left, top) in zip(views, stage.values(u).int().tolist(), strict=True):
+        assert torch.equal(view, photo[0, :, top : top + 77, left : left + 117])
+    assert torch.equal(PixelCrop()(photo, torch.rand(1, 2)), photo)
+
+
+def test_a_picture_must_be_larger_than_the_margin(photo):
+    with pytest.raises(ValueError, match="`margin` must be less than each side of the picture, 120x80; got 80"):
+        PixelCrop(80)(photo, torch.rand(1, 2))
+
+
+NO_COORDINATES = torch.empty(2, 0)
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 26, 79])
+def test_each_pixel_is_the_median_of_its_block(size):
+    images = torch.rand(2, 3, 80, 120, dtype=torch.float64)
+    views = MedianPool(size)(images, NO_COORDINATES)
+    height, width = views.shape[2:]
+    assert (height, width) == (size, int(size * 1.5))
+    tall, wide = -(-80 // height), -(-120 // width)
+    for i, j in [(0, 0), (height - 1, width - 1), (height // 2, width // 3)]:
+        top, left = i * (80 - tall) // max(1, height - 1), j * (120 - wide) // max(1, width - 1)
+        block = images[:, :, top : top + tall, left : left + wide].flatten(2).numpy()
+        oracle = np.quantile(block, 0.5, axis=2, method="lower")
+        np.testing.assert_array_equal(views[:, :, i, j], oracle)
