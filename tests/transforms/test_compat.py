@@ -12,10 +12,10 @@ import torchvision.transforms.functional as tvf
 from torch.autograd import gradcheck
 from torchvision.transforms import InterpolationMode
 
+from tests.helpers.reading import sample
 from transforms import compat, perspective, warp_affine, warp_perspective
 from transforms.compat import affine, rotate
 from transforms.sampling.homography import homography, invert, transform
-from transforms.sampling.warp import sample
 
 OPENCV_4 = int(cv2.__version__.split(".")[0]) < 5  # OpenCV 4 rounds coordinates to 1/32 pixel
 START = [[0, 0], [120, 0], [120, 80], [0, 80]]

@@ -1,6 +1,6 @@
 """Where does the gradient die? One call examines a pipeline of any library, stage by stage."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,6 @@ def audit(
     *,
     draws: int = 16,
     seed: int = 0,
-    parameters: Mapping[str, Tensor] | None = None,
 ) -> Report:
     """Look for a gradient that dies, pixels that get none, needless resamples, aliasing, and a loss without a slope.
 
@@ -51,7 +50,6 @@ def audit(
             view, and `stationary` is answered.
         draws: number of views.
         seed: of the views, of the stages' randomness and of the random projections.
-        parameters: name -> tensor that the pipeline ought to pass a gradient to, such as the corners of a warp.
 
     Returns:
         A `Report`; print it.
@@ -69,10 +67,6 @@ def audit(
     """
     if draws < 1:
         raise ValueError(f"`draws` must be at least 1; got {draws}")
-    tensors_by_name = dict(parameters or {})
-    for name, tensor in tensors_by_name.items():
-        if not tensor.requires_grad:
-            raise ValueError(f"`parameters` must require a gradient; `{name}` does not (use .requires_grad_())")
     picture, steps = _picture(image), split_steps(pipeline)
     name = getattr(encoder, "__name__", type(encoder).__name__)
     all_steps = steps if encoder is None else (*steps, AuditStep(f"encoder {name}", function=encoder))
@@ -90,8 +84,7 @@ def audit(
             maps.append(sensitivity(values[0], values[len(steps)], stream(seed, "coverage", draw)))
             flows.append(_flow(values, stream(seed, "end", draw)))
             places = zip(all_steps, values[:-1], values[1:], rows[draw], seeds[draw], strict=True)
-            tensors = tuple(tensors_by_name.values())
-            probes.append([probe_step(*place, tensors) for place in places])
+            probes.append([probe_step(*place) for place in places])
 
         def features_of(images: Tensor, draw: int) -> Tensor:
             features = chain(all_steps, images, rows[draw], seeds[draw])[-1]
@@ -105,8 +98,6 @@ def audit(
     warps = [stage.stretch for stage in stages if stage.stretch is not None]
     aliased = [stage.stretch for stage in stages if stage.stretch is not None and stage.aliases]
     weights, views = root_mean_square(maps), [coverage(item) for item in maps]
-    norms_of = zip(tensors_by_name, zip(*(item.extra for draw in probes for item in draw), strict=True), strict=True)
-    reach = {name: max((norm for norm in values if norm is not None), default=None) for name, values in norms_of}
     return Report(
         stages=stages,
         first_dead=next((stage.name for stage in stages if stage.dead), None),
@@ -119,8 +110,7 @@ def audit(
         minification=(max(1.0, *warps), max(1.0, 1.0, *aliased)) if warps else None,
         stationary=is_stationary(flat) if flat else None,
         flatness=flat,
-        parameters=reach,
-        warnings=repair_advice(stages, weights, flat, reach, draws),
+        warnings=repair_advice(stages, weights, flat, draws),
         draws=draws,
         seed=seed,
     )

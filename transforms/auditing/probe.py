@@ -36,8 +36,8 @@ class StepProbe(NamedTuple):
     """What one draw showed. `gain` is |gradient in| / |gradient out| for a random cotangent; `zeros`, the share of
     exact zeros in the gradient; `bad`, NaN and inf (forward, backward); `slope`, the numeric slope along the
     gradient's sign over the one that the gradient claims (None: not measured); `u_slopes` (dims,), |d/du|; `silent`,
-    the coordinates that measure, change the view, and have a gradient of exactly zero; `extra`, the norm of the
-    gradient to each further tensor (None: not in the graph); `repeats`, whether a second run returned the same."""
+    the coordinates that measure, change the view, and have a gradient of exactly zero; `repeats`, whether a second
+    run returned the same."""
 
     reason: str | None
     gain: float
@@ -46,7 +46,6 @@ class StepProbe(NamedTuple):
     slope: float | None
     u_slopes: Tensor
     silent: tuple[int, ...]
-    extra: tuple[float | None, ...]
     kinds: tuple[str, str]
     shape: tuple[int, ...]
     resamples: int
@@ -54,23 +53,20 @@ class StepProbe(NamedTuple):
     repeats: bool
 
 
-def probe_step(
-    step: AuditStep, value: Any, output: Any, u: Tensor, seed: int, extra_leaves: Sequence[Tensor]
-) -> StepProbe:
-    """Run `step` at `u` (1,dims) on a new leaf made of `value` and pull a cotangent of norm 1 back, to `extra_leaves`
-    too. `value` and `output` are what the step received and returned in the pipeline; `seed`: of its randomness."""
+def probe_step(step: AuditStep, value: Any, output: Any, u: Tensor, seed: int) -> StepProbe:
+    """Run `step` at `u` (1,dims) on a new leaf made of `value` and pull a cotangent of norm 1 back. `value` and
+    `output` are what the step received and returned in the pipeline; `seed`: of its randomness."""
     leaf = floating(value, unit=step.stage is not None).requires_grad_()
     row = u.detach().clone().requires_grad_()
     outcome = run_step(step, leaf, row, seed, raw=value)
     out = floating(outcome.result)
     cotangent = unit_cotangent(out, seed ^ 0x5EED)
-    leaves = [leaf, row, *extra_leaves]
-    grads, reason = _pull(outcome, leaves, cotangent)
-    first = torch.zeros_like(leaf) if grads[0] is None else grads[0]
+    (grad, u_grad), reason = _pull(outcome, [leaf, row], cotangent)
+    first = torch.zeros_like(leaf) if grad is None else grad
     result = outcome.result
     floats = isinstance(result, Tensor) and result.is_floating_point()
     forward = int((~result.isfinite()).sum()) if floats else 0
-    u_slopes = torch.zeros(step.dims) if grads[1] is None else grads[1][0].abs().cpu()
+    u_slopes = torch.zeros(step.dims) if u_grad is None else u_grad[0].abs().cpu()
     backward = int((~first.isfinite()).sum() + (~u_slopes.isfinite()).sum())
     if reason is None:
         reason = _values(first, forward, backward)
@@ -82,7 +78,6 @@ def probe_step(
         slope=_slope(step, leaf, row, seed, first, cotangent) if reason is None else None,
         u_slopes=u_slopes,
         silent=_silent(step, leaf, row, seed, out, u_slopes),
-        extra=tuple(None if g is None else float(g.norm()) for g in grads[2:]),
         kinds=(_kind(value), _kind(result)),
         shape=tuple(out.shape[1:]),
         resamples=(step.stage.resamples() if step.stage is not None else 0) or outcome.resamples,

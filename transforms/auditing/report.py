@@ -54,8 +54,7 @@ class Report:
     `sensitivity` (H,W), the pixels' weight, and `dead_zones` (H,W), true where it is 0; `resamples`, how often pixels
     are interpolated; `minification`, the largest stretch of a stage and the largest that aliases, in source pixels
     (None: no stage is a warp); `stationary`, whether untargeted losses are flat at delta = 0 though the pipeline is
-    sound (None: no encoder); `flatness`, loss -> gradient norm (at 0, at 1/255); `parameters`, the gradient norm of
-    each further tensor (None: not in the graph); `warnings`, what to repair."""
+    sound (None: no encoder); `flatness`, loss -> gradient norm (at 0, at 1/255); `warnings`, what to repair."""
 
     stages: tuple[StageReport, ...]
     first_dead: str | None
@@ -68,7 +67,6 @@ class Report:
     minification: tuple[float, float] | None
     stationary: bool | None
     flatness: dict[str, tuple[float, float]]
-    parameters: dict[str, float | None]
     warnings: tuple[str, ...]
     draws: int
     seed: int
@@ -99,8 +97,6 @@ class Report:
             f"resamples: {self.resamples}; {_minification(self.minification)}",
             *_stationary(self),
         ]
-        for name, norm in self.parameters.items():
-            lines.append(f"gradient to `{name}`: {'none, it is not in the graph' if norm is None else f'{norm:.3g}'}")
         return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
 
 
@@ -183,7 +179,6 @@ def repair_advice(
     stages: Sequence[StageReport],
     weights: Tensor,
     flat: dict[str, tuple[float, float]],
-    norms: dict[str, float | None],
     draws: int,
 ) -> tuple[str, ...]:
     """What to repair, most urgent first; `weights` (H,W) is the sensitivity over all draws."""
@@ -215,7 +210,6 @@ def repair_advice(
         messages.append(f"{share:.2%} of the pixels never receive a gradient in {draws} draws (dead zones)")
     if flat and is_stationary(flat):
         messages.append("untargeted losses are flat at delta = 0: start at random, at least 1/255")
-    messages.extend(f"`{name}` receives no gradient" for name, norm in norms.items() if not norm)
     return tuple(messages)
 
 

@@ -33,32 +33,24 @@ def jpeg(
     """Encode as JPEG with Pillow and decode again.
 
     Args:
-        images: C = 1 (grey) or 3, any size and floating dtype; clamped to [0,1] and rounded to 8 bits first. Values
-            more than 1.5 outside are refused.
+        images: C = 1 (grey) or 3, any size and floating dtype; clamped to [0,1] and rounded to 8 bits first.
         quality: 1 to 100, one number or one a picture (N,). The real codec rounds it to a whole number.
-        subsampling: of the colours. The surrogate implements 4:2:0 only, and gives the gradient of the others too.
+        subsampling: of the colours; the surrogate has 4:2:0 only, and gives the gradient of the others too.
         codec: "real": Pillow forward, kornia backward; no gradient in quality. "surrogate": kornia's codec both ways,
-            clamped to [0,1]; differentiable in images and quality, nothing is rounded to 8 bits. "straight": Pillow
-            forward, backward the identity: for large pictures of high quality.
+            clamped to [0,1]; differentiable in quality too. "straight": Pillow forward, backward the identity.
 
     Returns:
         Values k/255 in the dtype and on the device of `images` (but for codec="surrogate").
 
-    The surrogate's gradient is weak: its smooth rounding has slope 3 (x - round x)^2, a quarter on average and zero
-    where a coefficient is whole. A picture of a few flat colours needs a random start.
+    The surrogate's gradient is weak, and zero where a coefficient is whole: flat colours need a random start.
 
     Raises:
-        ValueError: other channels, a quality out of range, an unknown name, or codec="surrogate" with a subsampling
-            that it does not support.
+        ValueError: other channels, a quality out of range, or an unknown name.
 
     Examples:
         >>> from transforms import jpeg
-        >>> from transforms.camera import quantise
         >>> picture = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).requires_grad_()
-        >>> coded = jpeg(picture, 75)
-        >>> torch.equal(coded, quantise(coded))
-        True
-        >>> bool(torch.autograd.grad(coded.square().sum(), picture)[0].any())
+        >>> bool(torch.autograd.grad(jpeg(picture, 75).square().sum(), picture)[0].any())
         True
     """
     _check_names(subsampling, codec)
@@ -70,10 +62,8 @@ def jpeg(
 
 @door(slack=OVERSHOOT)
 def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
-    """Encode as lossy WebP with Pillow and decode again; arguments and result as in `jpeg`.
-
-    Backward is kornia's JPEG at the same quality number, as there is no differentiable WebP: both are transform
-    codes of blocks with halved colours, but a quality number does not mean the same loss. Grey goes through RGB.
+    """Encode as lossy WebP with Pillow and decode again; arguments and result as in `jpeg`. Backward is kornia's JPEG
+    at the same quality number, as there is no differentiable WebP.
 
     Raises:
         RuntimeError: this Pillow was built without WebP.
@@ -81,8 +71,8 @@ def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
     Examples:
         >>> from transforms.camera import webp
         >>> picture = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-        >>> errors = [(webp(picture, quality) - picture).square().mean() for quality in (10, 50, 90)]
-        >>> bool(errors[0] > errors[1] > errors[2])
+        >>> errors = [(webp(picture, quality) - picture).square().mean() for quality in (10, 90)]
+        >>> bool(errors[0] > errors[1])
         True
     """
     _check_webp()
@@ -114,24 +104,18 @@ class Jpeg(_CodecStage, slack=OVERSHOOT):
     Use: a view that is stored or sent as JPEG.
     Not: large pictures of high quality in every step, unless `codec` is straight.
     Source: Pillow; backward kornia's differentiable JPEG (Reich et al. 2024), as in BPDA (Athalye et al. 2018).
-    Cost: Pillow saves and loads each view on the host, and kornia's codec runs in the backward pass; with `codec`
-    straight it does not, which is some twenty times as fast.
+    Cost: Pillow saves and loads each view on the host, and kornia's codec runs backward, unless `codec` is straight.
     Oracle: Pillow forward, kornia backward, tests/transforms/camera/test_codec.py.
 
     Args:
         quality: whole number from 1 to 100, or (low, high), both included.
         subsampling: 4:4:4, 4:2:2 or 4:2:0, of the colours.
-        codec: real (Pillow forward, kornia's gradient), surrogate (kornia's both ways), straight (Pillow forward,
-            the gradient of the identity).
+        codec: real (Pillow forward, kornia backward), surrogate (kornia both ways), straight (backward the identity).
 
     Examples:
         >>> from transforms import Jpeg
         >>> Jpeg(quality=(30, 90)).values(torch.tensor([[0.0], [0.999]])).tolist()
         [[30.0], [90.0]]
-        >>> picture = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-        >>> low, high = Jpeg(quality=(30, 90))(picture.repeat(2, 1, 1, 1), torch.tensor([[0.0], [0.999]]))
-        >>> bool((low - picture[0]).square().mean() > (high - picture[0]).square().mean())
-        True
     """
 
     subsampling: Subsampling = "4:2:0"

@@ -22,11 +22,8 @@ FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class SensorNoise(Ranged):
-    """Add Poisson-Gaussian noise (Foi et al. 2008): at a value x its mean is 0 and its variance shot * x + read^2,
-    independent from pixel to pixel and channel to channel. Then clamp, as a sensor saturates.
-
-    x is the stored value, gamma included. The noise is x + deviation(x) * e with e ~ N(0, 1) fixed by the last
-    coordinate of `u`, so gradients flow through the picture, through the deviation, and into `read` and `shot`.
+    """Add Poisson-Gaussian noise (Foi et al. 2008): at a stored value x its mean is 0 and its variance
+    shot * x + read^2, independent from pixel to pixel and channel to channel. Then clamp, as a sensor saturates.
 
     Use: a camera in little light.
     Not: the loss of a file: `Quantise`, `Jpeg`.
@@ -37,16 +34,14 @@ class SensorNoise(Ranged):
         read: (low, high) standard deviation of the signal-independent part, in full scale (0.01: 2.55 levels of 255).
         shot: (low, high) variance at full scale of the part that grows with light: 1 / (full-well electrons).
 
-    The field e is a function of the exact value of the coordinate "noise (seed)" and of the shape (C,H,W), whatever
-    the rest of the batch, the chunk or the device. Draws are a function of (seed, step, view), hence so is pixel
-    noise. A Grid has few values of the seed: it is no sampler for noise.
+    The field is a function of the coordinate "noise (seed)" and of the shape (C,H,W), on every device. Gradients flow
+    through the picture, the deviation, `read` and `shot`.
 
     Examples:
         >>> from transforms.camera import SensorNoise
-        >>> grey, u = torch.full((1, 3, 64, 64), 0.5), torch.tensor([[0.0, 0.0, 0.25]])
-        >>> noisy = SensorNoise(read=(0.05, 0.05))(grey, u)
-        >>> round(float(noisy.std()), 2), torch.equal(noisy, SensorNoise(read=(0.05, 0.05))(grey, u))
-        (0.05, True)
+        >>> noisy = SensorNoise(read=(0.05, 0.05))(torch.full((1, 3, 64, 64), 0.5), torch.tensor([[0.0, 0.0, 0.25]]))
+        >>> round(float(noisy.std()), 2)
+        0.05
     """
 
     read: Range = (0.0, 0.0)
@@ -115,8 +110,7 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
         bits: whole number from 1 to 16.
 
     Returns:
-        The rounded values in the dtype of `images`. The gradient passes straight through within [0,1], ends
-        included, and is zero outside, where the clamp holds the value.
+        The rounded values in the dtype of `images`. The gradient passes straight through within [0,1].
 
     Raises:
         ValueError: `bits` out of range.
@@ -124,8 +118,6 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
     Examples:
         >>> from transforms.camera import quantise
         >>> values = torch.tensor([0.1, 0.6, 1.2], requires_grad=True)
-        >>> quantise(values, bits=1).tolist()
-        [0.0, 1.0, 1.0]
         >>> torch.autograd.grad(quantise(values, bits=1).sum(), values)[0].tolist()
         [1.0, 1.0, 0.0]
     """

@@ -13,13 +13,10 @@ class Draws(Protocol):
     """`draws(n, dims, seed=, step=)` -> (n, dims) float32 on the CPU, in [0,1): the same call, the same points.
 
     Examples:
-        >>> from transforms import Sobol
-        >>> from transforms.draws import Draws
-        >>> draws: Draws = Sobol()
+        >>> from transforms.draws import Draws, Uniform
+        >>> draws: Draws = Uniform()
         >>> torch.equal(draws(4, 2, seed=0, step=3), draws(4, 2, seed=0, step=3))
         True
-        >>> torch.equal(draws(4, 2, seed=0, step=3), draws(4, 2, seed=0, step=4))
-        False
     """
 
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor: ...
@@ -32,8 +29,6 @@ def stream(seed: int, *purpose: object) -> int:
         >>> from transforms.draws import stream
         >>> stream(0, "attack") == stream(0, "attack"), stream(0, "attack") == stream(0, "evaluate")
         (True, False)
-        >>> 0 <= stream(0, "attack") < 2**63
-        True
     """
     digest = hashlib.blake2b(repr((seed, *purpose)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
@@ -41,10 +36,8 @@ def stream(seed: int, *purpose: object) -> int:
 
 @dataclass(frozen=True)
 class Sobol:
-    """Owen-scrambled Sobol points: *one* sequence, of which step k takes the points k*n .. k*n + n - 1.
-
-    So the points of all steps together are as even as those of one step (Sobol 1967; Owen 1995). Powers of two
-    for n keep each step balanced.
+    """Owen-scrambled Sobol points: *one* sequence, of which step k takes the points k*n .. k*n + n - 1 (Sobol 1967;
+    Owen 1995). Powers of two for n keep each step balanced.
 
     Use: the default: the views of all steps together are even.
     Not: a test that needs independent views: `Uniform`.
@@ -53,8 +46,6 @@ class Sobol:
     Examples:
         >>> from transforms import Sobol
         >>> first, second = (Sobol()(4, 2, seed=0, step=step) for step in (0, 1))
-        >>> torch.equal(torch.cat([first, second]), Sobol()(8, 2, seed=0))
-        True
         >>> (8 * torch.cat([first, second])).floor().sort(0).values[:, 0].tolist()  # each eighth holds one point
         [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     """
@@ -83,8 +74,6 @@ class Uniform:
         >>> points = Uniform()(1000, 2, seed=0)
         >>> points.shape, bool((points >= 0).all() and (points < 1).all())
         (torch.Size([1000, 2]), True)
-        >>> torch.equal(points, Uniform()(1000, 2, seed=0)), torch.equal(points, Uniform()(1000, 2, seed=0, step=1))
-        (True, False)
     """
 
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:
@@ -93,9 +82,8 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Antithetic:
-    """Independent uniform points and their mirror images, u0, 1 - u0, u1, 1 - u1, ... (Hammersley & Morton 1956).
-
-    What is odd about the centre of the cube cancels within a pair, exactly. An odd n leaves the last point alone.
+    """Independent uniform points and their mirror images, u0, 1 - u0, u1, 1 - u1, ... (Hammersley & Morton 1956). An
+    odd n leaves the last point alone.
 
     Use: a gradient that is odd about the middle of the ranges, of which pairs cancel the noise.
     Not: an odd number of views.
@@ -118,9 +106,7 @@ class Antithetic:
 @dataclass(frozen=True)
 class Latin:
     """Latin hypercube (McKay, Beckman & Conover 1979): of n equal strata of each coordinate, each holds one point.
-
-    The order of the strata is random, and independent of that along other coordinates. A sum of functions of one
-    coordinate each has a far smaller variance than over independent points (Stein 1987). Steps are independent.
+    Sums of functions of one coordinate each have a small variance (Stein 1987). Steps are independent.
 
     Use: steps that have to see each slice of each coordinate as often, such as the copies of `transforms=si`.
     Not: steps of one or two views.
@@ -146,9 +132,8 @@ class Latin:
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same points at every step, those of the first step of `Sobol`: a bank of views that is never drawn anew.
-
-    An attack then minimises one fixed function without noise, and may fit the bank rather than the distribution.
+    """The same points at every step, those of the first step of `Sobol`: a bank of views that is never drawn anew. An
+    attack has no noise, and may fit the bank.
 
     Use: a loss without noise, such as for `APGD`.
     Not: few views, to which the attack is fitted.

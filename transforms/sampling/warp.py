@@ -88,25 +88,6 @@ def warp_by_matrix(images: Tensor, matrix: Tensor, size: tuple[int, int], **opti
     return warp(images, lambda x, y, device: lattice(half_matrix, x, y, device), size, Resampling(**options))  # type: ignore[arg-type]
 
 
-def sample(
-    images: Tensor,  # (B,C,H,W)
-    points: Tensor,  # (N,h,w,2)
-    visible: Tensor | None = None,  # (N,h,w) bool
-    **options: object,
-) -> Tensor:  # (N,C,h,w)
-    """Read `images` at `points` of the pixel frame (integer = pixel centre); where `visible` is false (beyond the
-    horizon) the result is the border value. Options: those of `Resampling` but `antialias`."""
-    resampling = Resampling(**options)  # type: ignore[arg-type]
-    points = points.to(torch.promote_types(images.dtype, points.dtype))
-    w = None if visible is None else visible.to(points.dtype)
-    grid = _grid(2 * points + 1, images, points)
-
-    def views(pixels: Tensor, _: Tone | None) -> Tensor:
-        return read(pixels, grid, resampling)
-
-    return _fill(views, images, w, border_value(resampling.value, images), resampling.border, len(grid))
-
-
 def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
     """From the half-pixel frame to the grid frame; unless `far` is None, some points may be far away."""
     size = constants((images.shape[3], images.shape[2]), points.dtype, points.device)

@@ -243,7 +243,6 @@ def fails(images):
         (3, {}, "`pipeline`"),
         (lambda images: "text", {}, "must return images; got str"),
         (torch.round, {"draws": 0}, "`draws`"),
-        (torch.round, {"parameters": {"angle": torch.zeros(1)}}, "`angle`"),
         (torch.round, {"image": torch.rand(3, 9, 9) * 255}, "divide 8-bit values by 255"),
         (torch.round, {"image": torch.rand(2, 3, 9, 9)}, "`image`"),
         (torch.round, {"image": np.zeros((9, 9))}, "`image`"),

@@ -9,10 +9,10 @@ import skimage.transform
 import torch
 from PIL import Image
 
+from tests.helpers.reading import sample
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.slopes import assert_slope
 from transforms import Affine, Compose, Perspective, warp_affine
-from transforms.sampling.warp import sample
 
 double = torch.float64
 BORDERS = ["constant", "replicate", "reflect", "reflect101"]

@@ -6,10 +6,10 @@ import skimage.transform
 import torch
 import torch.nn.functional as F
 
+from tests.helpers.reading import sample
 from transforms import warp_affine, warp_perspective
 from transforms.sampling.homography import invert
 from transforms.sampling.read import Resampling, read
-from transforms.sampling.warp import sample
 
 BORDERS = ["constant", "replicate", "reflect", "reflect101"]
 KERNELS = ["nearest", "bilinear", "bicubic"]
