@@ -1,5 +1,5 @@
-"""Stages over the unit cube, deterministic functions of images and of `u` in [0,1)^dims, composed into views. A
-*geometric* stage maps points, and neighbours fuse; a *pixel* stage changes values, or the size."""
+"""Stages, deterministic functions of images and of `u` in [0,1)^dims, composed into views. A *geometric* stage maps
+points, and neighbours fuse; a *pixel* stage changes values, or the size."""
 
 import itertools
 from collections.abc import Sequence
@@ -26,8 +26,7 @@ from transforms.scene import Layer, Scene, count_pictures, premultiply, scene_of
 
 @runtime_checkable
 class Stage(Protocol):
-    """A deterministic function of images and of points `u` of the unit cube. This is all that a stage must have; the
-    other protocols here say what it may have besides.
+    """A deterministic function of images and of points `u` of the unit cube.
 
     Examples:
         >>> from transforms import Compose, Stage
@@ -123,8 +122,8 @@ class Physical(Protocol):
 
 @runtime_checkable
 class Discrete(Protocol):
-    """A stage with coordinates that choose (a size in pixels, a quality, a seed, which stage) rather than measure: no
-    gradient reaches them, and the stage gets its coordinates on the host. Without, all of them measure."""
+    """A stage with coordinates that choose (a size in pixels, a seed, which stage) rather than measure: no gradient
+    reaches them, and the stage gets its coordinates on the host."""
 
     @property
     def discrete(self) -> tuple[int, ...]:
@@ -172,14 +171,11 @@ class Compose:
 
     Args:
         stages: each a `Stage`. Write geometry first: a pixel stage between two geometric ones costs a resample.
-        kernel, border, value, antialias, deterministic: how the fused geometry is sampled (see
-            `transforms.sampling.warp.warp`). The default border is mid-grey: what lies beyond the picture is
-            unknown, and black or a smear would be a cue. `value` is a number or a colour.
+        kernel, border, value, antialias, deterministic: see `transforms.sampling.read.Resampling`; by default the
+            border is mid-grey.
 
-    Calling it takes images (B,C,H,W) in [0,1], or a `Scene`, and `u` (N,dims); the result is (N,C,h,w). N is a
-    multiple of B: the first N / B rows of `u` are views of the first image, and so on, and views of one image share
-    what can be shared. A stage with dims 0 and no stages at all are fine: an empty pipeline returns the images
-    themselves. Keep `u` on the host (see `transforms.devices`): one that is not is copied back first.
+    Calling it takes images (B,C,H,W) in [0,1], or a `Scene`, and `u` (N,dims), best on the host; the result is
+    (N,C,h,w). N is a multiple of B: the first N / B rows of `u` are views of the first image, and so on.
 
     Examples:
         >>> from transforms import Affine, Brightness, Compose, Perspective, Sobol
@@ -187,8 +183,6 @@ class Compose:
         >>> u = Sobol()(8, camera.dims, seed=0)  # eight views, four of each picture
         >>> camera(torch.full((2, 3, 24, 32), 0.5), u).shape, camera.resamples()
         (torch.Size([8, 3, 24, 32]), 1)
-        >>> camera.describe(torch.full((camera.dims,), 0.75))[0]["affine angle (deg)"]
-        10.0
     """
 
     stages: Sequence[Stage] = ()

@@ -14,19 +14,15 @@ from transforms.sampling.outline import Outline
 class Layer(NamedTuple):
     """One picture in a scene: `pixels` (N,C,h,w); `alpha` (N,1,h,w) in [0,1] or None for opaque;
     `pull` (N,3,3), stage frame of the scene -> stage frame of the layer, on the host. Each may have one row for all.
-
-    `bends` are geometric stages in the layer's own frame, with their coordinates, in order: the sheet was bent, and
-    then put into the scene.
+    `bends` are geometric stages in the layer's own frame, with their coordinates, in order.
 
     Examples:
         >>> from transforms import Compose
         >>> from transforms.scene import Layer, Scene, scene_of
-        >>> base = scene_of(torch.zeros(1, 1, 8, 8))
-        >>> half = torch.diag(torch.tensor([2.0, 2.0, 1.0]))[None]  # half as large, in the middle
-        >>> glass = Layer(torch.ones(1, 1, 4, 4), alpha=torch.full((1, 1, 4, 4), 0.25), pull=half)
-        >>> view = Compose()(Scene((*base.layers, glass), base.size), torch.zeros(1, 0))
-        >>> view[0, 0, 4].round(decimals=4).tolist()
-        [0.0, 0.0, 0.25, 0.25, 0.25, 0.25, 0.0, 0.0]
+        >>> base, glass = scene_of(torch.zeros(1, 1, 2, 2)), torch.full((1, 1, 2, 2), 0.25)
+        >>> layers = (*base.layers, Layer(torch.ones(1, 1, 2, 2), alpha=glass, pull=torch.eye(3)[None]))
+        >>> Compose()(Scene(layers, base.size), torch.zeros(1, 0)).round(decimals=4).tolist()
+        [[[[0.25, 0.25], [0.25, 0.25]]]]
     """
 
     pixels: Tensor
@@ -44,8 +40,7 @@ class Scene(NamedTuple):
         >>> from transforms import Compose
         >>> from transforms.scene import Layer, Scene
         >>> black, white = (Layer(torch.full((1, 1, 4, 4), value), None, torch.eye(3)[None]) for value in (0.0, 1.0))
-        >>> view = Compose()(Scene((black, white), size=(4, 4)), torch.zeros(1, 0))
-        >>> round(view.mean().item(), 4)  # the last one is on top
+        >>> Compose()(Scene((black, white), size=(4, 4)), torch.zeros(1, 0)).mean().item()  # the last one is on top
         1.0
     """
 

@@ -38,7 +38,7 @@ class GaussianBlur(Ranged):
         >>> from transforms.camera import GaussianBlur
         >>> point = torch.tensor([[[[0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]]]])
         >>> GaussianBlur(sigma=(0.5, 0.5))(point, torch.zeros(1, 1))[0, 0, 0, 2:5].round(decimals=3)
-        tensor([0.1070, 0.7870, 0.1070])
+        tensor([0.1060, 0.7870, 0.1060])
     """
 
     sigma: Range = (0.0, 0.0)

@@ -39,11 +39,8 @@ class Exposure(Ranged):
 
     Examples:
         >>> from transforms.colour import Exposure
-        >>> from transforms.colour.spaces import to_linear
-        >>> grey = torch.full((1, 3, 1, 1), 0.5)
-        >>> brighter = Exposure(stops=(1, 1))(grey, torch.zeros(1, 1))
-        >>> torch.allclose(to_linear(brighter), 2 * to_linear(grey))
-        True
+        >>> round(Exposure(stops=(1, 1))(torch.full((1, 3, 1, 1), 0.5), torch.zeros(1, 1)).mean().item(), 2)
+        0.69
     """
 
     stops: float | Range = (0.0, 0.0)
@@ -104,10 +101,9 @@ class Vignette(Ranged):
 
     Examples:
         >>> from transforms.colour import Vignette
-        >>> from transforms.colour.spaces import to_linear
-        >>> light = to_linear(Vignette(strength=(0.75, 0.75))(torch.ones(1, 1, 201, 201), torch.zeros(1, 1)))
-        >>> round(float(light[0, 0, 100, 100]), 2), round(float(light[0, 0, 0, 0]), 2)
-        (1.0, 0.25)
+        >>> view = Vignette(strength=(0.75, 0.75))(torch.ones(1, 1, 201, 201), torch.zeros(1, 1))[0, 0]
+        >>> round(float(view[100, 100]), 2), round(float(view[0, 0]), 2)
+        (1.0, 0.54)
     """
 
     strength: Range = (0.0, 0.0)
@@ -136,11 +132,9 @@ class Shading(Doored):
         grid: controls along each side, 1 to 64.
 
     Examples:
-        >>> from transforms.colour import Exposure, Shading
-        >>> grey, u = torch.full((1, 3, 8, 8), 0.5), torch.zeros(1, 1)
-        >>> one = Shading(strength=(-1, -1), grid=1)(grey, u)
-        >>> torch.allclose(one, Exposure(stops=(-1, -1))(grey, u)), Shading(grid=3).dims
-        (True, 9)
+        >>> from transforms.colour import Shading
+        >>> Shading(grid=3).dims, Shading(grid=3).names[5]
+        (9, 'row 2 column 3 gain (stops)')
     """
 
     strength: float | Range = (0.0, 0.0)

@@ -38,11 +38,11 @@ def perspective(
 
     Args:
         images: (N,C,H,W) in [0,1], any floating dtype.
-        startpoints, endpoints: four points (x, y), (4,2) or (N,4,2): tensors of any dtype, arrays, or nested lists,
-            of tensors too; `startpoints` of the image go to `endpoints` of the result.
+        startpoints, endpoints: four points (x, y), (4,2) or (N,4,2): tensors, arrays or nested lists; `startpoints`
+            of the image go to `endpoints` of the result.
         kernel: nearest | bilinear | bicubic.
-        fill: value outside: a number, (C,) or (N,C); 0 stands for torchvision's default None. With any other value
-            the edge pixels are weighed twice, as torchvision does.
+        fill: value outside: a number, (C,) or (N,C); 0 stands for torchvision's None. With any other the edge pixels
+            are weighed twice, as torchvision does.
 
     Returns:
         (N,C,H,W).
@@ -52,11 +52,9 @@ def perspective(
 
     Examples:
         >>> from transforms import perspective
-        >>> picture, start = torch.eye(4).view(1, 1, 4, 4), torch.tensor([[0.0, 0], [4, 0], [4, 4], [0, 4]])
-        >>> end = torch.tensor([[4.0, 0], [0, 0], [0, 4], [4, 4]], requires_grad=True)  # left and right exchanged
-        >>> view = perspective(picture, start, end)
-        >>> torch.allclose(view, picture.flip(3), atol=1e-6), torch.autograd.grad(view.sum(), end)[0].shape
-        (True, torch.Size([4, 2]))
+        >>> picture, end = torch.eye(4).view(1, 1, 4, 4), [[4, 0], [0, 0], [0, 4], [4, 4]]  # left and right exchanged
+        >>> torch.allclose(perspective(picture, [[0, 0], [4, 0], [4, 4], [0, 4]], end), picture.flip(3), atol=1e-6)
+        True
     """
     checked(images, slack=OVERSHOOT)
     start, end = (
@@ -86,10 +84,8 @@ def affine(
         angle: degrees, *clockwise* as displayed; a number or (N,).
         translate: (right, down) in pixels, a pair or (N,2); fractions too.
         scale: magnification, positive; a number or (N,).
-        shear: degrees, along x, or a pair along (x, y), or (N,2); a positive angle moves the lower rows to the left
-            (the right columns up).
-        kernel: nearest | bilinear | bicubic. (torchvision's default is nearest, which has no gradient in the
-            parameters.)
+        shear: degrees, along x, or a pair along (x, y), or (N,2); a positive angle moves the lower rows to the left.
+        kernel: nearest (torchvision's default, without a gradient in the parameters) | bilinear | bicubic.
         fill: see `perspective`.
         center: the point (x, y) that the map keeps, but for `translate`; None for the image's centre.
 
@@ -101,11 +97,9 @@ def affine(
 
     Examples:
         >>> from transforms.compat import affine
-        >>> picture, angle = torch.eye(5).view(1, 1, 5, 5), torch.tensor(0.0, requires_grad=True)
-        >>> view = affine(picture, angle, translate=(1, 0), scale=1.0, shear=0.0)
+        >>> picture = torch.eye(5).view(1, 1, 5, 5)
+        >>> view = affine(picture, angle=0, translate=(1, 0), scale=1.0, shear=0.0)
         >>> torch.allclose(view[..., 1:], picture[..., :-1])
-        True
-        >>> bool(torch.autograd.grad(view[0, 0, 0, 1], angle)[0].isfinite())
         True
     """
     checked(images, slack=OVERSHOOT)
@@ -147,10 +141,7 @@ def rotate(
 
     Examples:
         >>> from transforms.compat import rotate
-        >>> picture = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-        >>> torch.allclose(rotate(picture, 90.0), picture.rot90(1, (2, 3)), atol=1e-5)
-        True
-        >>> rotate(picture, 45.0, expand=True).shape
+        >>> rotate(torch.rand(1, 3, 8, 8), 45.0, expand=True).shape
         torch.Size([1, 3, 12, 12])
     """
     checked(images, slack=OVERSHOOT)

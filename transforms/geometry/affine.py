@@ -84,9 +84,8 @@ class Perspective(Homography):
     tests/transforms/sampling/test_homography.py.
 
     Args:
-        jitter: most that a corner moves along each axis, as a share of half the side; 0 changes nothing; below
-            0.5, which keeps every quad convex, so that no point of the picture's square falls behind the camera.
-            (The view's own corners may look beyond the horizon from about 0.4 on; they show the border value.)
+        jitter: most that a corner moves along each axis, as a share of half the side, below 0.5, which keeps the quad
+            convex; 0 changes nothing. From about 0.4 on the view's corners may look beyond the horizon.
 
     Examples:
         >>> from transforms import Perspective
@@ -119,8 +118,7 @@ class Perspective(Homography):
 
 @dataclass(frozen=True)
 class Crop(InFrame, Homography):
-    """Show a window of the picture, stretched to the whole frame: torchvision's RandomResizedCrop, continuous. The
-    window always lies inside the picture, whatever the frame's shape.
+    """Show a window of the picture, stretched to the whole frame: torchvision's RandomResizedCrop, continuous.
 
     Use: somebody cuts a part out, and it is enlarged again.
     Not: rows and columns that are cut off without a resample: `PixelCrop`.
@@ -129,9 +127,8 @@ class Crop(InFrame, Homography):
 
     Args:
         scale: the window's area as a share of the frame's, within [0.01, 1]; (1, 1) changes nothing.
-        ratio: width over height of the window, divided by that of the frame, so that 1 keeps shapes (on a square
-            frame this is torchvision's ratio). The logarithm is uniform, over that part of the range at which a
-            window of the drawn area still fits: from max(low, area) to min(high, 1 / area).
+        ratio: width over height of the window, divided by that of the frame; 1 keeps shapes. The logarithm is uniform
+            where a window of the drawn area fits: from max(low, area) to min(high, 1 / area).
 
     Raises:
         ValueError: a range that does not contain 1, with an area at which none of its windows fits.
@@ -139,10 +136,8 @@ class Crop(InFrame, Homography):
     Examples:
         >>> from transforms.geometry import Crop
         >>> u = torch.tensor([[0.0, 0.5, 0.0, 0.0]])  # the window in the upper left corner
-        >>> Crop(scale=(0.25, 0.25)).matrix(u)[0]
-        tensor([[ 0.5000,  0.0000, -0.5000],
-                [ 0.0000,  0.5000, -0.5000],
-                [ 0.0000,  0.0000,  1.0000]])
+        >>> [[round(entry, 4) for entry in row] for row in Crop(scale=(0.25, 0.25)).matrix(u)[0, :2].tolist()]
+        [[0.5, 0.0, -0.5], [0.0, 0.5, -0.5]]
     """
 
     scale: Range = (0.5, 1.0)
@@ -194,10 +189,9 @@ class Flip(Homography):
 
     Examples:
         >>> from transforms.geometry import Flip
-        >>> picture = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
-        >>> mirrored, same = Flip(p=0.5)(picture.repeat(2, 1, 1, 1), torch.tensor([[0.4], [0.6]]))
-        >>> torch.allclose(mirrored, picture[0].flip(2), atol=1e-6), torch.allclose(same, picture[0], atol=1e-6)
-        (True, True)
+        >>> views = Flip(p=0.5)(torch.tensor([[[[0.0, 1.0]]]]).repeat(2, 1, 1, 1), torch.tensor([[0.4], [0.6]]))
+        >>> views.flatten().tolist()
+        [1.0, 0.0, 0.0, 1.0]
     """
 
     p: float = 0.5
@@ -257,8 +251,8 @@ class Placement(Ranged, InFrame, Homography):
             raise ValueError(f"`aspect` must lie within [0.01, 100]; got {self.aspect!r}")
 
     def quad(self, size: tuple[int, int]) -> Tensor:
-        """The corners of the layer at the middle of all ranges, in a scene of `size` (height, width): (4,2)
-        in shares of the scene's width and height, upper left, upper right, lower right, lower left."""
+        """The corners of the layer at the middle of all ranges, in a scene of `size` (height, width): (4,2) in shares
+        of its width and height, clockwise from the upper left."""
         place = self.framed(size)
         middle = torch.full((1, 4), 0.5, dtype=torch.float64)
         wide, high = max(self.aspect, 1.0), max(1 / self.aspect, 1.0)

@@ -23,9 +23,8 @@ GRAZING = 1e-3
 class Lens(Ranged, Geometry):
     r"""Radial distortion (Brown 1966, as in OpenCV): an output point at radius r looks at r (1 + k1 r^2 + k2 r^4).
 
-    r = 1 at half the shorter side, so k1 = 0.1 moves that point by 10 %. Positive coefficients are barrel distortion
-    of the picture (its straight lines bulge outwards in the view), negative ones pincushion. What lies beyond the
-    fold, where the polynomial turns back, shows the border value.
+    r = 1 at half the shorter side. Positive coefficients are barrel distortion, negative ones pincushion; beyond the
+    fold, where the polynomial turns back, the view shows the border value.
 
     Formula: r \leftarrow r \, (1 + k_1 r^2 + k_2 r^4)
     Use: a wide-angle lens, whose straight lines bend.
@@ -79,14 +78,12 @@ class RollingShutter(Ranged, InFrame, Geometry):
         pan: how far the picture moves during one frame, as a share of the shorter side, within [-1, 1]; positive
             leans it to the right at the bottom. A number x means (-x, x).
         wobble: amplitude of the vibration, as a share of the shorter side, within [0, 1].
-        cycles: periods of the vibration during one frame, within [0, 8].
-
-    The phase is uniform over the circle.
+        cycles: periods of the vibration during one frame, within [0, 8]; the phase is uniform.
 
     Examples:
         >>> from transforms.geometry import RollingShutter
-        >>> middle = torch.tensor([[[[0.0, -1.0]], [[0.0, 0.0]], [[0.0, 1.0]]]])  # upper edge, middle, lower edge
-        >>> RollingShutter(pan=(0.25, 0.25)).pull(middle, torch.zeros(1, 4))[0, :, 0, 0].tolist()
+        >>> rows = torch.tensor([[[[0.0, -1.0]], [[0.0, 0.0]], [[0.0, 1.0]]]])  # upper edge, middle, lower edge
+        >>> RollingShutter(pan=(0.25, 0.25)).pull(rows, torch.zeros(1, 4))[0, :, 0, 0].tolist()
         [0.25, 0.0, -0.25]
     """
 
@@ -114,25 +111,23 @@ class RollingShutter(Ranged, InFrame, Geometry):
 class ThinPlate(Geometry):
     """Crumple the picture like a cloth: the smoothest displacement through given points (Bookstein 1989).
 
-    grid x grid control points lie evenly over the square [-1,1]^2 (the largest centred square of the picture). At
-    each, the view shows what lies its displacement away in the picture; a thin-plate spline in between and beyond.
+    grid x grid control points lie evenly over the largest centred square of the picture; the displacements there are
+    drawn, those in between and beyond follow.
 
     Use: cloth, or paper that is not flat.
     Not: the regular bend of a bottle, for which `Cylinder` has one coordinate.
     Oracle: SciPy's thin-plate spline, tests/transforms/geometry/test_distortion.py.
 
     Args:
-        jitter: most that a control point looks away along each axis, as a share of half the shorter side; 0 changes
-            nothing; below half of their spacing, 1 / (grid - 1), so that neighbours keep their order. (From
-            0.5 / (grid - 1) on, some extreme cloths fold over themselves.)
+        jitter: most that a control point looks away along each axis, as a share of half the shorter side, below
+            1 / (grid - 1), half of their spacing; 0 changes nothing.
         grid: control points along each axis, 2 to 10.
 
     Examples:
         >>> from transforms.geometry import ThinPlate
         >>> u = torch.tensor([[1.0, 0.5] + 8 * [0.5, 0.5]])  # the first control point looks 0.1 to the right
-        >>> controls = torch.tensor([[[[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]]]])
-        >>> moved = ThinPlate(jitter=0.1, grid=3).pull(controls, u) - controls
-        >>> torch.allclose(moved[0, 0], torch.tensor([[0.1, 0.0], [0.0, 0.0], [0.0, 0.0]]), atol=1e-5)
+        >>> moved = ThinPlate(jitter=0.1, grid=3).pull(torch.tensor([[[[-1.0, -1.0]]]]), u)
+        >>> torch.allclose(moved, torch.tensor([-0.9, -1.0]), atol=1e-5)
         True
     """
 
@@ -195,8 +190,7 @@ def _spline(grid: int, dtype: torch.dtype, device: torch.device) -> tuple[list[t
 class Cylinder(Ranged, InFrame, Geometry):
     """Show the picture as the label of a bottle, seen by a pinhole camera that looks at the label's middle.
 
-    The middle of the front keeps its place and scale. Past the outline of the bottle, and past the label's edges,
-    the view shows the border value (rays are intersected with the cylinder in closed form, the nearer hit counts).
+    The middle of the front keeps its place and scale. Past the bottle and the label the view shows the border value.
 
     Use: a label on a bottle or can, or paper that is rolled.
     Not: folds and uneven paper: `ThinPlate`.
@@ -206,14 +200,11 @@ class Cylinder(Ranged, InFrame, Geometry):
     Args:
         arc: how many degrees of the bottle the picture's width covers, within [0, 360]; 0 is a flat label, and the
             identity. A number x means (0, x).
-        turn: rotation of the bottle about its axis in degrees; positive carries the label to the right. At most half
-            of the smallest arc, so that a part of the label stays in front. A number x means (-x, x).
-        tilt: lean of the axis in degrees, within [-60, 60]; positive leans the bottle's top away from the camera. A
-            number x means (-x, x).
+        turn: rotation of the bottle about its axis in degrees, at most half of the smallest arc; positive carries the
+            label to the right. A number x means (-x, x).
+        tilt: lean of the axis in degrees, within [-60, 60]; positive leans the bottle's top away. A number x means
+            (-x, x).
         distance: from the camera to the label's middle in half shorter sides, at least 1; a number x means (x, x).
-
-    Raises:
-        ValueError: a range that is no range or too wide, with its name.
 
     Examples:
         >>> from transforms.geometry import Cylinder

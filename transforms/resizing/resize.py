@@ -1,7 +1,4 @@
-"""The only resizer: two matrices, one per axis, with the kernel a named choice.
-
-The victim's downscaler is part of the threat: a perturbation made for Pillow's bicubic may be gone after OpenCV's.
-So a kernel here is a *library's* kernel, with that library's support, edges and rounding of coordinates:
+"""The only resizer: two matrices, one per axis, of a library's kernel with its support, edges and rounding:
 
 - `pil_*`: `Image.resize` of Pillow 13, `pil12_*` of Pillow up to 12, which differs in 8 bits alone. The support grows
   with the reduction (antialias), weights that fall off the image are dropped and the rest renormalised. Bicubic
@@ -39,18 +36,15 @@ def resize(
     """Resize (N,C,H,W) to `size` as the named library does in floating point, or with its 8-bit arithmetic.
 
     Args:
-        images: in [0,1], or at most 1.5 outside (the overshoot of another resize), any floating dtype; differentiable
-            (the map is linear, its gradient exact).
+        images: in [0,1] or a little outside, any floating dtype.
         size: (height, width), or the length of the shorter side, with torchvision's aspect.
         kernel: one of `transforms.resizing.kernels.KERNELS` or `NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0].
-        eight_bit: do what the library does to an 8-bit file, in its own fixed point (see
-            `transforms.resizing.eight_bit`): the images are clamped to [0,1] and rounded to whole levels, and so is
-            the result. The gradient is that of the resize in floating point (straight through the rounding), zero
-            where a clip holds a value.
+        eight_bit: do what the library does to an 8-bit file (see `transforms.resizing.eight_bit`). The gradient is
+            that of the resize in floating point, zero where a clip holds a value.
 
     Returns:
-        (N,C,height,width), *not* clamped: bicubic and Lanczos overshoot by a few percent, as in the library's float
-        mode. With `eight_bit` every value is exactly k/255, k whole, in [0,1].
+        (N,C,height,width), *not* clamped: bicubic and Lanczos overshoot by a few percent. With `eight_bit` every
+        value is exactly k/255, k whole, in [0,1].
 
     Raises:
         ValueError: unknown kernel, or a size below 1.

@@ -1,10 +1,8 @@
-"""3x3 algebra of the plane: no pixels here.
+"""3x3 algebra of the plane. A matrix (N,3,3) maps column vectors (x, y, 1) of its source frame to its target frame.
 
-Every matrix is a tensor (N,3,3) that maps column vectors (x, y, 1) of its source frame to its target frame.
-Three frames occur. *Stage frame*: origin at the image centre, unit = half the shorter side, x right, y down, so a
-positive angle turns clockwise as displayed. *Pixel frame*: integer = pixel centre, as in OpenCV. *Half-pixel
-frame*: 0 = the image's left and upper edge, unit = half a pixel, so that pixel centres are odd whole numbers and
-shifts by whole pixels stay exact.
+*Stage frame*: origin at the image centre, unit = half the shorter side, x right, y down. *Pixel frame*: integer =
+pixel centre, as in OpenCV. *Half-pixel frame*: 0 = the image's left and upper edge, unit = half a pixel, so that
+pixel centres are odd whole numbers and shifts by whole pixels stay exact.
 """
 
 import itertools
@@ -128,11 +126,10 @@ def facing(matrix: Tensor, view: Sequence[Point] = SQUARE, source: Sequence[Poin
     """Homographies (N,3,3) from places of a view to places of a source, with the sign and the scale that show the
     source: M and c M are one homography, but here w > 0 means "before the camera".
 
-    The sign is the one with all of the source before the camera. Where the horizon crosses the source, it is the one
-    with all of the view there; where it crosses both, the one that shows the source in more of the view, and if
-    neither shows it, the one of the middle of the view. The scale is a power of two that makes the largest |w| of the
-    view about 1. No gradient flows through this choice. `view` and `source` are the corners (x, y) of rectangles, the
-    first one upper left, the third one lower right.
+    The sign is the one with all of the source before the camera, or else all of the view, or else more of the view,
+    or else the view's middle. The scale is a power of two that makes the largest |w| of the view about 1. No gradient
+    flows through this choice. `view` and `source` are the corners (x, y) of rectangles, clockwise from the upper
+    left.
     """
     values = matrix.detach()
     ends, target = _corners(tuple(view), values.dtype), _corners(tuple(source), values.dtype)
@@ -211,18 +208,16 @@ def homography(src: Tensor, dst: Tensor) -> Tensor:
         src, dst: (N,4,2) or (4,2) points (x, y); N broadcasts. Nested lists are taken too.
 
     Returns:
-        (N,3,3), scaled to H[2,2] = 1 (or -1 where the origin lies beyond the horizon), with w > 0 on `src`.
-        Solved in float64 where the device has it, returned in the points' dtype.
+        (N,3,3) in the points' dtype, with H[2,2] = 1 (or -1 where the origin lies beyond the horizon) and w > 0 on
+        `src`.
 
     Raises:
-        ValueError: three points (nearly) in a line, a repeated point, or a pair of quads that no camera
-            can see (one convex and the other folded), with the row's number.
+        ValueError: three points (nearly) in a line, or a pair of quads that no camera can see, with the row's number.
 
     Examples:
         >>> from transforms import homography
-        >>> square = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
-        >>> H = homography(square, torch.tensor([[0.0, 0.0], [4.0, 0.0], [3.0, 2.0], [1.0, 2.0]]))
-        >>> x, y, w = (H[0] @ torch.tensor([1.0, 1.0, 1.0])).tolist()
+        >>> H = homography([[0.0, 0], [1, 0], [1, 1], [0, 1]], [[0.0, 0], [4, 0], [3, 2], [1, 2]])
+        >>> x, y, w = (H[0] @ torch.ones(3)).tolist()
         >>> round(x / w, 4), round(y / w, 4)
         (3.0, 2.0)
     """

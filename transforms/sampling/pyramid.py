@@ -2,8 +2,7 @@
 
 The copies are a pyramid of means of 2 x 2 pixels (Williams 1983), one for all views of an image. An output pixel that
 is s source pixels wide (the root mean square of the map's two singular values) is at level log2(s), blended from the
-two levels around it. Level 0 is one sample of the image, level k is 2 x 2 samples of the copy reduced by 2^(k-1). The
-blend with the next level begins at a reduction by 1.23: a bilinear tap covers two pixels by itself.
+two levels around it. Level 0 is one sample of the image, level k is 2 x 2 samples of the copy reduced by 2^(k-1).
 """
 
 import math

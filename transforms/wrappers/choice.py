@@ -1,6 +1,5 @@
 """Stages that choose among stages. A choice among homographies is a homography, one among maps of points is a map of
-points, and so they fuse; any other is a pixel stage. They compute nothing of what was not chosen; its coordinates are
-drawn all the same, and do nothing."""
+points, and so they fuse; any other is a pixel stage. What is not chosen is not computed."""
 
 import itertools
 import math
@@ -160,8 +159,7 @@ def _mix_in(base: type, kind: type) -> type:
 class Sometimes(_Choice):
     """Apply a stage with probability `p`, else leave the image as it is.
 
-    The first coordinate decides (below `p`: applied), the others are the stage's. Of a geometric stage it fuses; of a
-    pixel stage it runs on the chosen rows only.
+    The first coordinate decides (below `p`: applied), the others are the stage's.
 
     Use: a change that only a share of the views has.
     Not: several alternatives: `OneOf`.
@@ -179,10 +177,8 @@ class Sometimes(_Choice):
     Examples:
         >>> from transforms.colour import Gain
         >>> from transforms.wrappers import Sometimes
-        >>> stage = Sometimes(Gain((2, 2)), p=0.25)
-        >>> stage.names
-        ('applied (0 or 1)', 'gain factor (x)')
-        >>> stage(torch.full((2, 1, 1, 1), 0.25), torch.tensor([[0.2, 0.0], [0.3, 0.0]])).flatten().tolist()
+        >>> stage, u = Sometimes(Gain((2, 2)), p=0.25), torch.tensor([[0.2, 0.0], [0.3, 0.0]])
+        >>> stage(torch.full((2, 1, 1, 1), 0.25), u).flatten().tolist()
         [0.5, 0.25]
     """
 
@@ -226,9 +222,7 @@ class Sometimes(_Choice):
 class OneOf(_Choice):
     """Apply one of several stages, each with its share of the weights.
 
-    The first coordinate decides, the others are those of all stages in turn (so a coordinate means one thing only,
-    at the price of some that a view does not use). Of geometric stages only, the choice fuses; of pixel stages only,
-    each runs on its rows.
+    The first coordinate decides, the others are those of all stages in turn.
 
     Use: one of several resizers, formats or lenses, and nobody knows which.
     Not: one stage that may be left out: `Sometimes`.
@@ -246,8 +240,7 @@ class OneOf(_Choice):
     Examples:
         >>> from transforms.colour import Gain
         >>> from transforms.wrappers import OneOf
-        >>> stage = OneOf([Gain((2, 2)), Gain((0.5, 0.5))], weights=[3, 1])
-        >>> u = torch.tensor([[0.7, 0.0, 0.0], [0.8, 0.0, 0.0]])
+        >>> stage, u = OneOf([Gain((2, 2)), Gain((0.5, 0.5))], [3, 1]), torch.tensor([[0.7, 0.0, 0.0], [0.8, 0.0, 0.0]])
         >>> stage(torch.full((2, 1, 1, 1), 0.25), u).flatten().tolist()
         [0.5, 0.125]
     """

@@ -28,10 +28,9 @@ TOP, SLACK = 1 - 2**-40, 1e-9
 def widened(pipeline: Compose, factor: float) -> Compose:
     """The pipeline with every range `factor` times as wide about its middle.
 
-    Ranges between two positive ends are ratios, and widened in the logarithm: (0.5, 2) twice as wide is (0.25, 4).
-    Others are widened linearly; a number that stands for a range, such as a jitter, is multiplied. An end moves as
-    far as its stage allows (a JPEG quality to 100, noise down to 0) while the others move on. A range of one point
-    stays, and so does the size of a view. The coordinates keep their number and names.
+    Between two positive ends the logarithm is widened: (0.5, 2) twice as wide is (0.25, 4). Others are widened
+    linearly; a number that stands for a range, such as a jitter, is multiplied. An end moves as far as its stage
+    allows. A range of one point stays, and so do the size of a view and the coordinates' number and names.
 
     Raises:
         ValueError: a factor below 1.
