@@ -2,22 +2,18 @@
 
 import itertools
 
-import cv2
 import numpy as np
 import pytest
-import skimage.data
 import torch
 import torchvision.transforms._functional_tensor as tvt
 import torchvision.transforms.functional as tvf
 from torch.autograd import gradcheck
 from torchvision.transforms import InterpolationMode
 
-from tests.helpers.reading import sample
 from transforms import compat, perspective, warp_affine, warp_perspective
 from transforms.compat import affine, rotate
-from transforms.sampling.homography import homography, invert, transform
+from transforms.sampling.homography import homography, invert
 
-OPENCV_4 = int(cv2.__version__.split(".")[0]) < 5  # OpenCV 4 rounds coordinates to 1/32 pixel
 START = [[0, 0], [120, 0], [120, 80], [0, 80]]
 END = [[8, 5], [109, 3], [117, 66], [-6, 77]]
 AFFINE = [[1.1, 0.3, -12.3], [-0.2, 0.9, 17.7]]
@@ -97,22 +93,6 @@ def test_perspective_equals_torchvision(photo, kernel, dtype):
     pull = invert(push)[0] / invert(push)[0, 2, 2]
     oracle = tvt.perspective(photo.to(dtype), pull.flatten().tolist()[:8], kernel)
     equal(perspective(photo.to(dtype), START, END, kernel=kernel), oracle, kernel)
-
-
-@pytest.mark.parametrize(
-    "matrix", [[*AFFINE, [0, 0, 1]], [*PROJECTIVE[:2], [2e-4, -1.3e-4, 1]]], ids=["affine", "projective"]
-)
-def test_opencv_4_differs_only_by_its_rounding_of_coordinates(matrix):
-    image, matrix = skimage.data.astronaut().astype(np.float32) / 255, double(matrix)
-    photograph = torch.from_numpy(image).permute(2, 0, 1)[None].double()
-    steps = torch.arange(512, dtype=torch.float64)
-    places = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), -1)[None]
-    points, _ = transform(invert(matrix)[None], places)
-    gap = (sample(photograph, points) - sample(photograph, (points * 32).round() / 32)).abs()
-    assert 0.01 < float(gap.max()) <= 0.02 and 1e-4 < float(gap.mean()) <= 4e-4
-    oracle = cv2.warpPerspective(image, matrix.numpy(), (512, 512)).transpose(2, 0, 1)
-    gap = np.abs(warp_perspective(photograph, matrix, (512, 512))[0].numpy() - oracle)
-    assert gap.max() <= (0.02 if OPENCV_4 else 2e-4) and gap.mean() <= (4e-4 if OPENCV_4 else 1e-6)
 
 
 @pytest.mark.parametrize("antialias", [True, False, None])

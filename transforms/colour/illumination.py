@@ -32,7 +32,7 @@ class Exposure(Ranged):
     Use: more or less light, or another exposure time.
     Not: an error of the display values: `Gain`, `Brightness`.
     Source: light is linear; display values are decoded and encoded as sRGB.
-    Oracle: a stop doubles the light, sRGB is scikit-image's, tests/transforms/colour/test_illumination.py.
+    Oracle: a stop doubles the light, sRGB is scikit-image's, tests/transforms/colour/test_colour.py.
 
     Args:
         stops: within [-16, 16]; a number x means (-x, x).
@@ -59,7 +59,7 @@ class WhiteBalance(Ranged):
     Use: lamps of another colour, or a camera that misjudges them.
     Not: the colour error of inks and paper: `ChannelGain`, or a printer.
     Source: von Kries.
-    Oracle: arithmetic in linear light, tests/transforms/colour/test_illumination.py.
+    Oracle: arithmetic in linear light, tests/transforms/colour/test_colour.py.
 
     Args:
         red, blue: gains in stops, within [-16, 16]; a number x means (-x, x). Red up and blue down is warmer.
@@ -94,7 +94,7 @@ class Vignette(Ranged):
     Use: a simple lens, whose corners are darker.
     Not: light from one side: `Shading`, `Shadow`.
     Source: the cos^4 law.
-    Oracle: cos^4 of the ray's angle, tests/transforms/colour/test_illumination.py.
+    Oracle: cos^4 of the ray's angle, tests/transforms/colour/test_colour.py.
 
     Args:
         strength: the share of light that is lost in the very corners, within [0, 0.99]; 0 changes nothing.
@@ -125,7 +125,7 @@ class Shading(Doored):
     Use: uneven light of a shape that is not known.
     Not: a hard edge: `Shadow`.
     Source: this project's own.
-    Oracle: SciPy's B-spline, tests/transforms/colour/test_illumination.py.
+    Oracle: SciPy's B-spline, tests/transforms/colour/test_colour.py.
 
     Args:
         strength: the gain of each control, in stops; a number x means (-x, x).
@@ -174,7 +174,7 @@ class Shadow(Ranged):
     Use: the shadow of something straight across a print.
     Not: light that changes slowly: `Shading`.
     Source: this project's own formula.
-    Oracle: the formula, on a photograph, tests/transforms/colour/test_illumination.py.
+    Oracle: the formula, on a photograph, tests/transforms/colour/test_colour.py.
 
     Args:
         darkness: the share of light lost deep in the shadow, within [0, 1].
@@ -220,7 +220,7 @@ class Moire(Ranged):
     Use: a monitor that is filmed.
     Not: paper, which has no stripes of red, green and blue.
     Source: this project's own, the first harmonic of the beat.
-    Oracle: the formula, on a photograph, tests/transforms/colour/test_illumination.py.
+    Oracle: the formula, on a photograph, tests/transforms/colour/test_colour.py.
 
     Args:
         strength: modulation of light, within [0, 1].

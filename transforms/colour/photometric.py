@@ -27,7 +27,7 @@ class Brightness(_Line):
     Use: a display or a scan whose black level is off.
     Not: more or less light: `Exposure`.
     Source: arithmetic on display values.
-    Oracle: arithmetic, tests/transforms/colour/test_photometric.py.
+    Oracle: arithmetic, tests/transforms/colour/test_colour.py.
 
     Args:
         amount: what is added, as a share of full scale, within [-1, 1]; a number x means (-x, x).
@@ -63,7 +63,7 @@ class Contrast(_Factor, _Line):
     Use: the contrast setting of a display or a viewer.
     Not: more or less light: `Exposure`.
     Source: torchvision's adjust_contrast, about mid-grey in place of the mean.
-    Oracle: arithmetic, tests/transforms/colour/test_photometric.py.
+    Oracle: arithmetic, tests/transforms/colour/test_colour.py.
 
     Args:
         factor: 0 or more; 1 changes nothing.
@@ -86,7 +86,7 @@ class Gain(_Factor, _Line):
     Use: a dimmer or brighter display.
     Not: more or less light: `Exposure`.
     Source: torchvision's adjust_brightness.
-    Oracle: torchvision's adjust_brightness, tests/transforms/colour/test_photometric.py.
+    Oracle: torchvision's adjust_brightness, tests/transforms/colour/test_colour.py.
 
     Args:
         factor: 0 or more; 1 changes nothing.
@@ -109,7 +109,7 @@ class ChannelGain(Ranged):
 
     Use: the colour error of printer, paper and camera together, of which only ranges are known.
     Not: a printer with a profile or a photographed chart: `printer=measured`.
-    Oracle: arithmetic, tests/transforms/colour/test_photometric.py.
+    Oracle: arithmetic, tests/transforms/colour/test_colour.py.
 
     Args:
         gain: factor of each of red, green and blue, drawn independently.
@@ -149,7 +149,7 @@ class Gamma(Ranged):
     Use: a display or a file with another transfer curve.
     Not: more or less light: `Exposure`.
     Source: torchvision's adjust_gamma.
-    Oracle: torchvision's adjust_gamma on every 8-bit value, tests/transforms/colour/test_photometric.py.
+    Oracle: torchvision's adjust_gamma on every 8-bit value, tests/transforms/colour/test_colour.py.
 
     Args:
         gamma: the exponent, within [0.05, 20]; 1 changes nothing.
@@ -178,7 +178,7 @@ class Saturation(_Factor):
     Use: cameras and filters with paler or stronger colours.
     Not: light of another colour: `WhiteBalance`.
     Source: torchvision's adjust_saturation.
-    Oracle: torchvision's adjust_saturation, tests/transforms/colour/test_photometric.py.
+    Oracle: torchvision's adjust_saturation, tests/transforms/colour/test_colour.py.
 
     Args:
         factor: 0 or more; 1 changes nothing.
@@ -207,7 +207,7 @@ class Hue(Ranged):
     Use: a filter that shifts all hues.
     Not: light of another colour, which changes grey too: `WhiteBalance`.
     Source: torchvision's adjust_hue.
-    Oracle: torchvision's adjust_hue and colorsys, tests/transforms/colour/test_photometric.py.
+    Oracle: torchvision's adjust_hue and colorsys, tests/transforms/colour/test_colour.py.
 
     Args:
         degrees: within [-360, 360]; a number x means (-x, x).
@@ -241,7 +241,7 @@ class Cutout(Ranged):
 
     Use: something small before the picture, or an attack that should not rest on one spot.
     Not: an object of a known shape and place: put it into the pictures.
-    Oracle: the covered area, tests/transforms/colour/test_photometric.py.
+    Oracle: the covered area, tests/transforms/colour/test_colour.py.
 
     Args:
         size: side of the square as a share of the shorter side, within [0, 1].

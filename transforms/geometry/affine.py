@@ -34,7 +34,7 @@ class Affine(Ranged, Homography):
     Use: a camera that turns, comes nearer or points beside the picture.
     Not: a picture that is seen from the side, so that parallels converge: `Viewpoint`.
     Source: torchvision's RandomAffine.
-    Oracle: rotation, scale, shift and their order, tests/transforms/geometry/test_affine.py; the warp against
+    Oracle: rotation, scale, shift and their order, tests/transforms/geometry/test_geometry.py; the warp against
     scikit-image and OpenCV, tests/transforms/sampling/test_warp.py.
 
     Args:
@@ -80,7 +80,7 @@ class Perspective(Homography):
     Use: a mild change of the viewpoint, of which only the size is known.
     Not: angles in degrees, as of a print that somebody photographs: `Viewpoint`.
     Source: this project's own ranges; the map of four points is that of OpenCV's getPerspectiveTransform.
-    Oracle: corners land where they should, tests/transforms/geometry/test_affine.py; OpenCV,
+    Oracle: corners land where they should, tests/transforms/geometry/test_geometry.py; OpenCV,
     tests/transforms/sampling/test_homography.py.
 
     Args:
@@ -123,7 +123,7 @@ class Crop(InFrame, Homography):
     Use: somebody cuts a part out, and it is enlarged again.
     Not: rows and columns that are cut off without a resample: `PixelCrop`.
     Source: torchvision's RandomResizedCrop.
-    Oracle: torchvision at whole pixels, tests/transforms/geometry/test_affine.py.
+    Oracle: torchvision at whole pixels, tests/transforms/geometry/test_geometry.py.
 
     Args:
         scale: the window's area as a share of the frame's, within [0.01, 1]; (1, 1) changes nothing.
@@ -181,7 +181,7 @@ class Flip(Homography):
     Use: pictures that may be mirrored, as by a front camera.
     Not: systems that never see a mirrored picture, such as readers of text.
     Source: torch.flip.
-    Oracle: torch.flip, tests/transforms/geometry/test_affine.py.
+    Oracle: torch.flip, tests/transforms/geometry/test_geometry.py.
 
     Args:
         p: the probability, within [0, 1]; 0 changes nothing.

@@ -29,7 +29,7 @@ class Lens(Ranged, Geometry):
     Formula: r \leftarrow r \, (1 + k_1 r^2 + k_2 r^4)
     Use: a wide-angle lens, whose straight lines bend.
     Not: a lens whose axis is not at the picture's centre.
-    Oracle: OpenCV's distortion, tests/transforms/geometry/test_distortion.py.
+    Oracle: OpenCV's distortion, tests/transforms/geometry/test_geometry.py.
 
     Args:
         k1, k2: the coefficients, within [-1, 1]; a number x means (-x, x).
@@ -72,7 +72,7 @@ class RollingShutter(Ranged, InFrame, Geometry):
     Use: the video of a phone that pans or vibrates.
     Not: a camera that stands still, or one that exposes all rows at once.
     Source: this project's own formula.
-    Oracle: each row against its own time, tests/transforms/geometry/test_distortion.py.
+    Oracle: each row against its own time, tests/transforms/geometry/test_geometry.py.
 
     Args:
         pan: how far the picture moves during one frame, as a share of the shorter side, within [-1, 1]; positive
@@ -116,7 +116,7 @@ class ThinPlate(Geometry):
 
     Use: cloth, or paper that is not flat.
     Not: the regular bend of a bottle, for which `Cylinder` has one coordinate.
-    Oracle: SciPy's thin-plate spline, tests/transforms/geometry/test_distortion.py.
+    Oracle: SciPy's thin-plate spline, tests/transforms/geometry/test_geometry.py.
 
     Args:
         jitter: most that a control point looks away along each axis, as a share of half the shorter side, below
@@ -195,7 +195,7 @@ class Cylinder(Ranged, InFrame, Geometry):
     Use: a label on a bottle or can, or paper that is rolled.
     Not: folds and uneven paper: `ThinPlate`.
     Source: this project's own: each ray meets a cylinder in closed form.
-    Oracle: points that are projected from a bottle come back, tests/transforms/geometry/test_distortion.py.
+    Oracle: points that are projected from a bottle come back, tests/transforms/geometry/test_geometry.py.
 
     Args:
         arc: how many degrees of the bottle the picture's width covers, within [0, 360]; 0 is a flat label, and the

@@ -20,7 +20,7 @@ class Viewpoint(Ranged, Homography):
     Use: a flat print or a screen that a camera sees at angles in degrees.
     Not: a picture that is bent: put `Cylinder` or `ThinPlate` before it.
     Source: the pinhole camera, as in OpenCV's projectPoints.
-    Oracle: OpenCV's projectPoints, tests/transforms/geometry/test_affine.py.
+    Oracle: OpenCV's projectPoints, tests/transforms/geometry/test_geometry.py.
 
     Args:
         yaw: degrees; positive turns the picture's right edge away from the camera. A number x means (-x, x).

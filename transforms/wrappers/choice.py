@@ -240,9 +240,9 @@ class OneOf(_Choice):
     Examples:
         >>> from transforms.colour import Gain
         >>> from transforms.wrappers import OneOf
-        >>> stage, u = OneOf([Gain((2, 2)), Gain((0.5, 0.5))], [3, 1]), torch.tensor([[0.7, 0.0, 0.0], [0.8, 0.0, 0.0]])
-        >>> stage(torch.full((2, 1, 1, 1), 0.25), u).flatten().tolist()
-        [0.5, 0.125]
+        >>> u = torch.tensor([[0.7, 0.0, 0.0], [0.8, 0.0, 0.0]])
+        >>> OneOf([Gain((2, 2)), Gain((0, 0))], [3, 1])(torch.full((2, 1, 1, 1), 0.25), u).flatten().tolist()
+        [0.5, 0.0]
     """
 
     stages: Sequence[Stage]

@@ -63,15 +63,6 @@ def test_several_threads_draw_the_same_noise(shape):
     assert torch.equal(fields[0], expected) and torch.equal(fields[1], expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, double])
-def test_adjacent_seeds_give_uncorrelated_noise(dtype):
-    near = torch.tensor([0.5, 1e-6, 0.999], dtype=dtype)
-    seeds = torch.cat([near, torch.nextafter(near, torch.ones_like(near))])
-    fields = white_noise(seeds, SHAPE).flatten(1)
-    alike = (fields @ fields.mT / fields.shape[1]).fill_diagonal_(0)
-    assert alike.abs().max() < 6 / math.sqrt(fields.shape[1])
-
-
 @pytest.mark.parametrize("level", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize(("read", "shot"), [(0.02, 0.0), (0.0, 0.002), (0.01, 0.001)])
 def test_mean_and_variance_at_a_grey_level(level, read, shot):

@@ -23,12 +23,6 @@ random_draws = pytest.mark.parametrize("draws", RANDOM, ids=name)
 fresh_draws = pytest.mark.parametrize("draws", FRESH, ids=name)
 
 
-def spread(draws, f, n, dims):
-    """The standard deviation, over seeds, of the mean of f over one step's points."""
-    points = torch.stack([draws(n, dims, seed=seed) for seed in range(64)]).double()
-    return f(points).mean(1).std()
-
-
 @every_draw
 @pytest.mark.parametrize(("n", "dims"), [(1, 1), (64, 2), (64, 3), (4096, 1), (1, 13), (1, 0)])
 def test_points_lie_in_the_unit_cube(draws, n, dims):
@@ -81,14 +75,6 @@ def test_sobol_points_rounded_to_float32_stay_below_one(monkeypatch):
     largest = torch.full((1, 1), 1 - 2**-30, dtype=torch.float64)
     monkeypatch.setattr("transforms.draws.samplers.SobolEngine.draw", lambda *_, **__: largest)
     assert Sobol()(1, 1, seed=0) < 1
-
-
-@pytest.mark.parametrize(("draws", "factor"), [(Sobol(), 10), (Fixed(), 10), (Antithetic(), 1.5), (Latin(), 1.5)])
-def test_smooth_function_is_integrated_better_than_by_uniform(draws, factor):
-    def smooth(points):
-        return torch.sin(points.sum(-1))
-
-    assert spread(draws, smooth, 128, 5) < spread(Uniform(), smooth, 128, 5) / factor
 
 
 @random_draws

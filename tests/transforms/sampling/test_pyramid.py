@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from tests.helpers.slopes import assert_slope
-from transforms.sampling.homography import invert, lattice
+from transforms.sampling.homography import lattice
 from transforms.sampling.pyramid import levels
-from transforms.sampling.read import Resampling
-from transforms.sampling.warp import warp, warp_by_matrix
+from transforms.sampling.warp import warp_by_matrix
 
 double = torch.float64
 BORDERS = ["constant", "replicate", "reflect", "reflect101"]
@@ -126,17 +125,3 @@ def test_gradcheck_in_images_and_in_the_map(distinct, border):
 
     assert_slope(lambda pixels: view(pixels, matrix), images)
     assert gradcheck(lambda map_: view(images, map_), (matrix.requires_grad_(),), fast_mode=True, atol=1e-4)
-
-
-def test_a_map_without_a_matrix_has_antialiasing():
-    images = torch.rand(1, 1, 160, 160, dtype=double)
-    matrix = reduction(4, 0.3, 160)
-    halves = torch.tensor([[2, 0, 1], [0, 2, 1], [0, 0, 1]], dtype=double)
-    half_matrix = halves @ matrix @ invert(halves)
-
-    def pull(x, y, device):
-        points, _ = lattice(half_matrix, x, y, device)
-        return points, points.new_ones(points.shape[:-1])
-
-    by_map = warp(images, pull, (40, 40), Resampling(antialias=True))
-    torch.testing.assert_close(by_map, warp_by_matrix(images, matrix, (40, 40), antialias=True), rtol=0, atol=1e-12)
