@@ -1,8 +1,5 @@
-"""The console script `viewproof COMMAND ...`.
-
-Each command is a module of this room with `add_arguments(parser)` and `run(options)`. It is imported when named,
-so that a list of commands and a typo respond without torch. `run` is `attacks/run.py`, whose arguments are Hydra's.
-"""
+"""The console script `viewproof COMMAND ...`: each command is a module of this room, imported when named, with
+`add_arguments(parser)` and `run(options)`; `run` is `attacks/run.py`, whose arguments are Hydra's."""
 
 import os
 import sys
@@ -39,8 +36,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; `arguments` are those of the process if None. Returns the exit code: the command's own, or 1
-    after an error of one line."""
+    """Run one command; `arguments` are those of the process if None. Returns its exit code, or 1 after an error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "_ARGCOMPLETE" in os.environ:
         _complete()
@@ -79,13 +75,11 @@ def _parser(command: str) -> Parser:
 
 
 def add_encoder(parser: ArgumentParser, device: str | None = None, dest: str = "encoder_code") -> None:
-    """The arguments of commands that load the encoder of a run: `--device`, by default `device`, None being that of
-    the run, and `--encoder-code`."""
+    """Add `--device`, by default `device`, None being that of the run, and `--encoder-code`."""
     from attacks.experiment.directory import PROGRAMS  # here: a list of commands needs no torch
 
-    parser.add_argument(
-        "--device", default=device, help=f"where the encoder runs (default: {device or 'as in the run'})"
-    )
+    text = f"where the encoder runs (default: {device or 'as in the run'})"
+    parser.add_argument("--device", default=device, help=text)
     text = f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did"
     parser.add_argument("--encoder-code", dest=dest, metavar="MODEL", help=text)
 

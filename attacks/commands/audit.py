@@ -14,7 +14,7 @@ returns an array, a tensor or a PIL image. `--out DIR` gets `resizers.txt`, `res
 """
 
 import argparse
-import importlib
+import pkgutil
 import re
 import sys
 from collections.abc import Callable
@@ -43,23 +43,18 @@ MIN_SIDE = 32
 
 def import_object(place: str) -> Any:
     """The object `module:attribute`. Raises ValueError where there is none, whatever its import raised."""
-    module, _, attribute = place.partition(":")
-    if not (module and attribute):
+    if not all(place.partition(":")):
         raise ValueError(f"`--callable` must be module:attribute; got {place!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        value: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            value = getattr(value, part)
+        return pkgutil.resolve_name(place)
     except Exception as error:  # any module may raise anything
         raise ValueError(f"`--callable {place}` cannot be imported ({type(error).__name__}: {error})") from None
     finally:
         sys.path.remove(str(Path.cwd()))
-    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
     source.add_argument(
@@ -91,8 +86,8 @@ def run(options: argparse.Namespace) -> None:
     image, notes = load_image(options.image)
     print_notes(notes)
     if options.side is not None:
-        if not 1 <= options.side <= min(image.shape[1:]):
-            side = min(image.shape[1:])
+        side = min(image.shape[1:])
+        if not 1 <= options.side <= side:
             raise ValueError(f"`--side` must be 1 to {side}, the picture's shorter side; got {options.side}")
         image = resize(image[None], options.side, "pil_bicubic")[0].clamp(0, 1)
     encoder = load_encoder(options.encoder) if options.encoder else None
@@ -105,7 +100,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _size(text: str) -> tuple[int, int]:
-    """HxW as (height, width)."""
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     if match is None or min(map(int, match.groups())) < MIN_SIDE:
         raise argparse.ArgumentTypeError(f"must be HxW, each at least {MIN_SIDE}, such as 1080x1920; got {text!r}")
@@ -113,7 +107,6 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def _ratios(text: str) -> list[float]:
-    """Numbers, separated by commas."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -122,10 +115,9 @@ def _ratios(text: str) -> list[float]:
 
 def _resizers(options: argparse.Namespace, function: Callable[[Any], Any] | None) -> None:
     """Print the table of the named kernels, or what `function` is, and write `--out`."""
-    useless_options = ["transforms", "encoder", "side", "size" if function is None else "ratios"]
-    for name in useless_options:
+    flags, other = ("`--resizers`", "size") if function is None else ("`--resizers --callable`", "ratios")
+    for name in ("transforms", "encoder", "side", other):
         if getattr(options, name) is not None:
-            flags = "`--resizers`" if function is None else "`--resizers --callable`"
             raise ValueError(f"`--{name}` means nothing with {flags}; leave it out")
     from attacks.report.resizers import draw_example, draw_table  # here: matplotlib takes a while to import
 
@@ -138,9 +130,9 @@ def _resizers(options: argparse.Namespace, function: Callable[[Any], Any] | None
         cells = [resizer_cells(row.kernel, row.ratio, row.figures) for row in rows]
     else:
         finding = identify(function, image, options.size or SIZE, options.seed)
-        kernel = " = ".join(finding.kernels) or "none of the known"
         text = preprocessing_text(finding)
         if finding.example is not None:
+            kernel = " = ".join(finding.kernels) or "none of the known"
             figure = draw_example(finding.example, f"{kernel}, {finding.figures.verdict}")
         cells = [resizer_cells(" ".join(finding.kernels), None, finding.figures)]
     print(text)

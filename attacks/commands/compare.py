@@ -27,11 +27,8 @@ MAX_RUNS, MAX_FOLDERS = 500, 20_000
 
 
 def run_directories(paths: Sequence[Path]) -> list[Path]:
-    """The run directories among the paths and, of a path that is none, those below it; numbers in their order.
-
-    Raises:
-        ValueError: a path that is no folder, or that holds too many or no runs.
-    """
+    """The run directories among the paths and, of a path that is none, those below it; numbers in their order. Raises
+    ValueError for a path that is no folder, or that holds too many or no runs."""
     runs: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
@@ -57,13 +54,13 @@ def _below(folder: Path) -> list[Path]:
     return [path for _, path in sorted(zip(keys, runs, strict=True))]
 
 
-def labels(runs: Sequence[Path]) -> dict[Path, str]:
+def _labels(runs: Sequence[Path]) -> dict[Path, str]:
     """The name of each run: its path from the folder that all have in common."""
     root = os.path.commonpath([run.resolve().parent for run in runs])
     return {run: run.resolve().relative_to(root).as_posix() for run in runs}
 
 
-def default_folder(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
+def _default_folder(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
     """The default of `--out`: the one folder that was named, or the one that holds all runs."""
     if len(paths) == 1 and paths[0] not in runs:
         return paths[0]
@@ -73,21 +70,19 @@ def default_folder(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
     return parents.pop()
 
 
-def terminal_table(lines: Sequence[Sequence[str]]) -> str:
+def _terminal_table(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells in columns, the first one as the heading."""
-    cells = [[*map(plain, line)] for line in lines]
+    cells = [[*map(_plain, line)] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, ["-" * width for width in widths])
     return "\n".join("| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in cells)
 
 
-def plain(name: str) -> str:
-    """A name as a cell of a table."""
+def _plain(name: str) -> str:
     return printable(name).replace("|", "/")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory, or a folder of them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: the folder of the runs)")
 
@@ -97,21 +92,17 @@ def run(options: argparse.Namespace) -> None:
     refuse_file(options.out, "--out")
     for path in options.runs:
         refuse_credentials(path, "`RUN`")
-    compare([Path(path) for path in options.runs], options.out)
-
-
-def compare(paths: Sequence[Path], folder: Path | None) -> None:
-    """Compare, write, and print."""
+    paths = [Path(path) for path in options.runs]
     runs = run_directories(paths)
-    out = folder or default_folder(paths, runs)
+    out = options.out or _default_folder(paths, runs)
     refuse_foreign(out, "--out")
-    result = compare_runs(labels(runs))
+    result = compare_runs(_labels(runs))
     omissions = [f"{name}: {reason}" for name, reason in result.omissions]
     if not result.runs:
-        raise ValueError(f"`RUN`: none of these is a run ({plain('; '.join(omissions))})")
+        raise ValueError(f"`RUN`: none of these is a run ({_plain('; '.join(omissions))})")
     page = write_comparison(result, out)
     tables = [(RANKING, result.standings), (RUNS, result.runs), (PAIRS, result.pairs)]
-    print("\n\n".join(terminal_table(text_rows(columns, rows)) for columns, rows in tables if rows))
+    print("\n\n".join(_terminal_table(text_rows(columns, rows)) for columns, rows in tables if rows))
     for line in (*(f"skipped: {line}" for line in omissions), *(f"not compared: {line}" for line in result.refusals)):
-        print(plain(line), file=sys.stderr)
+        print(_plain(line), file=sys.stderr)
     print(f"index: {page}")

@@ -27,7 +27,6 @@ FEWEST = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the directory of a finished run")
     parser.add_argument("--arm", choices=ARMS, default="clean", help="whose failure (default: clean)")
     parser.add_argument("--pictures", type=int, metavar="N", help="N, spread over the clusters (default: all)")
@@ -39,21 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print a line for each picture, and write --out. Raises ValueError or OSError."""
-    if options.particles < FEWEST:
-        raise ValueError(f"`--particles` must be at least {FEWEST}; got {options.particles}")
-    if options.pictures is not None and options.pictures < 1:
-        raise ValueError(f"`--pictures` must be at least 1; got {options.pictures}")
+    for name, least in (("particles", FEWEST), ("pictures", 1)):
+        if (value := getattr(options, name)) is not None and value < least:
+            raise ValueError(f"`--{name}` must be at least {least}; got {value}")
     refuse_file(options.out, "--out")
     bench = reopen(options.run, options.encoder_code, options.device)
     seed = bench.study.seed if options.seed is None else options.seed
     if not bench.study.transforms.dims:
         raise ValueError("`RUN` has no views: its transforms have no coordinates, so every view is the same")
-    failures = []
-    judged = bench.study.queries.judged
+    failures, judged = [], bench.study.queries.judged
     for row in sample_of(bench, judged, options.pictures or len(judged)).rows.tolist():
-        failure = failure_of(bench, row, options.arm, options.particles, seed)
-        failures.append(failure)
-        print(printable(str(failure)), flush=True)
+        failures.append(failure_of(bench, row, options.arm, options.particles, seed))
+        print(printable(str(failures[-1])), flush=True)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         write_rows(options.out / "failure.csv", [failure.row() for failure in failures])

@@ -37,7 +37,6 @@ UNIT = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("policy", nargs="?", metavar="POLICY", help="a YAML file, or the name of a bundled policy")
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="directories of finished runs")
     parser.add_argument("--run", dest="words", metavar="WORDS", help="the arguments of `viewproof run`, in quotes")
@@ -63,27 +62,19 @@ def run(options: argparse.Namespace) -> int:
     lock_date(policy, file)
     if bool(options.runs) == (options.words is not None):
         raise ValueError("`gate` needs directories of finished runs, or --run, one of the two")
-    runs = options.runs
+    runs = options.runs or [options.into]
     if options.words is not None:
         if options.into is None:
             raise ValueError("`--run` needs --into DIR, the run directory, where the same command goes on")
-        runs = [options.into]
-        if finished(options.into):
-            _refuse_other_words(options)
-        else:
-            _attack(options)
+        (_refuse_other_words if finished(options.into) else _attack)(options)
     verdicts = [run_verdict(policy, folder) for folder in runs]
-    print(*(printable_lines(verdict) for verdict in verdicts), sep="\n\n")
+    print(*("\n".join(map(printable, str(verdict).splitlines())) for verdict in verdicts), sep="\n\n")
     if options.out is not None:
-        write_evidence(options.out, file, _name(file), runs, lambda run: run_verdict(policy, run))
+        path, folder = file.resolve(), Path.cwd()  # a code host knows the policy's path from the working directory
+        name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else file.name
+        write_evidence(options.out, file, name, runs, lambda run: run_verdict(policy, run))
         print(f"evidence: {options.out / 'evidence.html'}")
     return CODES[worst_word(verdict.verdict for verdict in verdicts)]
-
-
-def _name(file: Path) -> str:
-    """The policy's path as a code host knows it: from the working directory, which is that of the repository."""
-    path, folder = file.resolve(), Path.cwd()
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else file.name
 
 
 def _check(folder: Path) -> int:
@@ -98,9 +89,8 @@ def run_verdict(policy: Policy, folder: Path) -> Verdict:
     """The verdict on a finished run, whose files must have their digests. Raises ValueError or OSError."""
     refuse_links(folder)
     previous, content = open_run(folder)
-    changes = [*artefact_differences(folder, previous.manifest, content)]
-    if changes:
-        raise ValueError(f"`{folder}` was changed after its run: {changes[0]}; `viewproof verify` names everything")
+    for change in artefact_differences(folder, previous.manifest, content):
+        raise ValueError(f"`{folder}` was changed after its run: {change}; `viewproof verify` names everything")
     refuse_other_encoder(policy, content["encoder"])
     refuse_other_threat(policy, asdict(previous.run))
     sequential = previous.run.evaluate.most is not None
@@ -110,7 +100,6 @@ def run_verdict(policy: Policy, folder: Path) -> Verdict:
 
 
 def _words(options: argparse.Namespace) -> list[str]:
-    """The words of the run, without its directory."""
     words = [config_word(word) for word in shlex.split(options.words)]
     size = [] if any(word.startswith("evaluate.batch=") for word in words) else [f"evaluate.batch={UNIT}"]
     return [*words, *size, f"require={options.policy}", f"evaluate.most={options.most}"]
@@ -132,8 +121,3 @@ def _attack(options: argparse.Namespace) -> None:
     except SystemExit as end:  # the verdict is read from the directory
         if end.code not in (None, *CODES.values()):
             raise
-
-
-def printable_lines(verdict: Verdict) -> str:
-    """The verdict without signs that could move a terminal's cursor."""
-    return "\n".join(map(printable, str(verdict).splitlines()))

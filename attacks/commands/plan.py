@@ -25,7 +25,6 @@ POWER = 0.8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("effect", type=float, metavar="EFFECT", help="the difference that is to be detected")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--pilot", type=Path, metavar="RUN", help="a finished run, whose clusters are the sample")
@@ -64,19 +63,16 @@ def run(options: argparse.Namespace) -> None:
 
 def pilot(folder: Path) -> tuple[Tensor, str, str]:
     """The differences (C,) of the clusters of a finished run in its primary comparison, the measure, and the arm that
-    EOT was compared with. Raises ValueError or OSError."""
+    EOT is compared with."""
     primary = mapping(read_untrusted(folder / "metrics.json").get("primary"))
     measure, other = str(primary.get("measure")), str(primary.get("against"))
     table = csv.DictReader(io.StringIO(text(folder / "per_image.csv")))
     rows = [row for row in judged_rows([*table]) if row.get("bank") == BANK]
-    by_arm = {arm: [row for row in rows if row.get("arm") == arm] for arm in (ARM, other)}
-    columns = {
-        arm: number_column(part, measure) if part and measure in part[0] else None for arm, part in by_arm.items()
-    }
-    values, other_values = columns[ARM], columns[other]
+    parts = [[row for row in rows if row.get("arm") == arm] for arm in (ARM, other)]
+    values, other_values = (number_column(part, measure) if part and measure in part[0] else None for part in parts)
     if values is None or other_values is None or len(values) != len(other_values) or "cluster" not in rows[0]:
         raise ValueError(f"`--pilot`: `{folder}` has no primary comparison; make the run anew with this release")
-    differences = by_cluster(values - other_values, cluster_column(by_arm[ARM]))
+    differences = by_cluster(values - other_values, cluster_column(parts[0]))
     if len(differences) < 2:
         raise ValueError(f"`--pilot`: `{folder}` has one cluster; a pilot needs two or more")
     return differences if measure == "success" else -differences, measure, other

@@ -5,9 +5,8 @@
     viewproof print --chart     # before there is a run: a colour chart, for viewproof score --chart
 
 Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several), card.png (what is cut out) and
-sheet.json (all positions, in mm) into the run's folder `print`. On the card stand the run's id and
-the arm; its fiducials are those of this run and arm alone. A patch too large for one sheet is tiled; one more page,
-also assembly.png, shows which sheet goes where.
+sheet.json (all positions, in mm) into the run's folder `print`. The card has the run's id and arm, and fiducials of
+this run and arm alone. A patch too large for one sheet is tiled; assembly.png shows which sheet goes where.
 """
 
 import argparse
@@ -19,12 +18,8 @@ from attacks.physical.sheet import ARMS, WIDTH, write_sheet
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.untrusted import refuse_file
 
-#: The folder of the chart.
-CHART = Path("chart")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="a run with perturbation=patch")
     parser.add_argument("--chart", action="store_true", help="a colour chart alone, of no run, into the folder chart")
     width = f"the patch's width (default: the run's, else {WIDTH:g})"
@@ -32,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--paper", choices=PAPERS, default="a4")
     parser.add_argument("--dpi", type=int, choices=[150, 300, 600], default=300, help="of the print (default: 300)")
     parser.add_argument("--arm", choices=ARMS, default=ARMS[0], help="of the run, whose patch (default: eot)")
-    folder = "where to write (default: RUN/print, of another arm RUN/print_ARM)"
-    parser.add_argument("--out", type=Path, metavar="DIR", help=folder)
+    out = "where to write (default: RUN/print, of another arm RUN/print_ARM)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -43,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
     if arguments.pop("chart"):
         if options.run is not None or options.width is not None or options.arm != ARMS[0]:
             raise ValueError("`--chart` prints the chart alone: drop RUN, --width-mm and --arm")
-        folder = options.out or CHART
+        folder = options.out or Path("chart")
         sheet = write_chart(folder, options.paper, options.dpi)
         print(f"{folder / 'sheet.pdf'}: a colour chart, {len(sheet.card.chart)} swatches, {sheet.paper}")
         return

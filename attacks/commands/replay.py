@@ -17,32 +17,29 @@ from attacks.eot.faults import NAME
 from attacks.eot.faults.trace import Line, first_fault
 from attacks.experiment.replay import Replay, ViewAddress, of_fault, of_run
 
-#: Files that a message names.
-MAX_LINES = 3
 
-
-def fault_file(run: Path) -> Path:
+def _fault_file(run: Path) -> Path:
     """The file of the view that a run stopped at. Where pictures have failed one by one, each has its own."""
     if not run.exists():
         raise FileNotFoundError(f"`{run}` does not exist: name the directory of a run, or a {NAME} in it")
     files = sorted(run.glob("fault*.safetensors")) if run.is_dir() else [run]
     if len(files) > 1:
-        names = ", ".join(map(str, files[:MAX_LINES])) + (", ..." if len(files) > MAX_LINES else "")
+        names = ", ".join(map(str, files[:3])) + (", ..." if len(files) > 3 else "")
         raise ValueError(f"`{run}` holds {len(files)} views that were not finite; name one of them: {names}")
     return files[0] if files else run / NAME
 
 
-def replay_step(options: argparse.Namespace) -> Replay:
+def _replay(options: argparse.Namespace) -> Replay:
     """The view that the command line names."""
     numbers = (options.step, options.view, options.picture)
     if numbers == (None, None, None):
-        return of_fault(fault_file(options.run))
+        return of_fault(_fault_file(options.run))
     if None in numbers:
         raise ValueError("a view of a finished run needs all of `--step`, `--view` and `--picture`")
     return of_run(options.run, ViewAddress(*numbers), options.device, options.encoder_code)
 
 
-def stage_lines(lines: tuple[Line, ...]) -> list[str]:
+def _stage_lines(lines: tuple[Line, ...]) -> list[str]:
     """A line for each stage, with a head."""
     rows = [("stage", "least", "greatest", "not finite", "gradient")]
     for line in lines:
@@ -54,11 +51,11 @@ def stage_lines(lines: tuple[Line, ...]) -> list[str]:
 
 def run(options: argparse.Namespace) -> None:
     """Print the view, and write it to `--out`."""
-    replay = replay_step(options)
+    replay = _replay(options)
     print(replay.title)
     for name, value in replay.values.items():
         print(f"  {name}: {value:.6g}")
-    print("\n".join(stage_lines(replay.lines)))
+    print("\n".join(_stage_lines(replay.lines)))
     place = first_fault(replay.lines)
     print(f"NaN or inf begins at {place}" if place else "every value and gradient is finite")
     for note in replay.notes:
@@ -69,7 +66,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help=f"the directory of a run, or a {NAME} in it")
     parser.add_argument("--step", type=int, help="of a finished run: the step")
     parser.add_argument("--view", type=int, help="the view in it")

@@ -3,20 +3,13 @@
     viewproof print outputs/my_patch          # print, cut out, lay into the scene, photograph
     viewproof score outputs/my_patch photos
 
+    viewproof score --chart photo.jpg --out printer.json    # before there is a run: a printer for printer=measured
+
 A photograph is assigned to a picture of the run by the beginning of its name, as in street--03.jpg, or by its
-subfolder; if there is only one picture, to that. The patch is located by its fiducials, or by --quad where there are
-none.
-
-A photograph that does not show the patch of this run and arm in its scene is named with the reason, and left out
-(docs/photographs_left_out.md). Writes photos.json, photos.csv, overview.png, rectified/, and, where the colour chart
-could be read, colour.json. `viewproof run config=RUN/photos/preset.yaml` makes a second patch for that printer and
-for the poses that were photographed.
-
-Before there is a run, photographs of the colour chart alone give a printer:
-
-    viewproof print --chart
-    viewproof score --chart photo.jpg --out printer.json
-    viewproof run config=patch printer=measured
+subfolder; if there is only one picture, to that. One that does not show the patch of this run and arm in its scene is
+named with the reason, and left out (docs/photographs_left_out.md). Writes photos.json, photos.csv, overview.png,
+rectified/, and, where the colour chart could be read, colour.json. `viewproof run config=RUN/photos/preset.yaml`
+makes a second patch for that printer and for the poses that were photographed.
 """
 
 import argparse
@@ -32,12 +25,8 @@ from attacks.physical.sheet import ARMS
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.untrusted import refuse_file
 
-#: The file of a printer.
-PRINTER = Path("printer.json")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="a run with perturbation=patch")
     parser.add_argument("photos", type=Path, nargs="?", metavar="PHOTOS", help="a folder of photographs")
     chart = "photographs of the colour chart alone; no RUN, no PHOTOS"
@@ -46,13 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--view", choices=VIEWS, default=VIEWS[0], help=view)
     parser.add_argument("--arm", choices=ARMS, default=ARMS[0], help="of the run, whose print it is (default: eot)")
     parser.add_argument("--picture", metavar="NAME", help="the picture of the run that all photographs show")
-    quad = (
-        "the patch's corners in pixels of a photograph, upper left first, clockwise: eight numbers, or a JSON file "
-    )
-    parser.add_argument("--quad", metavar="FILE|X,Y,...", help=quad + '{"photograph.jpg": [[x, y], ...]}')
+    quad = "the patch's corners in pixels of a photograph, upper left first, clockwise: eight numbers, or a JSON file"
+    parser.add_argument("--quad", metavar="FILE|X,Y,...", help=quad + ' {"photograph.jpg": [[x, y], ...]}')
     add_encoder(parser, "auto", dest="program")
-    folder = "where to write (default: RUN/photos; of a chart the file printer.json)"
-    parser.add_argument("--out", type=Path, metavar="DIR", help=folder)
+    out = "where to write (default: RUN/photos; of a chart the file printer.json)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -74,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
 def _chart(photos: Sequence[Path], options: argparse.Namespace) -> None:
     if options.run is not None:
         raise ValueError("`--chart` is of no run: drop RUN and PHOTOS")
-    out = options.out or PRINTER
+    out = options.out or Path("printer.json")
     printer = measured_printer(photos, out)
     print(
         f"{out}: dE2000 {printer.nominal_error:.1f} before, {printer.held_out_error:.1f} on held-out swatches after "

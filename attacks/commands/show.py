@@ -16,7 +16,6 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from PIL import Image
 from torch import Tensor
 
 from attacks.data.gallery import PHOTOS
@@ -35,35 +34,13 @@ SAMPLERS: dict[str, Draws] = {"sobol": Sobol(), "uniform": Uniform(), "grid": Gr
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 
-def coordinate_labels(pipeline: Compose, u: Tensor, limit: int | None = None) -> tuple[list[str], list[list[str]]]:
-    """The names of the coordinates that vary over the cube, and for each row of `u` (N,dims) their values.
-
-    A pipeline of one stage leaves that stage's name out: "angle (deg)", not "affine angle (deg)". If there are more
-    than `limit`, the last line says how many are left out.
-    """
+def coordinate_labels(pipeline: Compose, u: Tensor) -> tuple[list[str], list[list[str]]]:
+    """The names of the coordinates that vary over the cube, and for each row of `u` (N,dims) their values. A
+    pipeline of one stage leaves that stage's name out: "angle (deg)", not "affine angle (deg)"."""
     probe = pipeline.values(Sobol()(64, pipeline.dims, seed=0))
     varies = (probe != probe[:1]).any(0).tolist()
     names = list(compress(pipeline.stages[0].names if len(pipeline.stages) == 1 else pipeline.names, varies))
-    rows = [[f"{value:.3g}" for value in compress(view, varies)] for view in pipeline.values(u).tolist()]
-    if limit is not None and len(names) > limit:
-        rest = len(names) - limit + 1
-        return [*names[: limit - 1], f"and {rest} more"], [[*row[: limit - 1], ""] for row in rows]
-    return names, rows
-
-
-@torch.no_grad()
-def show(pipeline: Compose, image: Tensor, u: Tensor, columns: int, limit: int | None = None) -> Image.Image:
-    """The sheet of `image` (3,H,W) and of its views at the rows of `u` (N,dims); `limit` as in `labels`."""
-    return view_sheet_figure(image, list(pipeline(image[None], u)), *coordinate_labels(pipeline, u, limit), columns)
-
-
-def save(picture: Image.Image, path: Path, **options: Any) -> None:
-    """Write PNG or JPEG by the suffix, whole or not at all. Raises ValueError on another suffix."""
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"`--out` must end in {', '.join(FORMATS)}; got {str(path)!r}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic(path) as temporary:
-        picture.save(temporary, format=FORMATS[path.suffix.lower()], **options)
+    return names, [[f"{value:.3g}" for value in compress(view, varies)] for view in pipeline.values(u).tolist()]
 
 
 def stages_from_text(text: str) -> Compose:
@@ -81,7 +58,6 @@ def stages_from_text(text: str) -> Compose:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
     source.add_argument("--stage", metavar="YAML", help="stages and their arguments: '{affine: {degrees: 30}}'")
@@ -94,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sampler", choices=SAMPLERS, default="sobol", help="grid: draws must be k ** coordinates")
 
 
+@torch.no_grad()
 def run(options: argparse.Namespace) -> None:
     """Write the sheet."""
     for name in ("draws", "columns"):
@@ -104,5 +81,12 @@ def run(options: argparse.Namespace) -> None:
     image = resize(image[None], options.side, "pil_bicubic")[0].clamp(0, 1)
     pipeline = stages_from_text(options.stage) if options.stage is not None else preset(options.transforms)
     u = SAMPLERS[options.sampler](options.draws, pipeline.dims, seed=options.seed)
-    save(show(pipeline, image, u, options.columns), options.out)
-    print(options.out)
+    views = list(pipeline(image[None], u))
+    picture = view_sheet_figure(image, views, *coordinate_labels(pipeline, u), options.columns)
+    out, suffix = options.out, options.out.suffix.lower()
+    if suffix not in FORMATS:
+        raise ValueError(f"`--out` must end in {', '.join(FORMATS)}; got {str(out)!r}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic(out) as temporary:
+        picture.save(temporary, format=FORMATS[suffix])
+    print(out)

@@ -33,15 +33,7 @@ OPTIONS = {
 }
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """`1280x960` -> (height, width)."""
-    width, cross, height = text.lower().partition("x")
-    if not (cross and width.isdecimal() and height.isdecimal()):
-        raise ValueError(f"`--size` must be WIDTHxHEIGHT in pixels, such as 1280x960; got {text!r}")
-    return int(height), int(width)
-
-
-def parse_range(name: str, values: list[float], signed: bool) -> tuple[float, float]:
+def _range(name: str, values: list[float], signed: bool) -> tuple[float, float]:
     """One number or two -> (low, high)."""
     if len(values) > 2:
         raise ValueError(f"`--{name}` takes one number, or LOW HIGH; got {len(values)} numbers")
@@ -49,7 +41,6 @@ def parse_range(name: str, values: list[float], signed: bool) -> tuple[float, fl
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed by `viewproof print`")
     parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
     parser.add_argument("--count", type=int, default=200, help="number of photographs (default: 200)")
@@ -58,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ink", type=float, default=1.0, help="0: an ideal printer, 1: a generic one (default: 1)")
     parser.add_argument("--jitter", type=float, help="most that a corner moves, of half the side (default: 0.15)")
     ranges = (
-        "those that the attack is optimised for, or hard: with lens, curl, clutter, glare, an object on the card, "
+        "those that the attack is optimised for, or hard: with lens, curl, clutter, glare, an object on the card,"
     )
-    ranges += "a telephone's processing (default: kind)"
+    ranges += " a telephone's processing (default: kind)"
     parser.add_argument("--ranges", choices=("kind", "hard"), default="kind", help=ranges)
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", type=float, nargs="+", metavar="X", help=text)
@@ -72,11 +63,13 @@ def run(options: argparse.Namespace) -> None:
     from attacks.physical.simulation import simulate
     from attacks.physical.simulation.shots import LIMITS, PRESETS
 
+    width, _, height = options.size.lower().partition("x")
+    if not (width.isdecimal() and height.isdecimal()):
+        raise ValueError(f"`--size` must be WIDTHxHEIGHT in pixels, such as 1280x960; got {options.size!r}")
     values = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
-    ranges = {name: parse_range(name, value, LIMITS[name][0] < 0) for name, value in values.items()}
-    is_tilted = "yaw" in values or "pitch" in values
-    base = PRESETS[options.ranges]
+    ranges = {name: _range(name, value, LIMITS[name][0] < 0) for name, value in values.items()}
+    is_tilted, base = "yaw" in values or "pitch" in values, PRESETS[options.ranges]
     jitter = options.jitter if options.jitter is not None else 0.0 if is_tilted else base.jitter
-    rig, size = replace(base, jitter=jitter, **ranges), parse_size(options.size)
+    rig, size = replace(base, jitter=jitter, **ranges), (int(height), int(width))
     files = simulate(options.run, options.out, options.count, options.seed, size, rig, options.ink)
     print(f"{len(files)} photographs and truth.json in {options.out}")

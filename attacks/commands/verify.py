@@ -22,7 +22,6 @@ CHECKER = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("run", metavar="RUN", help="the directory of the run")
     parser.add_argument("--sample", type=float, default=0.1, metavar="SHARE", help="of the views to judge again")
     parser.add_argument("--seed", type=int, metavar="N", help="of the sample, as a check printed it (default: drawn)")
@@ -32,10 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the verdict; 1 where something does not agree."""
     refuse_credentials(options.run, "`RUN`")
+    arguments = {"program": options.encoder_code, "device": options.device, "seed": options.seed}
     try:
-        verdict = verify(
-            options.run, options.sample, program=options.encoder_code, device=options.device, seed=options.seed
-        )
+        verdict = verify(options.run, options.sample, **arguments)
     except CheckerError as error:
         traceback.print_exception(error.__cause__)
         print(f"error: {printable(str(error))}", file=sys.stderr)

@@ -18,14 +18,12 @@ def test_labels_hold_the_values_of_varying_coordinates():
     assert values == [["-15", "1"], ["15", "0.625"]]
 
 
-def test_labels_name_several_stages_and_count_those_left_out():
+def test_labels_name_several_stages():
     pipeline = Compose([Perspective(0.2), Brightness(0.2), Quantise()])
     u = Sobol()(2, pipeline.dims, seed=0)
     names, values = script.coordinate_labels(pipeline, u)
     assert names == list(pipeline.names) and len(values[0]) == 9
     assert [float(row[-1]) for row in values] == pytest.approx(pipeline.values(u)[:, -1].tolist(), rel=5e-3)
-    names, values = script.coordinate_labels(pipeline, u, limit=4)
-    assert names == [*pipeline.names[:3], "and 6 more"] and [len(row) for row in values] == [4, 4]
 
 
 @pytest.mark.parametrize(
