@@ -62,7 +62,7 @@ class Robustness:
 
     def plot(self) -> "Figure":
         """The primary measure of each arm with its 95 % interval, as a figure of matplotlib."""
-        from attacks.report.curves import dots  # here: it imports matplotlib
+        from attacks.report.figures import dots  # here: it imports matplotlib
 
         measure = self.metrics["primary"]["measure"]
         return dots({arm: row[measure] for arm, row in self.arms.items()}, measure_name(measure))

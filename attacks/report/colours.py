@@ -2,34 +2,22 @@
 
 import numpy as np
 
-LIGHT = {
-    "ink": "#1d2530",
-    "dim": "#56616e",
-    "line": "#cfd6dd",
-    "paper": "#ffffff",
-    "panel": "#f4f6f8",
-    "mark": "#fff1cc",
-    "link": "#0b55c4",
-    "clean": "#2d7a52",
-    "noise": "#6b7786",
-    "no_eot": "#bb4f18",
-    "one_view": "#8b45b8",
-    "eot": "#1a56a8",
+#: The colours by name, of the light page and of the dark one.
+PALETTES = {
+    "ink": ("#1d2530", "#e6e9ed"),
+    "dim": ("#56616e", "#a6b1be"),
+    "line": ("#cfd6dd", "#3c4652"),
+    "paper": ("#ffffff", "#12171d"),
+    "panel": ("#f4f6f8", "#1b222b"),
+    "mark": ("#fff1cc", "#43360f"),
+    "link": ("#0b55c4", "#8dbbff"),
+    "clean": ("#2d7a52", "#7fd6a3"),
+    "noise": ("#6b7786", "#a0aec0"),
+    "no_eot": ("#bb4f18", "#f6a06a"),
+    "one_view": ("#8b45b8", "#d3a8f2"),
+    "eot": ("#1a56a8", "#7fb2f5"),
 }
-DARK = {
-    "ink": "#e6e9ed",
-    "dim": "#a6b1be",
-    "line": "#3c4652",
-    "paper": "#12171d",
-    "panel": "#1b222b",
-    "mark": "#43360f",
-    "link": "#8dbbff",
-    "clean": "#7fd6a3",
-    "noise": "#a0aec0",
-    "no_eot": "#f6a06a",
-    "one_view": "#d3a8f2",
-    "eot": "#7fb2f5",
-}
+LIGHT, DARK = ({name: pair[i] for name, pair in PALETTES.items()} for i in (0, 1))
 #: Text on its background, with a contrast of at least 4.5, and lines on theirs, with at least 3 (WCAG 2.2).
 TEXT = [(text, background) for text in ("ink", "dim", "link") for background in ("paper", "panel", "mark")]
 LINES = [(arm, "paper") for arm in ("clean", "noise", "no_eot", "one_view", "eot")]
@@ -37,14 +25,8 @@ LINES = [(arm, "paper") for arm in ("clean", "noise", "no_eot", "one_view", "eot
 RAMP = ("#f3f6fa", "#c2d6ec", "#80aad8", "#3b74b5", "#123e7a")
 
 
-def variables(palette: dict[str, str]) -> str:
-    """The palette as CSS variables."""
-    return " ".join(f"--{name}: {colour};" for name, colour in palette.items())
-
-
 def page_colours(svg: str) -> str:
-    """A drawing in the light palette, with its colours replaced by the page's variables. White is kept: it is the
-    text of dark cells."""
+    """A drawing in the light palette, with its colours, but for white, replaced by the page's variables."""
     for name, colour in LIGHT.items():
         if name != "paper":
             svg = svg.replace(f": {colour}", f": var(--{name})")

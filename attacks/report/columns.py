@@ -11,8 +11,8 @@ Cell = str | int | float | Interval | None
 
 
 class Column(NamedTuple):
-    """The value of a row, and the heading in the CSV file, on the terminal and on the page, "" where it is not shown.
-    `group` is the heading above several columns of the page. An interval is four columns of the CSV file."""
+    """The value of a row, and the heading in the CSV file, on the terminal and on the page, "" where it is not shown;
+    `group`: that above several columns of the page. An interval is four columns of the CSV file."""
 
     value: Callable[[Any], Cell]
     csv: str = ""
@@ -23,8 +23,7 @@ class Column(NamedTuple):
 
 
 class PageTable(NamedTuple):
-    """What the macro `data_table` draws: columns, the number of them under the heading of each group, and rows, each
-    with the link of its first cell."""
+    """Columns, the number of them under the heading of each group, and rows, each with the link of its first cell."""
 
     columns: Sequence[Column]
     spans: Sequence[tuple[str, int]]
@@ -32,8 +31,7 @@ class PageTable(NamedTuple):
 
 
 class Series(NamedTuple):
-    """A line of a drawing: an encoder with its values over x, in the order of x, and the number of its style, the
-    same in all drawings."""
+    """An encoder with its values over x, in order, and the number of its style, the same in all drawings."""
 
     name: str
     style: int
@@ -51,17 +49,15 @@ class Chart(NamedTuple):
 
 def csv_rows(columns: Sequence[Column], rows: Sequence[Any]) -> list[dict[str, object]]:
     """Rows for `write_rows`, all with the same keys."""
-    visible = [column for column in columns if column.csv]
-    return [{key: cell for column in visible for key, cell in _cells(column, row).items()} for row in rows]
-
-
-def _cells(column: Column, row: Any) -> dict[str, object]:
-    value = column.value(row)
-    if column.kind != "interval":
-        return {column.csv: value}
-    prefix = "" if column.csv == "mean" else f"{column.csv}_"
-    names = (column.csv, *(f"{prefix}{name}" for name in ("low", "high", "kind")))
-    return dict(zip(names, value if isinstance(value, Interval) else [None] * 4, strict=True))
+    result: list[dict[str, object]] = [{} for _ in rows]
+    for column in (column for column in columns if column.csv):
+        prefix = "" if column.csv == "mean" else f"{column.csv}_"
+        for cells, value in zip(result, map(column.value, rows), strict=True):
+            cells[column.csv] = value.mean if isinstance(value, Interval) else value
+            if column.kind == "interval":
+                ends = value[1:] if isinstance(value, Interval) else [None] * 3
+                cells |= zip((f"{prefix}low", f"{prefix}high", f"{prefix}kind"), ends, strict=True)
+    return result
 
 
 def text_rows(columns: Sequence[Column], rows: Sequence[Any]) -> list[list[str]]:

@@ -43,11 +43,7 @@ class ComparedRuns:
 
 
 def compare_runs(names: Mapping[Path, str]) -> ComparedRuns:
-    """Read and compare run directories, each with its name.
-
-    Raises:
-        ValueError: too many runs.
-    """
+    """Read and compare run directories, each with its name. Raises ValueError for too many runs."""
     runs, omissions = collect(names)
     scores: dict[str, RunScores] = {}
     for run in runs:
@@ -75,7 +71,7 @@ def own_page(page: Path) -> bool:
     if not page.is_file():
         return False
     with page.open("rb") as file:
-        return MARK in file.read(2**12)
+        return b"<title>Viewproof" in file.read(2**12)
 
 
 def write_comparison(result: ComparedRuns, folder: Path) -> Path:
@@ -93,7 +89,7 @@ def write_page(result: ComparedRuns, folder: Path) -> Path:
     tables = [page_table(RANKING, table, [links[row.run.name] for row in table]) for table in result.tables]
     lines, drawings = charts(result.tables), []
     if lines:
-        from attacks.report.curves import encoder_curve  # here: it imports matplotlib
+        from attacks.report.figures import encoder_curve  # here: it imports matplotlib
 
         drawings = [(chart, encoder_curve(chart, f"encoders-{i}")) for i, chart in enumerate(lines[:MAX_CHARTS])]
     text = (

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from attacks.encoders.description import description_rows
 from attacks.gate.verdict import verdict_rows
-from attacks.report.curves import drift_curve, loss_curve, radii_curve, response_curve
 from attacks.report.environment import environment
 from attacks.report.facts import (
     command_line,
@@ -21,7 +20,7 @@ from attacks.report.facts import (
     protocol,
     verdict,
 )
-from attacks.report.maps import heat_map
+from attacks.report.figures import drift_curve, heat_map, loss_curve, radii_curve, response_curve
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation, picture_file
 from attacks.report.words import arm_names, measure_groups
 from attacks.runtime.files import write_text

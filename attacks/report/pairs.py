@@ -1,8 +1,4 @@
-"""Differences between runs, picture by picture, from the files in their directories.
-
-Only runs of the same protocol are compared: same views, gallery, aim and pixels. The files may come from others, so
-every value is checked.
-"""
+"""Differences between runs of the same protocol, picture by picture, from files that may come from others."""
 
 import csv
 import io
@@ -42,9 +38,9 @@ class PictureKey(NamedTuple):
 
 @dataclass(frozen=True)
 class RunScores:
-    """The protocol of a run, equal in runs that can be compared, its values by (bank, measure) and picture, the
-    cluster of each picture, the threat apart from its radius `eps`, the primary measure, and whether the pictures are
-    those that a shared perturbation was made from (`fit`)."""
+    """The protocol of a run (views, gallery, aim), equal in runs that can be compared, its values by (bank, measure)
+    and picture, the cluster of each picture, the threat apart from its radius `eps`, the primary measure, and whether
+    the pictures are those that a shared perturbation was made from (`fit`)."""
 
     protocol: Mapping[str, Any]
     values: Mapping[tuple[str, str], Mapping[PictureKey, float]]
@@ -62,9 +58,8 @@ class RunScores:
 
 @dataclass(frozen=True)
 class RunPair:
-    """The difference of two runs in one measure: the second minus the first, over the clusters of the pictures that
-    both attacked. The p values of sign flips are None where they could not be below 0.05; `clusters_needed` are for
-    that, where `p_holm` is None."""
+    """The second run minus the first in one measure, over the clusters of the pictures that both attacked. The p
+    values of sign flips are None where they could not be below 0.05, which `clusters_needed` would allow."""
 
     first: str
     second: str
@@ -96,11 +91,8 @@ PAIRS = [
 
 
 def read_pair_scores(run: Path) -> RunScores:
-    """Read metrics.json, manifest.json, per_image.csv and radii.csv of a run directory.
-
-    Raises:
-        ValueError, OSError: a file is missing, too large, or malformed.
-    """
+    """Read metrics.json, manifest.json, per_image.csv and radii.csv of a run directory. Raises ValueError or OSError
+    where a file is missing, too large, or malformed."""
     content, manifest = (read_untrusted(run / f"{name}.json") for name in ("metrics", "manifest"))
     config, threat = mapping(manifest.get("config")), mapping(content.get("threat"))
     held_out_views = mapping(content.get("bank"))
@@ -135,16 +127,9 @@ def read_pair_scores(run: Path) -> RunScores:
         raise ValueError(f"per_image.csv has no {' or '.join(MEASURES)} of the arm {ARM}")
     attack = {key: config.get(key) for key in THREAT}
     attack["perturbation"] = {k: v for k, v in mapping(attack["perturbation"]).items() if k != "eps"}
-    primary = mapping(content.get("primary")).get("measure")
-    return RunScores(
-        protocol,
-        values,
-        clusters,
-        json.dumps(attack, sort_keys=True),
-        number(threat.get("eps")),
-        "cosine" if primary == "cosine" else "success",
-        has_fit_rows(rows),
-    )
+    words, eps = json.dumps(attack, sort_keys=True), number(threat.get("eps"))
+    primary = "cosine" if mapping(content.get("primary")).get("measure") == "cosine" else "success"
+    return RunScores(protocol, values, clusters, words, eps, primary, has_fit_rows(rows))
 
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:
@@ -187,11 +172,8 @@ def _side(bank: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
 def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tuple[str, str, str]]]:
     """All pairs of runs by name; and the pairs that cannot be compared, each with the reason and what to do.
 
-    P values are corrected over the pairs of a bank and measure whose runs have one and the same threat, a family for
-    each threat, and over those of different threats, which are a family too.
-
-    Raises:
-        ValueError: too many runs.
+    P values are corrected over the pairs of a bank and measure whose runs have the same threat, a family for each
+    threat, and over those of different threats, another family. Raises ValueError for too many runs.
     """
     if math.comb(len(runs), 2) > MAX_PAIRS:
         raise ValueError(f"`RUN`: {len(runs)} runs make more than {MAX_PAIRS} pairs; compare fewer at a time")

@@ -1,8 +1,5 @@
-"""Which encoder is the most robust: tables of runs in order, groups that cannot be told apart, and curves.
-
-A table holds runs of one protocol, threat and set of pictures. The files may come from others; `attacks.report.runs`
-and `attacks.report.pairs` have checked every value that is used here.
-"""
+"""Which encoder is the most robust: tables of runs in order, groups that cannot be told apart, and curves. A table
+holds runs of one protocol, threat and set of pictures, whose values `runs` and `pairs` have checked."""
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
@@ -39,8 +36,7 @@ class Standing(NamedTuple):
     @property
     def family(self) -> tuple[object, ...]:
         """Equal in tables that differ in eps alone."""
-        pictures = frozenset(self.scores.values[("same", self.measure)])
-        return (self.scores.attack, self.measure, pictures)
+        return self.scores.attack, self.measure, frozenset(self.scores.values[("same", self.measure)])
 
 
 #: The columns of ranking.csv. On the page, threat, views and measure stand above each table.
@@ -67,33 +63,32 @@ def ranking_tables(
 ) -> list[list[Standing]]:
     """The tables of the runs that have `scores` by name, each with at least two. Lower success of the attack, or a
     higher cosine, is more robust. They do not depend on the order of the runs, apart from equal values."""
-    groups: dict[tuple[object, ...], list[RunSummary]] = {}
+    groups: dict[tuple[object, ...], list[Standing]] = {}
     for run in (run for run in runs if run.name in scores):
         of_run = scores[run.name]
         measure = of_run.primary if ("same", of_run.primary) in of_run.values else "cosine"
         if run.values[f"{ARM}_{measure}"] and ("same", measure) in of_run.values:
-            pictures = frozenset(of_run.values[("same", measure)])
-            groups.setdefault((measure, of_run.attack, of_run.eps, pictures), []).append(run)
-    tables = [_table(str(key[0]), group, scores, pairs) for key, group in groups.items() if len(group) > 1]
+            row = Standing(run, of_run, measure, 0, "", None)
+            groups.setdefault((*row.family, of_run.eps), []).append(row)
+    tables = [_table(group, pairs) for group in groups.values() if len(group) > 1]
     return sorted(tables, key=lambda table: (norm(table[0]), table[0].scores.eps or 0))
 
 
-def _table(
-    measure: str, runs: list[RunSummary], scores: Mapping[str, RunScores], pairs: Sequence[RunPair]
-) -> list[Standing]:
-    """The runs of one table."""
-    sign = 1 if measure == "success" else -1
-    runs = sorted(runs, key=lambda run: sign * run.values[f"{ARM}_{measure}"].mean)
-    names = [run.name for run in runs]
+def _table(rows: Sequence[Standing], pairs: Sequence[RunPair]) -> list[Standing]:
+    """The rows in order, with places and letters."""
+    measure = rows[0].measure
+    rows = sorted(rows, key=lambda row: row.value.mean, reverse=measure != "success")
+    names = [row.run.name for row in rows]
     tests = [pair for pair in pairs if (pair.bank, pair.measure) == ("same", measure)]
     tests = [pair for pair in tests if pair.first in names and pair.second in names]
-    fewest = max((pair.clusters_needed or 0 for pair in tests), default=0)
+    fewest = max((pair.clusters_needed or 0 for pair in tests), default=0) or None
     different = [pair for pair in tests if pair.p_holm is not None and pair.p_holm < LEVEL]
     differing = {frozenset((pair.first, pair.second)) for pair in different}
     marks = {} if fewest else significance_letters(names, differing)
+    columns = ((place, marks.get(name, "")) for place, name in enumerate(names, 1))
     return [
-        Standing(run, scores[run.name], measure, place, marks.get(run.name, ""), fewest or None)
-        for place, run in enumerate(runs, 1)
+        row._replace(place=place, letters=letters, clusters_needed=fewest)
+        for row, (place, letters) in zip(rows, columns, strict=True)
     ]
 
 
@@ -104,7 +99,7 @@ def significance_letters(names: Sequence[str], differing: Collection[frozenset[s
     for first, second in itertools.combinations(names, 2):
         if frozenset((first, second)) not in differing:
             continue
-        parts = [part for group in groups for part in _parts(group, first, second)]
+        parts = [group - {name} for group in groups for name in (first, second)]
         groups = [group for group in dict.fromkeys(parts) if not any(group < other for other in parts)]
         if len(groups) > MAX_TRIALS:
             return {}
@@ -113,10 +108,6 @@ def significance_letters(names: Sequence[str], differing: Collection[frozenset[s
     order = {name: i for i, name in enumerate(names)}
     groups.sort(key=lambda group: sorted(order[name] for name in group))
     return {name: "".join(chr(ord("a") + i) for i, group in enumerate(groups) if name in group) for name in names}
-
-
-def _parts(group: frozenset[str], first: str, second: str) -> list[frozenset[str]]:
-    return [group - {first}, group - {second}] if {first, second} <= group else [group]
 
 
 #: A run of a table with its place on the x axis, and the value there.
@@ -135,9 +126,8 @@ def charts(tables: Sequence[Sequence[Standing]]) -> list[Chart]:
     for family in families.values():
         points: list[Point] = [(row, row.scores.eps, row.value) for row in family if row.scores.eps is not None]
         if len({x for _, x, _ in points}) > 1:
-            first = family[0]
-            title = f"over eps, views {first.run.values['transforms']}"
-            result.append(Chart(norm(first), first.measure, title, _series(points, styles)))
+            title = f"over eps, views {family[0].run.values['transforms']}"
+            result.append(Chart(norm(family[0]), family[0].measure, title, _series(points, styles)))
     for table in tables:
         points = []
         for row in table:
@@ -157,14 +147,16 @@ def norm(standing: Standing) -> str:
 
 def _series(points: Sequence[Point], styles: Mapping[str, int]) -> tuple[Series, ...]:
     """A line for each encoder; where two have one label, with the name of a run."""
-    lines: dict[str, list[Point]] = {}
-    for point in points:
-        lines.setdefault(point[0].run.subject, []).append(point)
-    runs = {subject: line[0][0].run for subject, line in lines.items()}
+    lines: dict[str, dict[float, Interval]] = {}
+    runs: dict[str, RunSummary] = {}
+    for row, x, value in points:
+        runs.setdefault(row.run.subject, row.run)
+        lines.setdefault(row.run.subject, {})[x] = value
     labels = [run.values["encoder"] for run in runs.values()]
-    result = []
-    for (subject, run), label in zip(runs.items(), labels, strict=True):
-        name = f"{label}, {run.name}" if labels.count(label) > 1 else label
-        values = {x: value for _, x, value in lines[subject]}
-        result.append(Series(name, styles[subject], tuple(sorted(values.items()))))
-    return tuple(result)
+    names = [
+        f"{label}, {run.name}" if labels.count(label) > 1 else label
+        for label, run in zip(labels, runs.values(), strict=True)
+    ]
+    return tuple(
+        Series(name, styles[key], tuple(sorted(lines[key].items()))) for name, key in zip(names, lines, strict=True)
+    )

@@ -15,7 +15,7 @@ from attacks.evaluation.intervals import interval
 from attacks.evaluation.significance import paired_shares
 from attacks.report.columns import csv_rows, page_table, text_rows
 from attacks.report.comparison import FILES, compare_runs
-from attacks.report.curves import encoder_curve
+from attacks.report.figures import encoder_curve
 from attacks.report.pairs import PAIRS, compare_pairs, read_pair_scores
 from attacks.report.ranking import RANKING, charts, significance_letters
 from attacks.report.runs import GROUPS, RUNS

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast_ratio, page_colours, shade
-from attacks.report.curves import dots, drift_curve, loss_curve, response_curve
-from attacks.report.maps import heat_map
+from attacks.report.figures import dots, drift_curve, heat_map, loss_curve, response_curve
 from attacks.report.page import render_page
 from attacks.report.words import interval_text, measure_groups, measure_value, number_words, p_value, short
 from tests.helpers import report_pages

@@ -1,19 +1,22 @@
-"""Curves of a run, drawn from metrics.json and steps.csv, and of several runs."""
+"""Curves and heat maps of a page as inline SVG: text stays text, colours follow the page, and ids are unique."""
 
+import io
+import re
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from itertools import groupby
 from typing import Any
 
-from markupsafe import Markup
+import matplotlib as mpl
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from attacks.report.colours import LIGHT
+from attacks.evaluation.significance import LEVEL
+from attacks.report.colours import LIGHT, page_colours, shade
 from attacks.report.columns import Chart
-from attacks.report.svg import axis_label, plain_text, svg_legend, to_svg
-from attacks.report.words import ARMS, OBJECTIVES, capital, measure_name
+from attacks.report.words import ARMS, OBJECTIVES, capital, interval_text, measure_name, p_value, short
 from attacks.solvers.trace import Trace
 
 #: Markers that tell the arms apart without colour.
@@ -24,12 +27,60 @@ ENCODER_STYLES = ("eot", "no_eot", "one_view", "clean", "noise")
 LONG = 27
 #: The most encoders of a drawing.
 MAX_LINES = 10
+#: Panels in a row.
+PANELS = 2
+#: The most characters of a label.
+LONGEST = 60
+_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+
+
+def to_svg(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, str] | None = None) -> Markup:
+    """The figure as an `<svg role="img">` with a title and a description. `name`, unique on the page, is the prefix
+    of all ids; `tips` are titles of single artists, by their gid."""
+    text = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "viewproof", "svg.fonttype": "none", "axes.unicode_minus": False}):
+        figure.savefig(text, format="svg", metadata=_METADATA, transparent=True, bbox_inches="tight", pad_inches=0.04)
+    svg = text.getvalue()
+    svg = re.sub(r"(?s)<defs>\s*<style.*?</style>\s*</defs>", "", svg[svg.index("<svg") :])  # it is of the whole page
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", svg)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", re.sub(r'(xlink:)?href="#', f'href="#{name}-', svg))
+    for gid, tip in (tips or {}).items():
+        svg = svg.replace(f'<g id="{name}-{gid}">', f'<g id="{name}-{gid}"><title>{escape(tip)}</title>', 1)
+    head, _, body = svg.partition(">")
+    head = re.sub(r'\s(width|height|version|xmlns:xlink)="[^"]*"', "", head)
+    texts = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(desc)}</desc>'
+    # Safe as it is: every string of a run was escaped above, or by matplotlib.
+    return Markup(
+        f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc">{texts}{page_colours(body)}'
+    )
+
+
+def plain_text(axis: Axes) -> None:
+    """Draw axes in the colours of the page, without a box."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(LIGHT["dim"])
+    axis.tick_params(colors=LIGHT["dim"], labelsize=8)
+    axis.xaxis.label.set(x=0, ha="left")  # where a narrow screen shows it
+    for label in (axis.xaxis.label, axis.yaxis.label):
+        label.set(color=LIGHT["ink"], fontsize=9)
+
+
+def svg_legend(figure: Figure, axis: Axes, columns: int = 2) -> None:
+    """Draw the legend of `axis` above the figure, where it covers nothing."""
+    handles, labels = axis.get_legend_handles_labels()
+    text = {"fontsize": 8.5, "labelcolor": LIGHT["ink"]}
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, borderaxespad=0, **text)
+
+
+def axis_label(text: str) -> str:
+    """A string of a run as a label: no longer than `LONGEST`, with dollars escaped, which begin a formula."""
+    return (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…").replace("$", r"\$")
 
 
 def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) -> Markup:
-    """The mean loss on the views of the looks (the first ones of one bank, a few: see `attacks.solvers.selection`),
-    over the encoder passes of the steps; a ring at the chosen step, and each step's estimate of the arms with
-    views."""
+    """The mean loss on the views of the looks (see `attacks.solvers.selection`) over the encoder passes of the steps;
+    a ring at the chosen step, and each step's estimate of the arms with views."""
     figure, axis = _axis((7.6, 3.6))
     for arm in reversed([arm for arm in ARMS if any(row.arm == arm for row in trace)]):
         rows = [row for row in trace if row.arm == arm]
@@ -105,10 +156,8 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
         plain_text(axis)
     figure.axes[0].set_ylim(-0.04, 1.04)
     svg_legend(figure, figure.axes[0])
-    description = (
-        f"Attacker's success (left) and cosine (right) over {x['name']}: a line with its 95% interval for each arm."
-    )
-    return to_svg(figure, name, f"Response to {x['name']}", description)
+    description = f"Attacker's success (left) and cosine (right) over {x['name']}: a line with its 95% interval for"
+    return to_svg(figure, name, f"Response to {x['name']}", f"{description} each arm.")
 
 
 def encoder_curve(chart: Chart, name: str) -> Markup:
@@ -125,8 +174,8 @@ def encoder_curve(chart: Chart, name: str) -> Markup:
         colour, marker = LIGHT[ENCODER_STYLES[arm]], MARKS[ENCODER_STYLES[arm]] + ("--" if repeat else "-")
         x = [unit * place + step * (i - (len(lines) - 1) / 2) for place, _ in line.points]
         values = [value._asdict() for _, value in line.points]
-        means = [value["mean"] for value in values]
-        axis.errorbar(x, means, _errors(values), fmt=marker, label=axis_label(line.name), color=colour, **style)
+        style |= {"fmt": marker, "label": axis_label(line.name), "color": colour}
+        axis.errorbar(x, [value["mean"] for value in values], _errors(values), **style)
     axis.set_xticks(places, [f"{place:.3g}" for place in places])
     axis.set_xlabel(x_label)
     axis.set_ylabel(measure_name(chart.measure))
@@ -142,13 +191,13 @@ class NotebookFigure(Figure):
     """A figure that a notebook shows without pyplot, whose import alone makes it show others."""
 
     def _repr_png_(self) -> bytes:
-        file = BytesIO()
+        file = io.BytesIO()
         self.savefig(file, format="png")
         return file.getvalue()
 
 
 def dots(values: Mapping[str, Mapping[str, float]], label: str) -> NotebookFigure:
-    """A value with its 95 % interval for each name, the first at the top. `label` names the values."""
+    """A value with its 95 % interval for each name, the first at the top; `label` names the values."""
     figure = NotebookFigure(figsize=(7.6, 1.2 + 0.35 * len(values)), layout="constrained")
     axis = figure.subplots()
     for i, value in enumerate(values.values()):
@@ -179,7 +228,69 @@ def _axis(size: tuple[float, float]) -> tuple[Figure, Axes]:
 
 
 def _band(axis: Axes, x: Any, intervals: Sequence[Mapping[str, float]], arm: str, name: str) -> None:
-    """A line of means with the band of their intervals."""
     low, mean, high = ([interval[key] for interval in intervals] for key in ("low", "mean", "high"))
     axis.fill_between(x, low, high, color=LIGHT[arm], alpha=0.12, linewidth=0)
     axis.plot(x, mean, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, linewidth=1.2, label=name)
+
+
+def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping[str, str] = ARMS) -> Markup:
+    """The map of one measure, a panel for each arm: the mean in each cell, its interval in the cell's title, a frame
+    around the range of the attack, and a star where the success with EOT differs from that without."""
+    x, y = content["x"], content["y"]
+    arms = [arm for arm in ARMS if arm in content["arms"]]
+    down = -(-len(arms) // PANELS)
+    figure = Figure(figsize=(9.6, down * (0.75 + 0.34 * len(y["values"]))), layout="constrained")
+    axes = figure.subplots(down, PANELS, squeeze=False).flatten()
+    tips: dict[str, str] = {}
+    for arm, axis in zip(arms, axes, strict=False):
+        axis.set_title(names[arm], fontsize=9.5, color=LIGHT["ink"], loc="left")
+        stars = content["p_holm"] if arm == "eot" and measure == "success" else None
+        tips |= _cells(axis, content["arms"][arm][measure], (x, y), measure, arm, stars)
+        x_cells, y_cells = _inside(x), _inside(y)
+        if x_cells and y_cells:  # the range of the attack
+            place, gid = (x_cells[0] - 0.5, y_cells[0] - 0.5), f"trained-{arm}"
+            frame = Rectangle(place, len(x_cells), len(y_cells), fill=False, gid=gid)
+            frame.set(edgecolor=LIGHT["no_eot"], linewidth=1.8, clip_on=False)
+            axis.add_patch(frame)
+        for side, coordinate in ((axis.xaxis, x), (axis.yaxis, y)):
+            side.set_ticks(range(len(coordinate["values"])), [short(value) for value in coordinate["values"]])
+            side.set_label_text(axis_label(coordinate["name"]), fontsize=8.5, color=LIGHT["ink"])
+    for axis in axes[len(arms) :]:
+        axis.set_axis_off()
+    title = f"{measure_name(measure)} over {x['name']} and {y['name']}"
+    description = f"A panel for each of {', '.join(names[arm] for arm in arms)}. The tables below have every number."
+    return to_svg(figure, name, capital(title), description, tips)
+
+
+def _cells(
+    axis: Axes,
+    rows: Sequence[Sequence[Mapping[str, float]]],
+    axes: tuple[Mapping[str, Any], Mapping[str, Any]],
+    measure: str,
+    arm: str,
+    stars: Sequence[Sequence[float | None]] | None,
+) -> dict[str, str]:
+    x, y = axes
+    axis.set(xlim=(-0.5, len(x["values"]) - 0.5), ylim=(-0.5, len(y["values"]) - 0.5))
+    axis.spines[:].set_visible(False)
+    axis.tick_params(colors=LIGHT["dim"], labelsize=8, length=0)
+    size, tips = 8 if len(x["values"]) <= 8 else 6.5, {}
+    for j, row in enumerate(rows):
+        for i, cell in enumerate(row):
+            background, ink = shade(measure, cell["mean"])
+            gid = f"{arm}-{j}-{i}"
+            axis.add_patch(Rectangle((i - 0.485, j - 0.485), 0.97, 0.97, facecolor=background, linewidth=0, gid=gid))
+            p = stars[j][i] if stars else None
+            text = f"{cell['mean']:.2f}" + ("*" if p is not None and p < LEVEL else "")
+            axis.text(i, j, text, ha="center", va="center", fontsize=size, color=ink, in_layout=False)
+            at = f"{x['name']} {short(x['values'][i])}, {y['name']} {short(y['values'][j])}"
+            tips[gid] = f"{at}: {interval_text(cell)}"
+            tips[gid] += "" if p is None else f", against the attack without EOT p = {p_value(p)} after Holm"
+    return tips
+
+
+def _inside(axis: Mapping[str, Any]) -> list[int]:
+    """The indices of the values within the trained range, which are consecutive because values are in order."""
+    low, high = sorted(axis["trained"])
+    slack = 1e-6 * (high - low)
+    return [i for i, value in enumerate(axis["values"]) if low - slack <= value <= high + slack]
