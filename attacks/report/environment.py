@@ -6,21 +6,22 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from attacks.encoders.description import description_rows
 from attacks.evaluation.sanity.check import counts
-from attacks.report import words
+from attacks.gate.verdict import verdict_rows
+from attacks.report import facts, words
 from attacks.report.colours import DARK, LIGHT, RAMP, shade
 from attacks.report.columns import in_words
-from attacks.report.facts import aim, step_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 def environment() -> Environment:
-    """The templates, with the names of `attacks.report.words`. The page's styles and colours are not escaped."""
+    """The templates, with the names of `words` and `facts`. The page's styles and colours are not escaped."""
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     result = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, **options)
-    functions = (aim, counts, in_words, shade, step_text)
-    result.globals |= vars(words) | {function.__name__: function for function in functions}
+    functions = (counts, description_rows, in_words, shade, verdict_rows)
+    result.globals |= vars(words) | vars(facts) | {function.__name__: function for function in functions}
     for theme, palette in (("light", LIGHT), ("dark", DARK)):
         result.globals[theme] = Markup(" ".join(f"--{name}: {colour};" for name, colour in palette.items()))
     result.globals["ramp"] = Markup(", ".join(RAMP))

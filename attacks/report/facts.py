@@ -1,7 +1,7 @@
 """The texts of a report about its run, and the layout of its tables."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attacks.encoders.description import MODULE, description_rows
@@ -79,16 +79,16 @@ def legend(content: Mapping[str, Any]) -> str:
 
 def fact_tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """The attacker's success by arm, from the strongest attack to none, and on wider views."""
-    names, arms = arm_names(content), content["arms"]
-    result = [(names[arm], arms[arm]["success"]) for arm in names if arm in arms]
+    arms = content["arms"]
+    result = [(name, arms[arm]["success"]) for arm, name in arm_names(content).items() if arm in arms]
     if content["wide"]:
         result.insert(1, ("with EOT, wider views", content["wide"]["arms"]["eot"]["success"]))
     return result
 
 
-def deployment_tables(deployment: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    """The deployment matrix as a table for each arm in `order`, and of the `difference` between the attacks with and
-    without EOT: a row for each resampler, None for a pair that was not measured."""
+def deployment_tables(deployment: Mapping[str, Any], order: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
+    """The deployment matrix as a table for each arm in `order`, and of the `difference` that EOT makes: a row
+    for each resampler, None for a pair that was not measured."""
     cells = {(cell["codec"], cell["resampler"]): cell for cell in deployment.get("cells", [])}
     codecs, resamplers = (list(dict.fromkeys(pair[i] for pair in cells)) for i in (0, 1))
     values = {key: cell["arms"] | {"difference": cell["difference"]} for key, cell in cells.items()}
@@ -101,8 +101,7 @@ def deployment_tables(deployment: Mapping[str, Any], order: Sequence[str]) -> li
 
 
 def command_line(manifest: Mapping[str, Any]) -> str:
-    """The command line of the run, quoted for a shell. Of a module or function from Python only the overrides: no
-    command line can name it."""
+    """The command line of the run, quoted for a shell; of a module or function from Python only the overrides."""
     overrides = list(map(str, manifest["overrides"]))
     if not any(override.startswith("config=") for override in overrides):
         overrides.insert(0, f"config={manifest['preset']}")
@@ -118,13 +117,15 @@ def from_python(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The settings and versions needed to repeat and to cite the run."""
+    views = content["threat"]["views_per_step"]
+    views_text = "as many views a step as their noise asks for" if views == "auto" else f"{views} views a step"
     rows = [
         ("preset", content["preset"]),
         ("seed", content["seed"]),
         ("pictures", sample_words(content)),
         ("gallery", gallery(content)),
         ("threat", _threat(content["threat"])),
-        ("gradients at attack", _gradients(content["threat"])),
+        ("gradients at attack", f"{content['threat']['gradients']} per picture, {views_text}"),
         ("views at evaluation", _banks(content)),
         ("intervals", content["intervals"].replace(" %", "%")),
         ("precision", _precision(manifest["engine"])),
@@ -164,17 +165,11 @@ def _precision(engine: Mapping[str, Any]) -> str | None:
     lower = engine["decision"]["precision"]
     if lower == "float32":
         return None
-    trials = [trial for trial in engine["measurements"] if trial["settings"]["precision"] == lower]
-    ratios, share = [trial["ratio"] for trial in trials if trial["taken"]], ""
-    if ratios and ratios[0] is not None:
-        share = f" (its rounding has {ratios[0]:.1%} of the sampling noise's power; at most 15% is accepted)"
+    trials = [trial for trial in engine["measurements"] if trial["settings"]["precision"] == lower and trial["taken"]]
+    ratio, share = trials[0]["ratio"] if trials else None, ""
+    if ratio is not None:
+        share = f" (its rounding has {ratio:.1%} of the sampling noise's power; at most 15% is accepted)"
     return f"{lower} in the attack{share}, float32 without TF32 in its judgement"
-
-
-def _gradients(threat: Mapping[str, Any]) -> str:
-    views = threat["views_per_step"]
-    views_text = "as many views a step as their noise asks for" if views == "auto" else f"{views} views a step"
-    return f"{threat['gradients']} per picture, {views_text}"
 
 
 def _banks(content: Mapping[str, Any]) -> str:
@@ -228,8 +223,9 @@ def _print_text(facts: Mapping[str, Any]) -> str:
     printer, width = facts["printer"], facts["width_mm"]
     stages = ", ".join(printer["stages"])
     text = f"printer={printer['name']}, colours {printer['colour']} ({printer['intent']})"
-    text += f"; {stages}" if stages else ""
-    if not stages and printer["colour"] == "ideal":
+    if stages:
+        text += f"; {stages}"
+    elif printer["colour"] == "ideal":
         text = "the attack assumed no printer: a print that equals the file (printer=none)"
     text += f"; {width:g} mm wide" if width is not None else ""
     return text + ("; seen with its card" if facts["card"] else "")

@@ -5,24 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attacks.encoders.description import description_rows
-from attacks.gate.verdict import verdict_rows
+from attacks.report import figures
 from attacks.report.environment import environment
-from attacks.report.facts import (
-    command_line,
-    comparison_groups,
-    deployment_tables,
-    fact_tiles,
-    from_python,
-    gallery,
-    legend,
-    patch_rows,
-    protocol,
-    verdict,
-)
-from attacks.report.figures import drift_curve, heat_map, loss_curve, radii_curve, response_curve
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation, picture_file
-from attacks.report.words import arm_names, measure_groups
 from attacks.runtime.files import write_text
 from attacks.solvers.trace import Trace
 
@@ -31,8 +16,7 @@ COUNTS = {3: "Three", 4: "Four", 5: "Five"}
 
 @dataclass(frozen=True)
 class Images:
-    """The pictures of a page; those that are None or empty are left out. `picture_name` is that of `sheet` and
-    `perturbation`."""
+    """The pictures of a page, as far as it has them; `picture_name` is that of `sheet` and `perturbation`."""
 
     picture_name: str = ""
     sheet: Picture | None = None
@@ -59,8 +43,8 @@ def page(
     trace: Sequence[Trace],
     number: int | None = None,
 ) -> str:
-    """`report.html` of a run directory, with its pictures: `views.png`, `patch.png`, `explanations.png`,
-    `failure.png`, `deployment.png`, and `number` of `pictures/`, which is the one in `views.png`."""
+    """`report.html` of a run directory, with its pictures, and `number` of `pictures/`, which is the one in
+    `views.png`."""
     return render_page(content, manifest, warnings, trace, _images(out, content, manifest, number))
 
 
@@ -70,19 +54,15 @@ def write_report(out: Path, *values: Any) -> None:
 
 
 def _images(out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], number: int | None) -> Images:
-    """The pictures of a run directory."""
     patch, name = content["threat"]["patch"], "" if number is None else content["queries"][number]
     arms = f"{name} in {len(content['arms'])} arms, each as a file and from held-out views, with the cosine to its"
     example = content["explanations"]["pictures"][0] if content["explanations"] else "a picture"
-    pictures: list[Picture] = []
-    if number is not None and not patch:
-        file = picture_file(content, manifest, number)
-        pictures = perturbation(*(out / "pictures" / arm / file for arm in ("clean", "eot")))
+    file = "" if number is None or patch else picture_file(content, manifest, number)
     return Images(
         name,
         from_file(out / "views.png", f"{arms} clean embedding"),
         from_file(out / "patch.png", "The texture of the patch") if patch else None,
-        pictures,
+        perturbation(*(out / "pictures" / arm / file for arm in ("clean", "eot"))) if file else (),
         from_file(out / "explanations.png", f"Explanations of {example} before and after the attack"),
         from_file(out / "failure.png", "The views that fail most, with the values of their coordinates"),
         from_file(out / "deployment.png", "An attacked picture, and what each resizer makes of it"),
@@ -97,43 +77,20 @@ def render_page(
     pictures: Images | None = None,
 ) -> str:
     """The page of a run, from the content of metrics.json and manifest.json, without its empty sections."""
-    pictures, names = pictures or Images(), arm_names(content)
-    wide, response, deployment = (content[key] or {} for key in ("wide", "response", "deployment"))
-    patch = content["threat"]["patch"]
-    template = environment().get_template("report.html")
-    return template.render(
-        metrics=content,
-        names=names,
-        warnings=warnings,
-        verdict=verdict(content),
-        gate=content["gate"],
-        gate_rows=verdict_rows(content["gate"]) if content["gate"] else [],
-        tiles=fact_tiles(content),
-        legend=legend(content),
-        sections=sections(content, pictures, bool(trace)),
-        groups=measure_groups(content["arms"], content["chance"]),
-        compared=comparison_groups(content),
-        wide_groups=measure_groups(wide.get("arms", {}), content["chance"]),
-        gallery=gallery,
-        encoder=description_rows(content["encoder"]),
-        patch_facts=patch_rows(patch) if patch else [],
-        command=command_line(manifest),
-        from_python=from_python(manifest),
-        settings=" ".join(manifest["engine"]["settings"]),
-        protocol=protocol(content, manifest),
-        curve=loss_curve(trace, content["threat"]["objective"], content["arms"]) if trace else None,
-        drift_curve=drift_curve(content["drift"], names) if content["drift"] else None,
-        radii_curve=radii_curve(content["radii"], content["threat"]["norm"]) if content["radii"] else None,
-        response_curves=[
-            response_curve(curve, f"curve-{i}", names) for i, curve in enumerate(response.get("curves", []))
-        ],
-        maps=[
-            {measure: heat_map(grid, measure, f"map-{i}-{measure}", names) for measure in ("success", "cosine")}
-            for i, grid in enumerate(response.get("maps", []))
-        ],
-        deployed=deployment_tables(deployment, tuple(names)),
-        largest=LARGEST,
-        **vars(pictures),
+    pictures = pictures or Images()
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            metrics=content,
+            manifest=manifest,
+            warnings=warnings,
+            trace=trace,
+            sections=sections(content, pictures, bool(trace)),
+            figures=figures,
+            largest=LARGEST,
+            **vars(pictures),
+        )
     )
 
 
