@@ -119,7 +119,7 @@ def _resizers(options: argparse.Namespace, function: Callable[[Any], Any] | None
     for name in ("transforms", "encoder", "side", other):
         if getattr(options, name) is not None:
             raise ValueError(f"`--{name}` means nothing with {flags}; leave it out")
-    from attacks.report.resizers import draw_example, draw_table  # here: matplotlib takes a while to import
+    from attacks.report.panels import draw_example, draw_table  # here: matplotlib takes a while to import
 
     image, notes = load_image(options.image)
     print_notes(notes)

@@ -221,7 +221,7 @@ def _prepare_to_draw() -> None:
     """Import the modules that draw. Not earlier: matplotlib writes a cache into the home, and a refused run writes
     nothing. Not at the end of the run: hours later the sources may have changed."""
     import attacks.experiment.drawings
-    import attacks.report.explanations  # noqa: F401
+    import attacks.report.panels  # noqa: F401
 
 
 def _follow(trackers: Trackers, preparation: Preparation, out: Path, entry: RunEntry) -> None:

@@ -23,18 +23,14 @@ FIGURES: dict[str, tuple[str, Callable[[Openness], str]]] = {
     "unread": ("source pixels never read, %", lambda figures: _number(figures.unread, 100)),
     "gain": ("largest energy unseen by an antialiased viewer; of a visible shift, 1", lambda f: _number(f.gain, 1)),
     "psnr": ("PSNR of the smallest attack that succeeds, dB", lambda figures: _number(figures.psnr, 1)),
-    "seen": (
-        "share of the target that an antialiased viewer sees of it, %",
-        lambda figures: _number(figures.seen, 100),
-    ),
+    "seen": ("share of the target that an antialiased viewer sees of it, %", lambda f: _number(f.seen, 100)),
     "verdict": ("verdict", lambda figures: figures.verdict),
 }
 
 
 def resizer_cells(kernel: str, ratio: float | None, figures: Openness) -> dict[str, object]:
     """A row of resizers.csv."""
-    values = {name: getattr(figures, name) for name in (*FIGURES, "succeeds")}
-    return {"kernel": kernel, "ratio": ratio, **values}
+    return {"kernel": kernel, "ratio": ratio} | {name: getattr(figures, name) for name in (*FIGURES, "succeeds")}
 
 
 def _number(value: float | None, unit: float) -> str:

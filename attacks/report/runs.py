@@ -47,8 +47,8 @@ RUNS = [
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run: its values by the keys of `RUNS`, None where the run lacks one; how many times as wide the ranges of its
-    wide bank are; and the digest of the encoder, with its defence."""
+    """The values of a run by the keys of `RUNS`, None where it lacks one; how many times as wide the ranges of its
+    wide bank are; and the facts that tell its encoder from others, as JSON."""
 
     directory: Path
     values: Mapping[str, Any]
@@ -57,26 +57,27 @@ class RunSummary:
 
     @property
     def name(self) -> str:
-        """The name of the run among those compared."""
         return str(self.values["run"])
 
 
 class Omission(NamedTuple):
-    """The name of a directory that is no readable run, or of a run that cannot be compared, and the reason."""
+    """A directory that is no readable run, or a run that cannot be compared, and the reason."""
 
     name: str
     reason: str
 
 
 def collect(names: Mapping[Path, str]) -> tuple[list[RunSummary], list[Omission]]:
-    """Read the run directories, each with its name. A directory that is broken, or no run, is left out with the
-    reason: some runs of a sweep may have failed."""
+    """Read the run directories, each with its name; what is broken, or no run, is left out with the reason."""
     runs, omissions = [], []
     for directory, name in names.items():
         try:
             runs.append(_read_run(directory, name))
-        except (OSError, ValueError, RecursionError) as error:
-            omissions.append(Omission(name, _reason(error)))
+        except OSError as error:
+            reason = f"`{Path(error.filename or '').name}`: {(error.strerror or 'cannot be read').lower()}"
+            omissions.append(Omission(name, reason))
+        except (ValueError, RecursionError) as error:
+            omissions.append(Omission(name, word(str(error)) or type(error).__name__))
     return runs, omissions
 
 
@@ -126,14 +127,12 @@ def _encoder(content: object) -> str:
 
 
 def _threat(threat: Mapping[str, Any]) -> str:
-    patch, eps = mapping(threat.get("patch")), number(threat.get("eps"))
-    if patch:
+    if patch := mapping(threat.get("patch")):
         area = number(mapping(patch.get("area")).get("mean"))
         return "patch" + ("" if area is None else f", {area:.1%} of the picture")
-    norm = word(threat.get("norm"))
-    if eps is None:
-        return norm
-    return f"{norm} {eps * 255:.3g}/255" if norm == "linf" else f"{norm} {eps:.4g}"
+    norm, eps = word(threat.get("norm")), number(threat.get("eps"))
+    size = "" if eps is None else f" {eps * 255:.3g}/255" if norm == "linf" else f" {eps:.4g}"
+    return norm + size
 
 
 def _warnings(content: dict[str, Any]) -> int | None:
@@ -142,12 +141,6 @@ def _warnings(content: dict[str, Any]) -> int | None:
         return len(warnings(content))
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"`{Path(error.filename or '').name}`: {(error.strerror or 'cannot be read').lower()}"
-    return word(str(error)) or type(error).__name__
 
 
 def interval_cell(content: object) -> Interval | None:

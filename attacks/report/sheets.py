@@ -16,7 +16,7 @@ LARGEST = 384
 
 
 class Picture(NamedTuple):
-    """An image of the page: its data URI, size, alternative text and caption."""
+    """An image of the page as a data URI."""
 
     source: str
     width: int
@@ -26,8 +26,8 @@ class Picture(NamedTuple):
 
 
 def picture_file(content: Mapping[str, Any], manifest: Mapping[str, Any], number: int) -> str:
-    """The file name of picture `number` of metrics.json. Names are chosen among all pictures of the run, which
-    manifest.json lists; those that failed, and the last ones of a run that stopped early, are not in metrics.json."""
+    """The file name of picture `number` of metrics.json, which lacks those of manifest.json that failed, and the last
+    ones of a run that stopped early."""
     names, failed = manifest["artefacts"]["pictures"]["names"], {failure["picture"] for failure in content["failed"]}
     files = [name for row, name in enumerate(names[: len(names) - content["left"]]) if row not in failed]
     return str(files[number])

@@ -39,16 +39,15 @@ def view_sheet_figure(
     font: Any = ImageFont.load_default(size=FONT)
     blocks = [wrap(name, LONGEST, font) for name in names]
     wide = max(NARROWEST, *(view.shape[2] for view in views))
-    first = 0 if original is None else original.shape[2]
-    high = max(picture.shape[1] for picture in ([] if original is None else [original]) + views)
+    first, high = (0, 0) if original is None else (original.shape[2], original.shape[1])
+    high = max(high, *(view.shape[1] for view in views))
     lines = [line for block in blocks for line in block]
     head = max(first, *(math.ceil(font.getlength(line)) for line in ["original", *lines]))
     columns = min(columns, len(views))
     row_height = high + GAP + LEADING * (1 + len(lines)) + GAP
     start = GAP + head + 2 * GAP  # of the views
     size = (start + (wide + GAP) * columns, GAP + row_height * math.ceil(len(views) / columns))
-    canvas = Image.new("RGB", size, "white")
-    draw = ImageDraw.Draw(canvas)
+    draw = ImageDraw.Draw(canvas := Image.new("RGB", size, "white"))
 
     def cell(picture: Tensor | None, left: int, top: int, width: int, title: str, below: list[list[str]]) -> None:
         if picture is not None:
@@ -73,13 +72,9 @@ def draw_failures(path: Path, failures: Sequence[PictureFailure]) -> None:
     """Save the views as PNG: of each arm the pictures that fail most often, as many of each."""
     candidates = sorted(failures, key=lambda failure: (-failure.p, -failure.high))
     arms = dict.fromkeys(failure.arm for failure in failures)
-    limit = MAX_VIEWS // len(arms)
-    rows = [failure for arm in arms for failure in [row for row in candidates if row.arm == arm][:limit]]
-    views = [failure.view for failure in rows if failure.view is not None]
-    values = [
-        [failure.picture, failure.arm, f"{failure.p:.2g}", *(f"{value:.3g}" for value in failure.values.values())]
-        for failure in rows
-    ]
+    rows = [row for arm in arms for row in [row for row in candidates if row.arm == arm][: MAX_VIEWS // len(arms)]]
+    views = [row.view for row in rows if row.view is not None]
+    values = [[r.picture, r.arm, f"{r.p:.2g}", *(f"{value:.3g}" for value in r.values.values())] for r in rows]
     names = ["picture", "arm", "P(failure)", *rows[0].values]
     with atomic(path) as temporary:
         view_sheet_figure(None, views, names, values, min(COLUMNS, len(views))).save(temporary, format="PNG")

@@ -92,10 +92,9 @@ def few_clusters(content: dict[str, Any]) -> list[str]:
     """A warning about few clusters in the run, or in some parts of a run with many."""
     place = sample_words(content) if sample_counts(content)[1] < MIN_CLUSTERS else ""
     if not place:
-        counts = {name: (content.get(name) or {}).get("clusters", MIN_CLUSTERS) for name in PARTS}
-        place = ", ".join(
-            f"{count_text(n, 'cluster')} in the part {name}" for name, n in counts.items() if n < MIN_CLUSTERS
-        )
+        counts = ((name, (content.get(name) or {}).get("clusters", MIN_CLUSTERS)) for name in PARTS)
+        parts = [f"{count_text(n, 'cluster')} in the part {name}" for name, n in counts if n < MIN_CLUSTERS]
+        place = ", ".join(parts)
     return [f"{place}: fewer than {MIN_CLUSTERS} clusters say little about other pictures"] if place else []
 
 
@@ -104,9 +103,8 @@ def _one_view_is_stronger(content: dict[str, Any]) -> bool:
     measure = content["primary"]["measure"]
     key = {"other": "one_view", "bank": "same", "measure": measure}
     rows = [row["difference"] for row in content["comparisons"] if key.items() <= row.items()]
-    return any(
-        row["high"] < 0 if measure == "success" else row["low"] > 0 for row in rows if row["kind"] == "interval"
-    )
+    rows = [row for row in rows if row["kind"] == "interval"]
+    return any(row["high"] < 0 if measure == "success" else row["low"] > 0 for row in rows)
 
 
 def refuse_failed(content: dict[str, Any]) -> None:

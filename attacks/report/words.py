@@ -72,25 +72,21 @@ def arm_names(content: Mapping[str, Any]) -> dict[str, str]:
 def measure_groups(
     arms: Mapping[str, Mapping[str, Any]], chance: Mapping[str, Mapping[str, float]]
 ) -> list[tuple[str, list[Measure]]]:
-    """The measures that at least one arm has, in groups, with their `chance` (of metrics.json) in the meaning. `tar`
-    has a row for each FAR, with the key `tar FAR`."""
+    """The measures that an arm has, in groups, with their `chance` (of metrics.json) in the meaning. `tar` has a row
+    for each FAR, with the key `tar FAR`."""
 
     def present(measures: Sequence[Measure]) -> list[Measure]:
-        rows = [m for m in measures if any(measure_value(row, m.key) for row in arms.values())]
-        levels = [chance.get(measure.key.replace(" ", "_")) for measure in rows]
-        texts = [f"; {level_text(level)}" if level else "" for level in levels]
-        return [m._replace(meaning=m.meaning + text) for m, text in zip(rows, texts, strict=True)]
+        result = []
+        for m in (m for m in measures if any(measure_value(row, m.key) for row in arms.values())):
+            level = chance.get(m.key.replace(" ", "_"))
+            result.append(m._replace(meaning=f"{m.meaning}; {level_text(level)}") if level else m)
+        return result
 
     rates: Mapping[str, Any] = next((row["tar"] for row in arms.values() if row.get("tar")), {})
-    verification = [
-        Measure(f"tar {far}", f"TAR at FAR {100 * float(far):g}%", "verified as its own picture") for far in rates
-    ]
-    groups = [
-        ("What the view is taken for", present(RETRIEVAL)),
-        ("The embedding", present(EMBEDDING)),
-        ("Verification", present(verification)),
-    ]
-    return [(name, rows) for name, rows in groups if rows]
+    names = {f"tar {far}": f"TAR at FAR {100 * float(far):g}%" for far in rates}
+    verification = [Measure(key, name, "verified as its own picture") for key, name in names.items()]
+    groups = {"What the view is taken for": RETRIEVAL, "The embedding": EMBEDDING, "Verification": verification}
+    return [(name, rows) for name, measures in groups.items() if (rows := present(measures))]
 
 
 def measure_value(row: Mapping[str, Any], key: str) -> Any:
@@ -101,7 +97,7 @@ def measure_value(row: Mapping[str, Any], key: str) -> Any:
 
 
 def measure_name(key: str) -> str:
-    """The name of a measure, such as "recall@1" for `recall_at_1`."""
+    """The name of a measure: "recall@1" for `recall_at_1`."""
     return NAMES.get(key, key)
 
 
@@ -131,12 +127,11 @@ def sample_counts(content: Mapping[str, Any]) -> tuple[int, int]:
     """The numbers of pictures and clusters that the tables of metrics.json are about: those held out, or all."""
     held_out = {*map(str, mapping(content.get("split")).get("judge") or content["queries"])}
     pairs = zip(content["queries"], content["clusters"], strict=False)
-    clusters = [str(cluster) for name, cluster in pairs if str(name) in held_out]
-    return len(held_out), len({*clusters})
+    return len(held_out), len({str(cluster) for name, cluster in pairs if str(name) in held_out})
 
 
 def sample_words(content: Mapping[str, Any]) -> str:
-    """The same in words, such as "36 held-out pictures in 12 clusters"."""
+    """The same in words: "36 held-out pictures in 12 clusters"."""
     text = counts_text(*sample_counts(content))
     return text.replace(" ", " held-out ", 1) if fit_arms(content) else text
 
@@ -158,18 +153,15 @@ def short(value: float) -> str:
 
 def radius(threat: Mapping[str, Any]) -> str:
     """The radius eps of a set: of linf in steps of 8 bits, then as it is."""
-    return (
-        f"{threat['eps'] * 255:.3g}/255 ({threat['eps']:.3g})" if threat["norm"] == "linf" else f"{threat['eps']:.5g}"
-    )
+    eps = threat["eps"]
+    return f"{eps * 255:.3g}/255 ({eps:.3g})" if threat["norm"] == "linf" else f"{eps:.5g}"
 
 
 def radius_words(value: Mapping[str, Any], norm: str, eps: float) -> str:
     """A median of radii with its ends, of linf in steps of 8 bits; None is more than the largest, `eps`."""
     unit, unit_text = (255, "/255") if norm == "linf" else (1, "")
-    beyond_text = f"> {eps * unit:.3g}"
-    mean, low, high = (
-        beyond_text if value[key] is None else f"{value[key] * unit:.3g}" for key in ("mean", "low", "high")
-    )
+    numbers = (value[key] for key in ("mean", "low", "high"))
+    mean, low, high = (f"> {eps * unit:.3g}" if end is None else f"{end * unit:.3g}" for end in numbers)
     ends = f"({low} to {high})" if value["kind"] == "range" else f"[{low}, {high}]"
     return f"{mean} {ends}{unit_text and f' in units of 1{unit_text}'}"
 

@@ -8,7 +8,7 @@ from PIL import Image, ImageFont
 from attacks.evaluation.deployment import Example
 from attacks.evaluation.rare.failure import PictureFailure
 from attacks.report import view_sheet
-from attacks.report.resizers import SUCCESS, draw_deployment
+from attacks.report.panels import SUCCESS, draw_deployment
 from attacks.report.view_sheet import COLUMNS, MAX_VIEWS, draw_failures
 from attacks.resizers.platforms import OPEN
 

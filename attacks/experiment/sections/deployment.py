@@ -39,6 +39,6 @@ class DeploymentSection(Section):
         return deployment.deployment_summary(rows) | {"size": list(self.size)}
 
     def draw(self, path: Path, drawing: Any) -> None:
-        from attacks.report.resizers import draw_deployment  # here: matplotlib takes a while to import
+        from attacks.report.panels import draw_deployment  # here: matplotlib takes a while to import
 
         draw_deployment(path, drawing)

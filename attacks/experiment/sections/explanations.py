@@ -42,6 +42,6 @@ class ExplanationsSection(Section):
         return explanation_summary(rows)
 
     def draw(self, path: Path, drawing: Any) -> None:
-        from attacks.report.explanations import draw_explanations  # here: matplotlib takes a while to import
+        from attacks.report.panels import draw_explanations  # here: matplotlib takes a while to import
 
         draw_explanations(path, drawing)

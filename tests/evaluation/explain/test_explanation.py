@@ -13,7 +13,7 @@ from attacks.encoders.randomness import randomised
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.explain.explanation import explain, explanation_summary
 from attacks.evaluation.explain.gradients import VIEWS
-from attacks.report.explanations import draw_explanations
+from attacks.report.panels import draw_explanations
 from tests.evaluation.explain.test_gradients import Cut
 from transforms import Affine, Compose, Jpeg
 from transforms.camera import SensorNoise

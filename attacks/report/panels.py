@@ -1,28 +1,102 @@
-"""Pictures of resizers: shares seen by kernel and ratio, and what people and encoders see of a picture."""
+"""Pictures in rows with titles, saved as PNG: explanations of an encoder, and what resizers make of a picture."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
 import attacks.report  # noqa: F401  # keeps matplotlib's font cache out of the log
+from attacks.data.images import to_bytes
 from attacks.evaluation import deployment
+from attacks.evaluation.explain.explanation import Explanations, Maps
+from attacks.evaluation.explain.gradients import Reach
 from attacks.report.colours import LIGHT
 from attacks.resizers.openness import Row, VisibleExample
 from attacks.resizers.platforms import OPEN
 from attacks.runtime.files import atomic
 
+#: The rows of the sheet of explanations, where the arms exist.
+NAMES = {"clean": "clean", "no_eot": "attack without EOT", "eot": "attack with EOT"}
+_GREY, _DEAD = "#718096", (220, 30, 30)
 #: Backgrounds of the verdicts.
 COLOURS = {"open": "#f2b8a0", "hard": "#fff1cc", "closed": "#cfe8d8"}
 #: Kernels whose pictures are shown, in the largest ratio.
 PICTURED_KERNELS = ("cv2_nearest", "cv2_linear", "cv2_cubic", "cv2_area", "pil_bicubic")
-
 #: The frame of a picture with which the attack succeeds.
 SUCCESS = "#c0392b"
+
+
+def draw_explanations(path: str | Path, explanations: Explanations, picture: int = 0) -> None:
+    """Save the maps of one picture: a row for the clean one, with the gradient over the views and dead zones in
+    red, and for each attack, with its perturbation."""
+    arms = [arm for arm in explanations.arms if arm in NAMES]
+    figure = Figure(figsize=(8.9, 2.35 * len(arms)), dpi=110, layout="constrained")
+    for row, arm in zip(figure.subplots(len(arms), 4, squeeze=False), arms, strict=True):
+        maps = explanations.arms[arm]
+        _show(row[0], to_bytes(maps.pictures[picture]), f"likeness {float(maps.likeness[picture]):.2f}")
+        row[0].set_ylabel(NAMES[arm], fontsize=9)
+        _map(row[1], maps, picture, "Grad-CAM")
+        _map(row[2], maps, picture, "input gradient")
+        if arm == "clean":
+            _reach(row[3], explanations.reach, picture)
+        else:
+            delta = (maps.pictures - explanations.arms["clean"].pictures)[picture]
+            peak = float(delta.abs().max())
+            times = max(1, int(0.5 / peak)) if peak else 1  # as far as 8 bits allow
+            _show(row[3], to_bytes(0.5 + times * delta), f"perturbation x{times}")
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: str | Path) -> None:
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _map(axis: Axes, maps: Maps, picture: int, title: str) -> None:
+    """A map; Grad-CAM is laid over the grey picture."""
+    values = maps.cam if title == "Grad-CAM" else maps.gradient
+    if values is None:
+        _draw_text(axis, f"{title}:\nnot available")
+        return
+    weights = values[picture].numpy()
+    if values is maps.gradient:
+        _show(axis, _bright(weights), title)
+        return
+    grey = to_bytes(maps.pictures[picture]).mean(2, keepdims=True) / 255
+    colours = colormaps["viridis"](weights / max(float(weights.max()), 1e-30))[..., :3]
+    _show(axis, 0.45 * grey + 0.55 * colours, title if weights.any() else f"{title}: nothing positive")
+
+
+def _reach(axis: Axes, reach: Reach | None, picture: int) -> None:
+    if reach is None:
+        _draw_text(axis, "gradient over views:\nnot available")
+        return
+    weights = reach.sensitivity[picture].numpy()
+    image = (255 * _bright(weights)).astype(np.uint8)
+    image[weights == 0] = _DEAD
+    _show(axis, image, f"gradient over views: {float(reach.coverage[picture]):.0%} reached")
+
+
+def _bright(weights: np.ndarray) -> np.ndarray:
+    """(H,W) -> (H,W,3) in [0,1], in grey; a few pixels, far larger than all others, are white."""
+    top = max(float(np.quantile(weights, 0.99)), 1e-30)
+    return np.repeat(np.sqrt(np.clip(weights / top, 0, 1))[..., None], 3, axis=2)
+
+
+def _show(axis: Axes, image: np.ndarray | Tensor, title: str) -> None:
+    axis.imshow(image)
+    axis.set_title(title, fontsize=8)
+    axis.set(xticks=[], yticks=[])
+
+
+def _draw_text(axis: Axes, text: str) -> None:
+    axis.text(0.5, 0.5, text, ha="center", va="center", fontsize=8, color=_GREY)
+    axis.set_axis_off()
 
 
 def draw_table(rows: Sequence[Row]) -> Figure:
@@ -76,23 +150,22 @@ def _strips(figure: Figure | SubFigure, examples: Mapping[str, VisibleExample], 
 
 
 def draw_deployment(path: str | Path, example: deployment.Example) -> None:
-    """Save as PNG: the picture at the left; above the resizers that read few of its pixels, below the others. A red
-    frame: the attack succeeds."""
+    """Save the picture at the left; above the resizers that read few of its pixels, below the others. A red frame:
+    the attack succeeds."""
     names = [name for name in example.resized if name != "none"]
     rows = [[name for name in names if name in OPEN], [name for name in names if name not in OPEN]]
     columns = max(map(len, rows))
     figure = Figure(figsize=(4.4 + 1.62 * columns, 4.3), dpi=110, layout="constrained")
     grid: Any = figure.add_gridspec(2, columns + 1, width_ratios=(2.4, *[1.0] * columns))
-    _show(figure.add_subplot(grid[:, 0]), example.viewed, "the file, as people see it", False)
+    _framed(figure.add_subplot(grid[:, 0]), example.viewed, "the file, as people see it", False)
     for row, row_names in enumerate(rows):
         for column, name in enumerate(row_names):
             axis = figure.add_subplot(grid[row, column + 1])
-            _show(axis, example.resized[name], name.replace("antialiased ", "antialiased\n"), example.success[name])
-    with atomic(path) as temporary:
-        figure.savefig(temporary, format="png", metadata={"Software": None})
+            _framed(axis, example.resized[name], name.replace("antialiased ", "antialiased\n"), example.success[name])
+    _save(figure, path)
 
 
-def _show(axis: Axes, picture: Tensor, title: str, success: bool) -> None:
+def _framed(axis: Axes, picture: Tensor, title: str, success: bool) -> None:
     axis.imshow(picture.numpy())
     axis.set(xticks=[], yticks=[])
     axis.set_title(title, fontsize=9, color=SUCCESS if success else LIGHT["ink"])
