@@ -9,8 +9,7 @@ import torch
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import surround
 from attacks.perturbations.patch.placement import Placements
-from attacks.report.facts import patch_rows
-from attacks.report.page import verdict
+from attacks.report.facts import patch_rows, verdict
 from attacks.report.warnings import warnings
 from attacks.schema.groups import CHOICES, PatchConfig, PrinterConfig
 from attacks.schema.validate import validate
