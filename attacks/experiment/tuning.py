@@ -8,7 +8,7 @@ import torch
 
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
-from attacks.encoders.engine.tf32 import has_tf32
+from attacks.encoders.engine.precision import has_tf32
 from attacks.encoders.engine.tuner import choose
 from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT

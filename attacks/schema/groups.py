@@ -144,7 +144,7 @@ class EngineConfig:
     threads: int | None = option(None, "null: torch's own choice", range="1 to 1024")
     reuse: str | None = option(None, "a run directory or manifest.json whose decision is taken over")
     layout: str = option("auto", range="auto, contiguous, channels_last")
-    precision: str = option("auto", range="auto, float32, tf32, mixed, bfloat16")
+    precision: str = option("auto", range="auto, float32, tf32, bfloat16")
     fold: Any = option("auto", "batch norms become part of the layer before them", range="auto, true, false")
     chunk: Any = option("auto", "the most views in memory at once", range="auto, or at least 1")
 

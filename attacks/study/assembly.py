@@ -12,7 +12,7 @@ from attacks.data.gallery import Gallery
 from attacks.data.split import assign_split
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.description import identity
-from attacks.encoders.engine.tf32 import allow_tf32
+from attacks.encoders.engine.precision import allow_tf32
 from attacks.encoders.randomness import randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from attacks.encoders.engine.tf32 import allow_tf32
+from attacks.encoders.engine.precision import allow_tf32
 
 from . import cards, coverage, engine, estimator, gate, memory, patch, rare, strength, transforms, zoo
 from .case import ENCODERS

@@ -260,20 +260,11 @@ def test_a_zero_layer_gives_zero_features_and_zero_gradient():
     assert answer.isfinite().all() and (answer[:, : 4 * 36] == 0).all() and (grad == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("decision", "near", "slope"),
-    [
-        (Decision(precision="mixed"), 1e-6, 0.1),
-        (Decision(precision="bfloat16"), 0.05, 0.8),
-    ],
-    ids=["mixed", "half"],
-)
-def test_an_engine_preserves_features_and_gradients(encoder, pictures, decision, near, slope):
+def test_an_engine_preserves_features_and_gradients(encoder, pictures):
     features = Features(encoder, PAIR)
-    run = prepare(features, decision)
-
+    run = prepare(features, Decision(precision="bfloat16"))
     for ours, expected, limit in zip(
-        with_gradient(run, pictures), with_gradient(features, pictures), (near, slope), strict=True
+        with_gradient(run, pictures), with_gradient(features, pictures), (0.05, 0.8), strict=True
     ):
         assert (ours - expected).norm() < limit * expected.norm()
 

@@ -250,7 +250,7 @@ COMBINATIONS = {
     "evaluate.primary=recall": "`evaluate.primary` must be success or cosine; got recall",
     "engine.reuse=nowhere": "`engine.reuse` must be a run directory",
     "engine.chunk=many": "`engine.chunk`.*at least 1",
-    "engine.precision=float16": "`engine.precision`.*float32, tf32, mixed, bfloat16.*got 'float16'",
+    "engine.precision=float16": "`engine.precision`.*float32, tf32, bfloat16.*got 'float16'",
     "engine.device=meta": "`engine.device` must be .* that computes; got 'meta'",
 }
 #: The same, of runs that are refused only when their directory has been begun.

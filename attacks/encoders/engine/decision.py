@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from torch import Tensor
 
 Layout = Literal["contiguous", "channels_last"]
-Precision = Literal["float32", "tf32", "mixed", "bfloat16"]
+Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,7 @@ class Decision:
     Args:
         layout: how a batch lies in memory: NCHW, or NHWC ("channels_last"), which most convolutions prefer.
         precision: "float32" keeps the encoder's own dtype; "tf32" rounds the factors of its products and convolutions
-            to 11 bits, on a GPU that can; "mixed" keeps it in the forward pass and computes the backward pass of
-            convolutions and linear layers in bfloat16; "bfloat16" runs both passes of everything after the
-            preprocessing under autocast.
+            to 11 bits, on a GPU that can; "bfloat16" runs everything after the preprocessing under autocast.
         fold: batch norms become part of the convolution or linear layer before them.
         chunk: most views in one pass, over all images.
 

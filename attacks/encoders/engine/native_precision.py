@@ -10,7 +10,6 @@ from torch.jit import ScriptModule
 
 from attacks.encoders.answers import embeddings
 from attacks.encoders.engine.memory import out_of_memory
-from attacks.encoders.engine.precision import Overflow, hook_gradient
 from attacks.encoders.randomness import encoder_randomness
 from attacks.encoders.tiles import Tiles
 from attacks.encoders.tree import Tree, adopt, map_tree, optional
@@ -22,6 +21,10 @@ from transforms.doors import unchecked
 LARGEST, SMALLEST = 2.0**8, 2.0**-12
 NATIVE, FLOAT32 = "own", "float32"
 HALVES = torch.float16, torch.bfloat16
+
+
+class Overflow(ArithmeticError):
+    """The gradient of a pass overflowed in an encoder's own float16. Its scale is now smaller: repeat the pass."""
 
 
 class RowScale:
@@ -47,6 +50,14 @@ class RowScale:
         if self.rows is None:
             return gradient
         return gradient / _column(torch.where(self.rows > 0, self.rows, 1.0), gradient)
+
+
+def _hook_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """A view of a tensor whose gradient goes through `change`."""
+    view = tensor.view_as(tensor)
+    if view.requires_grad:
+        view.register_hook(change)
+    return view
 
 
 def _column(rows: Tensor, like: Tensor) -> Tensor:
@@ -91,7 +102,7 @@ class NativePrecision:
         self.wide, self.scale = torch.promote_types(pictures.dtype, torch.float32), RowScale(self.largest)
         if self.dtype == torch.float16:
             scale = self.scale
-            pictures = hook_gradient(pictures.to(self.wide), lambda gradient: self._unscale(scale, gradient))
+            pictures = _hook_gradient(pictures.to(self.wide), lambda gradient: self._unscale(scale, gradient))
         return pictures.to(self.dtype or torch.float32)
 
     def leave(self, features: Tree) -> Tree:
@@ -126,7 +137,7 @@ class NativePrecision:
         if not leaf.is_floating_point():
             return leaf
         wide = leaf.to(self.wide)
-        return hook_gradient(wide, self.scale.times) if self.dtype == torch.float16 else wide
+        return _hook_gradient(wide, self.scale.times) if self.dtype == torch.float16 else wide
 
     def _unscale(self, scale: RowScale, gradient: Tensor) -> Tensor:
         if bool(gradient.isfinite().all()):

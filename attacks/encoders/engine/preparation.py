@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.engine.fold import fold
-from attacks.encoders.engine.mixed_precision import make_mixed
 from attacks.encoders.engine.native_precision import in_native_precision, is_half
-from attacks.encoders.engine.precision import low_pass, make_low
-from attacks.encoders.engine.tf32 import tf32_pass
+from attacks.encoders.engine.precision import low_pass, make_low, tf32_pass
 from attacks.encoders.tree import Encoder, Tree, optional
 from transforms.doors import unchecked
 
@@ -76,12 +74,9 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
     if decision == Decision(chunk=decision.chunk):
         return encoder
     run = _module(encoder, decision) if isinstance(encoder, nn.Module) else encoder
-    if run is encoder:
-        needs = {"precision=mixed": decision.precision == "mixed", "fold=true": decision.fold}
-        for name, is_needed in needs.items():
-            if is_needed:
-                kind = type(encoder).__name__
-                raise ValueError(f"`engine.{name}` needs an encoder that is an nn.Module; got a {kind}")
+    if run is encoder and decision.fold:
+        kind = type(encoder).__name__
+        raise ValueError(f"`engine.fold=true` needs an encoder that is an nn.Module; got a {kind}")
     return Runner(run, decision, lambda: prepare(encoder, decision.exact))
 
 
@@ -93,14 +88,9 @@ def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
         fold(module)
     if decision.layout == "channels_last":
         module = module.to(memory_format=torch.channels_last)
-    count = 1
-    if decision.precision == "mixed":
-        count = make_mixed(module)
-    elif decision.precision == "bfloat16":
-        count = make_low(module)
-    if not count:
+    if decision.precision == "bfloat16" and not make_low(module):
         raise ValueError(
-            f"`engine.precision={decision.precision}` needs a layer of nn.Conv2d or nn.Linear, and "
+            "`engine.precision=bfloat16` needs a layer of nn.Conv2d or nn.Linear, and "
             f"{type(encoder).__name__} has none; use engine.precision=float32"
         )
     return module

@@ -18,8 +18,8 @@ from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measure
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.engine.memory import SavedBytes, most_rows, watch
 from attacks.encoders.engine.native_precision import is_half
+from attacks.encoders.engine.precision import allow_tf32, has_tf32
 from attacks.encoders.engine.preparation import prepare
-from attacks.encoders.engine.tf32 import allow_tf32, has_tf32
 from attacks.encoders.request import first_line
 from attacks.encoders.tree import Encoder, Tree, leaves
 from transforms.doors import unchecked
@@ -46,7 +46,7 @@ _EXACT: tuple[dict[str, Any], ...] = ({"layout": "channels_last"}, {"fold": True
 #: What is tried, in this order, each against the best so far; then chunks. On a GPU precision comes first: it saves
 #: most, and measuring may end before all is tried (docs/benchmarks.md, "On a GPU").
 CANDIDATES: dict[str, tuple[dict[str, Any], ...]] = {
-    "cpu": (*_EXACT, {"precision": "mixed"}, {"precision": "bfloat16"}),
+    "cpu": (*_EXACT, {"precision": "bfloat16"}),
     "cuda": ({"precision": "bfloat16"}, {"precision": "tf32"}, *_EXACT),
 }
 
@@ -305,7 +305,7 @@ class Tuner:
         rounding, decision = candidate.rounding, candidate.decision
         if rounding.error == math.inf:
             return "refused: its gradient is not finite"
-        if decision.precision in ("float32", "mixed"):
+        if decision.precision == "float32":
             with torch.no_grad():
                 exact, other = (_rows(e(self.reference.probe)) for e in (self.reference.encoder, candidate.encoder))
             distance = float((other - exact).norm() / exact.norm())

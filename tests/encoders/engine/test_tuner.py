@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from attacks.encoders.engine import Decision, Trial, describe, prepare
+from attacks.encoders.engine.precision import allow_tf32
 from attacks.encoders.engine.preparation import find_runner
-from attacks.encoders.engine.tf32 import allow_tf32
 from attacks.encoders.engine.tuner import CANDIDATES, choose, compare_candidates
 
 CPU = torch.device("cpu")
@@ -84,8 +84,8 @@ def speeds(**factors):
 
 
 def test_faster_settings_are_taken_and_float32_is_not_tf32(monkeypatch):
-    cost = speeds(channels_last=0.7, fold=1.1, mixed=0.8, bfloat16=0.5)
-    world = World(monkeypatch, cost=cost, error=lambda d: {"mixed": 0.01, "bfloat16": 0.1}.get(d.precision, 0.0))
+    cost = speeds(channels_last=0.7, fold=1.1, bfloat16=0.5)
+    world = World(monkeypatch, cost=cost, error=lambda d: 0.1 * (d.precision == "bfloat16"))
     allow_tf32(True)  # torch's own default is true for convolutions
     try:
         choice = world.choose(10**6)
@@ -94,7 +94,7 @@ def test_faster_settings_are_taken_and_float32_is_not_tf32(monkeypatch):
     assert world.switches == {False}
     assert choice.decision == Decision("channels_last", "bfloat16", chunk=32)
     names = [m.name for m in choice.measurements if m.taken]
-    assert names == ["start", "channels_last", "mixed", "bfloat16", "chunk 32"]
+    assert names == ["start", "channels_last", "bfloat16", "chunk 32"]
     assert verdict(choice, "chunk 64").why.startswith("refused: 1.100 of the time")
     bfloat16 = verdict(choice, "bfloat16")
     assert bfloat16.ms == pytest.approx(10 * 1.1 * 0.7 * 0.5)
@@ -161,12 +161,12 @@ def test_the_rule_measures_the_gradient_of_the_encoder_itself(frequency, is_take
 
 @pytest.mark.parametrize("snr", [math.nan, math.inf])
 def test_precision_is_not_lowered_without_a_known_noise(monkeypatch, snr):
-    world = World(monkeypatch, snr=snr, cost=speeds(bfloat16=0.1, mixed=0.1), error=lambda d: 1e-9)
+    world = World(monkeypatch, snr=snr, cost=speeds(bfloat16=0.1), error=lambda d: 1e-9)
     choice = world.choose(chunk=16)
     assert choice.decision.precision == "float32"
     if math.isnan(snr):
         assert {d.precision for d in world.decisions} == {"float32"}
-        assert all("one view" in verdict(choice, name).why for name in ("mixed", "bfloat16"))
+        assert "one view" in verdict(choice, "bfloat16").why
 
 
 def test_given_settings_do_not_change(monkeypatch):
@@ -178,7 +178,7 @@ def test_given_settings_do_not_change(monkeypatch):
     assert choice.decision == Decision(layout="channels_last", **settings)
     assert {(d.precision, d.fold) for d in world.decisions[1:]} == {("bfloat16", True)}
     assert choice.measurements[0].ratio == pytest.approx(1.0)
-    world, decision = World(monkeypatch), Decision("channels_last", "mixed", fold=True, chunk=7)
+    world, decision = World(monkeypatch), Decision("channels_last", "bfloat16", fold=True, chunk=7)
     assert world.choose(**decision.to_dict()) == (decision, ()) and world.trials == 0
     world.encoder = lambda images: images.flatten(1)
     with pytest.raises(ValueError, match="fold=true"):
@@ -247,13 +247,13 @@ def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
     assert "no batch norm" in verdict(world.choose(), "fold").why
 
 
-@pytest.mark.parametrize("setting", [{"layout": "channels_last"}, {"precision": "mixed"}, {"chunk": 32}])
+@pytest.mark.parametrize("setting", [{"layout": "channels_last"}, {"precision": "bfloat16"}, {"chunk": 32}])
 def test_a_candidate_that_raises_is_refused(monkeypatch, setting):
     def on_prepare(decision):
         if setting.items() <= decision.to_dict().items():
             raise RuntimeError("no such kernel\nand a long story")
 
-    choice = World(monkeypatch, cost=speeds(channels_last=0.5, mixed=0.5), on_prepare=on_prepare).choose()
+    choice = World(monkeypatch, cost=speeds(channels_last=0.5, bfloat16=0.5), on_prepare=on_prepare).choose()
     assert not setting.items() <= choice.decision.to_dict().items()
     assert "refused: no such kernel" in [m.why for m in choice.measurements]
 

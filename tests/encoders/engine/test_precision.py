@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attacks.encoders.engine import Decision, prepare
-from attacks.encoders.engine.tf32 import allow_tf32
+from attacks.encoders.engine.precision import allow_tf32
 
 
 def on():
