@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from attacks.encoders.answers import embedding, embeddings
 from attacks.encoders.engine.memory import out_of_memory
 from attacks.encoders.engine.native_precision import native_precisions
 from attacks.encoders.layers import unwrap
 from attacks.encoders.randomness import encoder_randomness
-from attacks.encoders.tree import leaves, optional
+from attacks.encoders.tree import embedding, embeddings, leaves, optional
 from transforms import Compose
 from transforms.doors import unchecked
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.encoders.answers import embedding
-from attacks.encoders.batch_norm import settle_batch_norm
+from attacks.encoders.engine.batch_norm import settle_batch_norm
 from attacks.encoders.engine.native_precision import NativePrecision, native_dtype
 from attacks.encoders.preprocess import Preprocess, preprocess_pictures
-from attacks.encoders.tree import PictureModule, Texts
+from attacks.encoders.tree import PictureModule, Texts, embedding
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
 
@@ -108,3 +107,26 @@ class ImageEncoder(PictureModule):
 
     def __str__(self) -> str:  # a debugger calls `repr` often, and hashing a large network takes seconds
         return f"{self!r}, sha256 of the tensors {self.fingerprint()[:12]}"
+
+
+def with_preprocess(
+    network: nn.Module, preprocess: Preprocess, *, name: str = "mine", read: Callable[[Any], Tensor] | None = None
+) -> ImageEncoder:
+    """Any module as an encoder: (N,3,H,W) in [0,1], any size -> (N,D). The module itself is put in evaluation mode
+    and frozen.
+
+    Args:
+        network: normalised pictures -> any output.
+        preprocess: of a picture; print it to see.
+        name: for reports.
+        read: the network's output -> (N,D); None where it is that already.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.encoders import Preprocess, with_preprocess
+        >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 8, stride=8), torch.nn.Flatten())
+        >>> encoder = with_preprocess(network, Preprocess(32, "pil_bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
+        >>> encoder(torch.zeros(2, 3, 100, 120)).shape, encoder.training
+        (torch.Size([2, 64]), False)
+    """
+    return ImageEncoder(network, preprocess, Origin("python", name, "as they are in memory"), read=read)

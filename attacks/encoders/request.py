@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attacks.encoders.image_encoder import Origin
 from attacks.encoders.weights import TORCH_FILES
@@ -58,6 +58,37 @@ class Request:
         """The origin with the library's present `tag` in place of "pretrained": it may change between releases."""
         origin = self.origin
         return replace(origin, weights=tag) if tag and self.weights == PRETRAINED else origin
+
+
+def flat(answer: Any) -> Any:
+    """(N,D,1,1), (N,C,H,W) or (N,T,D) -> (N,D); anything else unchanged, for `ImageEncoder` to check."""
+    return answer.flatten(1) if isinstance(answer, Tensor) and answer.dim() > 2 else answer
+
+
+def whole_file(request: Request) -> Path:
+    """The file that `encoder.model` names, for families whose weights come with it.
+
+    Raises:
+        FileNotFoundError: no such file, or a folder.
+        ValueError: an empty one, or a request for other weights or a pool.
+    """
+    refuse_extras(request)
+    path = Path(request.model).expanduser()
+    if not path.is_file():
+        fault = "is a folder; name the file in it" if path.is_dir() else "does not exist"
+        raise FileNotFoundError(f"`encoder.model`: {path} {fault} (paths are relative to {Path.cwd()})")
+    if path.stat().st_size == 0:
+        raise ValueError(f"`encoder.model`: {path} is an empty file: was the download cut off?")
+    return path
+
+
+def refuse_extras(request: Request) -> None:
+    """Raise ValueError for a request with weights or a pool: both come with the model."""
+    for key, is_given in (("weights", request.weights != PRETRAINED), ("pool", request.pool is not None)):
+        if is_given:
+            raise ValueError(
+                f"`{key}` is not for {request.family}: its model brings it along; got {getattr(request, key)!r}"
+            )
 
 
 def first_line(error: BaseException) -> str:

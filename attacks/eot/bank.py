@@ -8,11 +8,10 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from attacks.encoders.answers import embeddings
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.engine.preparation import fall_back
 from attacks.encoders.randomness import encoder_draws
-from attacks.encoders.tree import Encoder, Tree, map_tree
+from attacks.encoders.tree import Encoder, Tree, embeddings, map_tree
 from attacks.eot.batching import Group, Pass, in_passes
 from attacks.eot.estimator import check_count, check_pipeline
 from attacks.eot.faults.locate import Query, not_finite

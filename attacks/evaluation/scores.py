@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.vectors import has_direction
-from attacks.encoders.answers import embedding
 from attacks.encoders.contract import check_encoder
-from attacks.encoders.tree import Encoder, Tree, join_trees, map_tree, optional
+from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
 from attacks.eot.faults.locate import not_finite

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.encoders.answers import embedding
+from attacks.encoders.tree import embedding
 from attacks.eot.protocols import Objective
 
 #: Keeps equal logits from dividing by zero, as in AutoAttack.

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.encoders.answers import embedding
-from attacks.encoders.tree import Encoder, Tree
+from attacks.encoders.tree import Encoder, Tree, embedding
 from attacks.eot.protocols import Objective
 
 #: The similarity of two embeddings: their cosine, or minus the length of their difference.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.encoders.answers import embedding
+from attacks.encoders.tree import embedding
 from attacks.eot.protocols import Objective
 from attacks.objectives.classification import CrossEntropy, label_columns, label_scores, other_scores
 from attacks.objectives.embedding import similarity

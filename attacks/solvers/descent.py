@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from attacks.encoders.batch_norm import settles
+from attacks.encoders.engine.batch_norm import settles
 from attacks.encoders.engine.preparation import fall_back
 from attacks.eot.adaptive import Noise
 from attacks.eot.estimate import Estimate, OnHost, combine, on_host

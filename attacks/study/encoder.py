@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from attacks.encoders import Defended, Stochastic, load_encoder
-from attacks.encoders.black_box.asked import BlackBox
+from attacks.encoders.black_box.asked import BlackBox, function
 from attacks.encoders.black_box.command import command
 from attacks.encoders.black_box.endpoint import endpoint
-from attacks.encoders.black_box.function import function
 from attacks.encoders.engine.native_precision import FLOAT32, is_half, run_in
 from attacks.encoders.features import with_features
 from attacks.encoders.stochastic import draws_by_view

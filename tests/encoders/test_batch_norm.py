@@ -9,7 +9,7 @@ from torch import nn
 from attacks import EOT, L2, PGD, Away, attack
 from attacks.encoders import Preprocess, with_preprocess
 from attacks.encoders.engine import Decision, prepare
-from attacks.encoders.engine.fold import foldable
+from attacks.encoders.engine.batch_norm import foldable
 from tests.helpers.decoration import with_gradient
 from transforms import Compose
 

@@ -14,10 +14,9 @@ from torchvision.models.feature_extraction import create_feature_extractor
 from attacks import EOT, PGD, Away, Linf, attack, load_encoder
 from attacks.data.gallery import tiles
 from attacks.encoders import Features, ImageEncoder, Layers, Preprocess, layer_shapes, named_layers
-from attacks.encoders.batch_norm import norm_hook
 from attacks.encoders.description import identity
 from attacks.encoders.engine import Decision, prepare
-from attacks.encoders.engine.fold import foldable
+from attacks.encoders.engine.batch_norm import foldable, norm_hook
 from attacks.encoders.features import with_features
 from attacks.encoders.image_encoder import Origin
 from attacks.encoders.layers import layer_listing, visits

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.jit import ScriptModule
 
-from attacks.encoders.answers import embeddings
 from attacks.encoders.engine.memory import out_of_memory
 from attacks.encoders.randomness import encoder_randomness
 from attacks.encoders.tiles import Tiles
-from attacks.encoders.tree import Tree, adopt, map_tree, optional
+from attacks.encoders.tree import Tree, adopt, embeddings, map_tree, optional
 from transforms.doors import unchecked
 
 #: The largest entry of a picture's scaled gradient where it enters a float16 network, and the least that is tried.

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attacks.encoders.engine.batch_norm import fold
 from attacks.encoders.engine.decision import Decision
-from attacks.encoders.engine.fold import fold
 from attacks.encoders.engine.native_precision import in_native_precision, is_half
 from attacks.encoders.engine.precision import low_pass, make_low, tf32_pass
 from attacks.encoders.tree import Encoder, Tree, optional

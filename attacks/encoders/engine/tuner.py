@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attacks.encoders.engine.batch_norm import foldable
 from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
-from attacks.encoders.engine.fold import foldable
 from attacks.encoders.engine.memory import SavedBytes, most_rows, watch
 from attacks.encoders.engine.native_precision import is_half
 from attacks.encoders.engine.precision import allow_tf32, has_tf32

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.encoders.families.hub import model_folder, read_config, read_weights
+from attacks.encoders.families.folders import model_folder, read_config, read_weights
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import RANDOM, Request, with_seed

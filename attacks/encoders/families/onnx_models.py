@@ -6,12 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.families.onnx_graph import Graph, free_batch, read_graph
-from attacks.encoders.families.onnx_opset import NEWEST
+from attacks.encoders.families.onnx_graph import NEWEST, Graph, free_batch, read_graph
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import Preprocess, preprocess_from
-from attacks.encoders.request import Request, first_line
-from attacks.encoders.wrap import flat, whole_file
+from attacks.encoders.request import Request, first_line, flat, whole_file
 from attacks.runtime.extras import extra
 from attacks.runtime.untrusted import short_path
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.encoders.families.model_names import FOLDER, check_name, saved_folder, set_size
+from attacks.encoders.families.folders import FOLDER, check_name, saved_folder, set_size
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
 from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, with_seed

@@ -4,11 +4,10 @@ from importlib.metadata import EntryPoint, entry_points
 
 from torch import nn
 
-from attacks.encoders.batch_norm import settle_batch_norm
+from attacks.encoders.engine.batch_norm import settle_batch_norm
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import preprocess_from
-from attacks.encoders.request import Request
-from attacks.encoders.wrap import refuse_extras
+from attacks.encoders.request import Request, refuse_extras
 
 GROUP = "viewproof.encoders"
 

@@ -7,8 +7,7 @@ from torch import nn
 
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import preprocess_from
-from attacks.encoders.request import Request, first_line
-from attacks.encoders.wrap import flat, whole_file
+from attacks.encoders.request import Request, first_line, flat, whole_file
 
 
 def load(request: Request) -> ImageEncoder:

@@ -11,10 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.families.hub import model_folder, read_config, read_weights
-from attacks.encoders.families.patches import Inputs, plain_pixels, tower_inputs
+from attacks.encoders.families.folders import model_folder, read_config, read_weights
 from attacks.encoders.families.processor import FILES, preprocessing
-from attacks.encoders.families.towers import VisionTower, has_tower, tower_parts, tower_pool, without_language
+from attacks.encoders.families.towers import (
+    Inputs,
+    VisionTower,
+    has_tower,
+    plain_pixels,
+    tower_inputs,
+    tower_parts,
+    tower_pool,
+    without_language,
+)
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess, preprocess_from
 from attacks.encoders.request import RANDOM, Request, with_seed

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.batch_norm import settle_batch_norm
+from attacks.encoders.engine.batch_norm import settle_batch_norm
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of

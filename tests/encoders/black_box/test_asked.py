@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from attacks import EOT, PGD, Away, Linf, attack
-from attacks.encoders.black_box.asked import BlackBox
-from attacks.encoders.black_box.function import function
+from attacks.encoders.black_box.asked import BlackBox, function
 from tests.helpers.questions import module, query_digests
 
 

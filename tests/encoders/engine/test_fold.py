@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attacks.encoders.engine import Decision, prepare
-from attacks.encoders.engine.fold import foldable
+from attacks.encoders.engine.batch_norm import foldable
 from attacks.encoders.loading import load_encoder
 from tests.helpers.decoration import resnet, with_gradient, with_statistics
 

@@ -9,11 +9,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from attacks.encoders.families.patches import tower_inputs
 from attacks.encoders.families.processor import preprocessing
-from attacks.encoders.grids import by_area, by_patches, fit_within
+from attacks.encoders.families.towers import tower_inputs
 from attacks.encoders.layers import Layers
 from attacks.encoders.loading import load_encoder
+from attacks.encoders.preprocess import by_area, by_patches, fit_within
 from tests.helpers import encoder_laws as laws
 
 pytestmark = pytest.mark.families

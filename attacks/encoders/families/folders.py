@@ -1,22 +1,25 @@
-"""A model's folder as Hugging Face's libraries write it, local or from the hub. Only configurations, vocabularies of
-tokenizers and safetensors are read; pickles and Python files are not even fetched."""
+"""A model of a library by name, or in a folder that the library has written, local or from Hugging Face's hub. Only
+configurations, vocabularies of tokenizers and safetensors are read; pickles and Python files are not even fetched."""
 
+import difflib
 import json
 import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching
 from attacks.encoders.weights import TORCH_FILES, is_of, read_state
 from attacks.runtime.extras import extra
 
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 #: What helps where nothing can be fetched.
-FOLDER = "a local folder that holds the model (encoder.model=FOLDER)"
+_LOCAL = "a local folder that holds the model (encoder.model=FOLDER)"
 
 
 def model_folder(request: Request, files: Sequence[str], weights: Sequence[str]) -> Path:
@@ -45,7 +48,7 @@ def model_folder(request: Request, files: Sequence[str], weights: Sequence[str])
         cache = Path(hub.snapshot_download(request.model, allow_patterns=patterns, local_files_only=True))
         if request.needs_no_download or any(path for pattern in weights for path in cache.glob(pattern)):
             return cache
-    with fetching(f"{request.model} of the hub", FOLDER):
+    with fetching(f"{request.model} of the hub", _LOCAL):
         return Path(hub.snapshot_download(request.model, allow_patterns=patterns))
 
 
@@ -81,7 +84,7 @@ def read_weights(
         files = _files_of_index(index, parts)
         absent = [file for file in files if not (folder / file).is_file()]
         if absent and not Path(request.model).expanduser().is_dir():
-            with fetching(f"{request.model} of the hub", FOLDER):  # of the folder's own commit
+            with fetching(f"{request.model} of the hub", _LOCAL):  # of the folder's own commit
                 extra("huggingface_hub").snapshot_download(request.model, revision=folder.name, allow_patterns=absent)
         states = [read_state(folder / file, parts) for file in files]
         return {name: tensor for state in states for name, tensor in state.items()}, None, f"the weights of {folder}"
@@ -111,3 +114,51 @@ def _files_of_index(index: Path, parts: Collection[str]) -> list[str]:
             f"`encoder.model` {index.parent}: {index.name} must list safetensors beside it; got {files[:3]}"
         )
     return sorted({file for name, file in places.items() if is_of(name, parts)})
+
+
+#: Before the folder of a model.
+FOLDER = "local-dir:"
+
+
+def check_name(name: str, names: Sequence[str], library: str, model: str) -> None:
+    """Raise ValueError for a name that is not one of `names`, with the nearest; `model` is what was asked for."""
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 3, 0.5)
+        raise ValueError(
+            f"`encoder.model` must be one of {library}'s {len(names)}, or {FOLDER}FOLDER; got {model!r}"
+            + (f" (near it: {', '.join(near)})" if near else "")
+        )
+
+
+def saved_folder(request: Request, config: str, files: Sequence[str]) -> tuple[Path, Request]:
+    """The file `config` of the folder of a request, and the request with the file of its weights, one of `files`.
+
+    Raises ValueError, FileNotFoundError: no such folder or weights.
+    """
+    folder = Path(request.model.removeprefix(FOLDER))
+    if not (folder / config).is_file():
+        raise FileNotFoundError(
+            f"`encoder.model`: there is no `{folder / config}` (paths are relative to {Path.cwd()})"
+        )
+    if request.weights == PRETRAINED:
+        file = next((folder / name for name in files if (folder / name).is_file()), None)
+        if file is None:
+            raise FileNotFoundError(f"`{folder}` has no {' or '.join(files)}; name a file with encoder.weights=FILE")
+        request = replace(request, weights=str(file))
+    elif request.weights != RANDOM and request.file is None:
+        raise ValueError(f"`encoder.weights` of a folder are pretrained, random or a file; got {request.weights!r}")
+    return folder / config, request
+
+
+def set_size(network: Any, size: tuple[int, ...], preprocess: Preprocess, model: str) -> None:
+    """Change a network of a fixed `size` to that of the preprocessing. Raises ValueError where it has no such
+    method."""
+    frame = preprocess.frame
+    if frame == size:
+        return
+    if frame is None or not hasattr(network, "set_input_size"):
+        raise ValueError(
+            f"`encoder.preprocess`: {model} takes {size[0]}x{size[1]} pixels and no others; leave `crop` and `size` "
+            "as they are"
+        )
+    network.set_input_size(frame)
