@@ -29,16 +29,15 @@ _honest: dict[bool, WeakSet[Any]] = {True: WeakSet(), False: WeakSet()}
 
 
 def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, tree: bool = True) -> None:
-    """Refuse an encoder that breaks the contract (see `attacks.eot.protocols`), once: four passes of eleven pictures
-    in all, without a gradient. Not those that can only be asked, whose questions count, nor the engine's copies of an
-    encoder that has passed.
+    """Refuse an encoder that breaks the contract (see `attacks.eot.protocols`), once, by four passes
+    without a gradient; not one that can only be asked, whose questions count.
 
     Args:
         encoder: pictures -> features, or a tree of them.
         images, transforms: whose views' size, dtype and device the pictures have.
         tree: whether features may be (N,T,D), or several; else they are one tensor (N,D).
 
-    Raises ValueError: in one line, with the fix.
+    Raises ValueError: with the fix.
     """
     while not isinstance(encoder, nn.Module) and str(optional(encoder, "__module__")).startswith("attacks."):
         encoder = optional(encoder, "__wrapped__") or optional(encoder, "encoder")  # a wrapper only counts or adds
@@ -124,7 +123,6 @@ def _dependent(rows: list[Tensor], single: list[Tensor], answer: Callable[[list[
 
 
 def _rows(leaf: Tensor, rows: list[int]) -> Tensor:
-    """Some rows, without an index that goes to the device."""
     return torch.stack([leaf[row] for row in rows])
 
 
@@ -141,7 +139,7 @@ def _difference(first: list[Tensor], second: list[Tensor]) -> float:
 
 
 def _cosine(rows: Tensor, single: Tensor) -> float:
-    """The lowest, of all places; NaN where the rows differ in length."""
+    """The lowest; NaN where the rows differ in length."""
     if rows.shape[1:] != single.shape[1:]:
         return torch.nan
     return float(F.cosine_similarity(rows.flatten(1), _rows(single, BATCH).flatten(1)).min())
@@ -157,14 +155,17 @@ def _advice(encoder: Any) -> str:
     )
 
 
+def grey_picture(encoder: nn.Module) -> Tensor:
+    """(1,3,64,80) on the device of the encoder, at least in float32."""
+    weight = next(encoder.parameters(), torch.empty(0))
+    return weight.new_full((1, 3, 64, 80), 0.5, dtype=torch.promote_types(weight.dtype, torch.float32))
+
+
 def probe(encoder: nn.Module) -> None:
-    """Check an encoder that a library or a file has made. Raises ValueError in one line where it breaks the contract,
-    or a small picture does not go through, or the gradient not back through a network in half precision."""
-    weight = next(encoder.parameters(), None)
+    """Check an encoder that a library or a file has made. Raises ValueError where it breaks the contract, or a small
+    picture does not go through, or the gradient not back through a network in half precision."""
     half = next((native for _, native in native_precisions(encoder) if native.half), None)
-    like = torch.full((1, 3, 64, 80), 0.5, device=None if weight is None else weight.device)
-    if weight is not None:
-        like = like.to(torch.promote_types(weight.dtype, torch.float32))
+    like = grey_picture(encoder)
     try:
         check_encoder(encoder, like, tree=False)
         with torch.set_grad_enabled(half is not None):

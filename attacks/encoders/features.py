@@ -15,12 +15,9 @@ class Features(PictureModule):
     """(N,3,H,W) in [0,1] -> (N,D): the features of named layers of an encoder in place of its own output.
 
     The features of one layer are returned unchanged. Those of several are scaled to unit length and concatenated, so
-    the cosine of two outputs is the mean of the layers' cosines.
-
-    The encoder's weights are frozen. A deep copy has hooks of its own.
+    the cosine of two outputs is the mean of the layers' cosines. The encoder's weights are frozen.
 
     Args:
-        encoder: in evaluation mode.
         layers: names as `attacks.encoders.layers.named_layers` has them, or "output" for the encoder's own output,
             all pooled "flat"; or a mapping of names to "flat", "mean" or "cls".
 
@@ -93,16 +90,14 @@ def with_features(encoder: nn.Module, features: Sequence[str]) -> nn.Module:
 
 
 class _Widths(dict[str, int]):
-    """The length of each layer's rows in the first pass. Copies of an encoder share it, because their outputs are
-    compared."""
+    """The length of each layer's rows in the first pass, shared by copies of an encoder."""
 
     def __deepcopy__(self, memo: Any) -> "_Widths":
         return self
 
 
 def _unit(row: Tensor) -> Tensor:
-    """(N,D) with rows of length 1; a dead layer's zeros stay zeros, without a gradient. At least float32: the squares
-    of many float16 numbers are beyond its range."""
+    """(N,D) with rows of length 1, at least in float32; zeros stay zeros, without a gradient."""
     row = row.to(torch.promote_types(row.dtype, torch.float32))
     length = torch.linalg.vector_norm(row, dim=1, keepdim=True)
     return row / torch.where(length > 0, length, 1.0)

@@ -17,8 +17,7 @@ from attacks.runtime.files import sha256
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an encoder comes from: the family and the model by their names in a configuration, and its weights: a
-    file's path, "random", or their name in the library."""
+    """Where an encoder comes from; its weights are a file's path, "random", or their name in the library."""
 
     family: str
     model: str
@@ -26,35 +25,26 @@ class Origin:
     file: Path | None = None
 
     def digest(self) -> str | None:
-        """The sha256 of the file of weights, if there is one."""
         return None if self.file is None else sha256(self.file)
 
 
 class ImageEncoder(PictureModule):
     """(N,3,H,W) in [0,1], any size -> (N,D): `read(network(preprocess(images)))`, in evaluation mode and frozen.
 
-    A network in half precision runs in it, behind the preprocessing, and its features are widened (see
-    `attacks.encoders.engine.native_precision`).
-
-    `print` shows the model and its preprocessing. Layers have the library's names (see
-    `attacks.encoders.layers.named_layers`).
+    A network in half precision runs in it, behind the preprocessing, and its features are widened. `print` shows the
+    model and its preprocessing. See `with_preprocess` for one's own.
 
     Args:
         network: normalised pictures -> any output.
-        preprocess: the library's preprocessing.
         origin: for reports.
         read: the network's output -> (N,D); None where it is that already.
         texts: the text tower of a two-tower model; None where there is none.
 
     Examples:
-        >>> import torch
-        >>> from attacks.encoders import ImageEncoder, Preprocess
-        >>> from attacks.encoders.image_encoder import Origin
-        >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 8, stride=8), torch.nn.Flatten())
-        >>> preprocess = Preprocess(32, "pil_bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-        >>> encoder = ImageEncoder(network, preprocess, Origin("python", "tiny", "random"))
-        >>> encoder.title, encoder(torch.zeros(2, 3, 100, 120)).shape, encoder.training
-        ('python:tiny', torch.Size([2, 64]), False)
+        >>> from attacks import load_encoder
+        >>> from attacks.encoders import ImageEncoder
+        >>> isinstance(load_encoder("torchvision", "resnet18", weights="random"), ImageEncoder)
+        True
     """
 
     def __init__(
@@ -74,8 +64,7 @@ class ImageEncoder(PictureModule):
         settle_batch_norm(network)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D); of a network in half
-        precision and of a TorchScript program also where it refuses their dtype, device or shape."""
+        """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D)."""
         answer: Any = self.native.call(self.network, self.native.enter(preprocess_pictures(self.preprocess, images)))
         if self.read is not None:
             answer = self.read(answer)
@@ -90,7 +79,6 @@ class ImageEncoder(PictureModule):
 
     @property
     def title(self) -> str:
-        """Family and model."""
         return f"{self.origin.family}:{self.origin.model}"
 
     def fingerprint(self) -> str:
@@ -117,7 +105,6 @@ def with_preprocess(
 
     Args:
         network: normalised pictures -> any output.
-        preprocess: of a picture; print it to see.
         name: for reports.
         read: the network's output -> (N,D); None where it is that already.
 

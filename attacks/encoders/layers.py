@@ -79,19 +79,14 @@ class Layers(PictureModule):
     """The features of named layers: (N,3,H,W) -> {layer: (N,D) or (N,T,D)}, with the encoder's own output under
     "output", from one pass.
 
-    Hooks are registered here, and removed by `close` or at the end of a `with`. Between calls they store nothing, so
-    the encoder can be used by itself. A deep copy has hooks of its own.
-
-    A layer's output is copied before anything changes it in place; of a layer called more than once, the last output;
-    of one with several output tensors (an attention with its weights; a tower with its tokens and what it pools), the
-    first. Where a network is `packed`, its layers take the tokens of all pictures, or several views of each, in one
-    row; those of a picture are its tokens here.
+    Hooks are registered here, and removed by `close` or at the end of a `with`. A layer's output is copied before
+    anything changes it in place; of a layer called more than once, the last output; of one with several output
+    tensors, the first.
 
     Args:
-        encoder: in evaluation mode; its preprocessing belongs to it.
+        encoder: in evaluation mode.
         layers: names as `named_layers` has them, all pooled "flat"; or a mapping of names to pools.
-        keep: reduces a layer's features as soon as they are computed; None keeps all. Those of many layers together
-            may exceed the memory.
+        keep: reduces a layer's features as soon as they are computed; None keeps all.
 
     Raises:
         ValueError: an unknown name (with the nearest ones) or pool, no layer, or an encoder in training mode.
@@ -129,8 +124,7 @@ class Layers(PictureModule):
         self._is_closed = False  # the compiler cannot trace the handles
 
     def forward(self, images: Tensor, **options: Any) -> dict[str, Tensor]:
-        """(N,3,H,W) -> {layer: (N,...)}, and "output". Raises ValueError after `close`, and for a layer that did not
-        run or whose output has no such pool."""
+        """Raises ValueError after `close`, and for a layer that did not run or whose output has no such pool."""
         if self._taps and self._is_closed:
             raise ValueError("these layers are closed: their hooks are gone; make new ones")
         for tap in self._taps:
@@ -144,7 +138,6 @@ class Layers(PictureModule):
         return features | {OUTPUT: output if self._output is None else self._output.reduce(output)}
 
     def close(self) -> None:
-        """Remove the hooks from the encoder."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -195,7 +188,6 @@ class _Tap:
         return self.pool_answer(answer) if self.keep is None else self.keep(self.name, self.pool_answer(answer))
 
     def pool_answer(self, answer: Tensor) -> Tensor:
-        """(N,C,H,W), (N,T,D) or (N,D) -> features that no later change in place can reach."""
         if self.pool == "flat" or (self.pool == "mean" and answer.dim() == 2):
             return answer.flatten(1).clone()
         if answer.dim() == 4:
@@ -217,7 +209,6 @@ def _is_packed(encoder: nn.Module) -> bool:
 
 
 def _first(output: Any) -> Any:
-    """The first tensor of several."""
     several = tuple(output.values()) if isinstance(output, Mapping) else output
     return several[0] if isinstance(several, tuple | list) and several else several
 
@@ -266,10 +257,7 @@ class Visit(NamedTuple):
 
 @torch.no_grad()
 def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
-    """One pass of (N,3,H,W), layer by layer, in the order of their names, the encoder's own output last.
-
-    All outputs stay in memory until the pass is over: one picture is enough.
-    """
+    """One pass of (N,3,H,W), layer by layer, in the order of their names, the encoder's own output last."""
     layers, is_packed = named_layers(encoder), _is_packed(encoder)
     records = {name: Visit(name, type(layer).__name__) for name, layer in layers.items()}
     records[OUTPUT] = Visit(OUTPUT, type(encoder).__name__)
@@ -318,8 +306,7 @@ def layer_shapes(encoder: nn.Module, images: Tensor) -> dict[str, tuple[int, ...
 
 
 def layer_listing(encoder: nn.Module, image: Tensor, *about: str) -> str:
-    """The encoder's repr with lines `about` it, and a line for every layer: name, class, output for the picture
-    (1,3,H,W)."""
+    """The encoder's repr, lines `about` it, and a line for every layer: name, class, output for the picture."""
     rows = [(visit.name, visit.kind, _text(visit)) for visit in visits(encoder, image)]
     size = f"{image.shape[3]}x{image.shape[2]}"
     rows = [("layer", "class", f"output for one picture of {size}"), *rows]

@@ -17,26 +17,13 @@ from attacks.encoders.weights import fill, read_state, unwrapped_state
 from attacks.schema.encoder import BLACK_BOXES, ENCODERS
 
 POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
-"""The path of the weights of the pocket encoder that ship with the package.
-
-Examples:
-    >>> from safetensors.torch import load_file
-    >>> from attacks.encoders import POCKET_WEIGHTS
-    >>> load_file(POCKET_WEIGHTS)["head.weight"].shape
-    torch.Size([128, 1792])
-"""
+"""The path of the weights of the pocket encoder, which ship with the package."""
 
 #: Encoders that are no family. Every other encoder of the schema with a network is one: the module NAME_models of
 #: `families/` has its `load`, and is imported on first use because it imports the library.
 BUILT_IN = ("pocket", "phash")
 FAMILIES = tuple(name for name in ENCODERS if name not in (*BUILT_IN, *BLACK_BOXES))
-"""The names that `load_encoder` takes with a model, each that of a library or of a kind of file.
-
-Examples:
-    >>> from attacks.encoders import FAMILIES
-    >>> "timm" in FAMILIES, "pocket" in FAMILIES
-    (True, False)
-"""
+"""The names that `load_encoder` takes with a model, each that of a library or of a kind of file."""
 
 
 def load_encoder(
@@ -52,8 +39,7 @@ def load_encoder(
     """An encoder in evaluation mode with frozen weights: (N,3,H,W) in [0,1] -> (N,D).
 
     Args:
-        name: "pocket", the encoder that ships with the package; "phash", a perceptual hash, which has no weights; or
-            a family of `FAMILIES`.
+        name: "pocket", "phash", or a family of `FAMILIES`.
         model: which of the family: a name, a folder or a file (docs/encoders.md).
         weights: "pretrained", "random" (to try out a configuration), a name of the library's, or a file; None for the
             first. Of the pocket encoder: a safetensors file of any width, or None for the shipped one.

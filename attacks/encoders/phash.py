@@ -1,8 +1,4 @@
-"""The perceptual hash of PyPI's ImageHash (`imagehash.phash`), with gradients: an encoder without weights.
-
-Hashes of this kind find known pictures in large collections. A bit is set where one of the 64 lowest frequencies of
-the picture, reduced to 32x32 grey pixels, lies above their median; pictures match where few bits differ.
-"""
+"""The perceptual hash of PyPI's ImageHash (`imagehash.phash`), with gradients: an encoder without weights."""
 
 import math
 from functools import lru_cache
@@ -19,8 +15,8 @@ from transforms.sampling.straight_through import saturate, straight_through
 
 #: The side of the grey picture, and the number of lowest frequencies along each axis.
 SIDE, FREQUENCIES = 32, 8
-#: Pillow's `convert("L")`: the weights of ITU-R BT.601 in 16 bits, and half a level to round.
-_LUMA, _BITS = (19595, 38470, 7471), 16
+#: Pillow's `convert("L")`: the weights of ITU-R BT.601 in 16 bits.
+_LUMA = tuple(share / 2**16 for share in (19595, 38470, 7471))
 
 
 class Phash(PictureModule):
@@ -69,30 +65,24 @@ class Phash(PictureModule):
 def to_grey(images: Tensor) -> Tensor:
     """RGB (N,3,H,W) in [0,1] -> (N,1,H,W), whole levels over 255: rounded to 8 bits, then Pillow's
     `convert("L")` in its integers. The gradient is that of the weighted sum."""
-    weights = [share / 2**_BITS for share in _LUMA]
-    weighted = _sum(weights, images)
+
+    def weighted(pictures: Tensor) -> Tensor:
+        red, green, blue = pictures.unbind(1)
+        return (_LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue)[:, None]
+
     with torch.no_grad():
         # Whole numbers below 2^24, over 2^16: float32 holds them exactly.
-        whole = (_sum(weights, (255 * images).round()) + 0.5).floor() / 255
-    return straight_through(whole, weighted)
+        whole = (weighted((255 * images).round()) + 0.5).floor() / 255
+    return straight_through(whole, weighted(images))
 
 
 def above_median(levels: Tensor) -> Tensor:
-    """(N,1,32,32) in grey levels -> (N,64), as `Phash` returns them; the one step that needs no rounding.
-
-    ImageHash's cosines are not of norm 1: its numbers are these times 64. Those that are constant along an axis keep
-    their factor here too, although norm 1 would need 1/sqrt(2) more.
-    """
+    """(N,1,32,32) in grey levels -> (N,64), as `Phash` returns them: ImageHash's numbers over 64."""
     cosines = _cosines(levels.dtype, levels.device)
     coefficients = (cosines @ levels @ cosines.mT).flatten(1)
     middle = coefficients.shape[1] // 2
     median = coefficients.sort(dim=1).values[:, middle - 1 : middle + 1].mean(1, keepdim=True)
     return coefficients - median
-
-
-def _sum(weights: list[float], images: Tensor) -> Tensor:
-    red, green, blue = images.unbind(1)
-    return (weights[0] * red + weights[1] * green + weights[2] * blue)[:, None]
 
 
 def bits(features: Tensor) -> Tensor:

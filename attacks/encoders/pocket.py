@@ -1,8 +1,5 @@
-"""The pocket encoder: a small real network that ships with the package, for instance retrieval at 96x96.
-
-A stand-in, so that the main job needs no download. What it shows about an attack is real; it is no evidence about
-CLIP or any other encoder. How it was made, and its clean numbers: docs/pocket-encoder.md.
-"""
+"""The pocket encoder: a small real network that ships with the package, for instance retrieval at 96x96. How it was
+made, and its clean numbers: docs/pocket-encoder.md."""
 
 from collections.abc import Mapping
 

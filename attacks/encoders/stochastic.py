@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attacks.encoders.contract import refuse_dependent
+from attacks.encoders.contract import grey_picture, refuse_dependent
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, Seed, encoder_randomness, join_draws, split_draws
 from attacks.encoders.tree import PictureModule, Tree, adopt
@@ -224,13 +224,9 @@ class Stochastic(PictureModule):
 
 def draws_by_view(encoder: nn.Module) -> None:
     """Run small batches with draws. Raises ValueError where an output depends on the rest of its batch."""
-    weight = next(encoder.parameters(), None)
-    like = torch.full((1, 3, 64, 80), 0.5)
-    if weight is not None:
-        like = like.to(weight.device, torch.promote_types(weight.dtype, torch.float32))
     refuse_dependent(
         encoder,
-        like,
+        grey_picture(encoder),
         fix="with `encoder.stochastic`, a layer that drops has another axis first, or counts over the batch (timm's "
         "DropBlock2d); leave encoder.stochastic false",
     )

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from attacks.encoders.engine import Overflow
+from attacks.encoders.engine.precision import Overflow
 from attacks.eot.batching import Pass, blocks, group_size, passes, within_memory
 from attacks.eot.estimate import Estimate, signal_to_noise
 from attacks.eot.risk import Mean, Risk

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.data.images import file_names
-from attacks.encoders.black_box.asked import black_box
-from attacks.encoders.black_box.ledger import LEDGER
+from attacks.encoders.black_box.asked import LEDGER, black_box
 from attacks.experiment.sections.section import Section
 from attacks.gate.policy import POLICY
 from attacks.runtime.files import sha256, write_json

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attacks.encoders.black_box.asked import black_box, ledger_at
-from attacks.encoders.black_box.ledger import LEDGER
+from attacks.encoders.black_box.asked import LEDGER, black_box, ledger_at
 from attacks.encoders.defended import view_defence
 from attacks.encoders.engine import describe
 from attacks.encoders.layers import layer_listing

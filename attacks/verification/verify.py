@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from attacks.data.images import read_values
-from attacks.encoders.black_box.asked import black_box
-from attacks.encoders.black_box.ledger import LEDGER
+from attacks.encoders.black_box.asked import LEDGER, black_box
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
 from attacks.evaluation.retrieval_metrics import thresholds

@@ -1,11 +1,14 @@
-"""An encoder that can only be asked, with a ledger of its answers."""
+"""An encoder that can only be asked, and the ledger of its answers."""
 
+import hashlib
 import importlib
 import io
+import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,11 +17,104 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from attacks.encoders.black_box.ledger import Ledger, picture_digest
 from attacks.encoders.layers import unwrap
 from attacks.encoders.tree import PictureModule
+from attacks.runtime.files import Lock, named_where_unwritten
 from attacks.schema.encoder import GRADIENT_FREE
 from transforms.doors import formed
+
+#: The name of the file in a run directory.
+LEDGER = "queries.jsonl"
+#: The last line of answers that cannot be used.
+REFUSAL = b'{"refused": "a picture has two answers"}'
+
+
+class Ledger:
+    """The answers so far by picture, in memory, and in a file while one is open.
+
+    A line of JSON for each picture: the digest of its 8-bit pixels, and the answer. A line is on the disk before the
+    next picture is asked about; a torn last one is cut off.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, np.ndarray] = {}
+        self.path: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @contextmanager
+    def open(self, path: Path) -> Iterator[None]:
+        """Within the block answers come from the file and are appended to it. Raises ValueError for a line that is
+        none of a ledger, except for a torn last one, and where another process appends to the file."""
+        with Lock(path) as lock:
+            if not lock.exclusive():
+                raise ValueError(f"`{path}`: another process asks for this run; wait for its end")
+            data = path.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                os.truncate(path, whole)
+            self.read(path, data[:whole])
+            self.path = path
+            try:
+                yield
+            finally:
+                self.path = None
+
+    def read(self, path: Path, data: bytes) -> None:
+        """Take over the answers of a ledger's lines. Raises ValueError for another line."""
+        for number, line in enumerate(data.splitlines(), 1):
+            if line == REFUSAL:
+                raise ValueError(f"`{path}`: a picture has two answers, so none can be used: start a new run")
+            try:
+                entry = json.loads(line)
+                name, row = str(entry["picture"]), np.asarray(entry["answer"], dtype=np.float32)
+                if len(name) != 64 or row.ndim != 1 or not np.isfinite(row).all():
+                    raise ValueError("no digest with finite numbers")
+                self.rows[name] = row
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"`{path}`: line {number} is damaged ({' '.join(str(error).split())[:80]}): remove that line, "
+                    "and its picture is asked about again"
+                ) from None
+
+    def answers(self, pixels: np.ndarray, ask: Callable[[np.ndarray], np.ndarray], batch: int) -> np.ndarray:
+        """The answers (N,D) to 8-bit pictures (N,H,W,3). `ask` sees each picture only once, at most `batch` in one
+        call, and what it answers is kept before it is called again. Raises ValueError for rows of another length."""
+        digests = [picture_digest(picture) for picture in pixels]
+        new = list({name: at for at, name in reversed([*enumerate(digests)]) if name not in self.rows}.values())[::-1]
+        for first in range(0, len(new), batch):
+            numbers = new[first : first + batch]
+            fresh = {digests[at]: row for at, row in zip(numbers, ask(pixels[numbers]), strict=True)}
+            width = len(next(iter((self.rows or fresh).values())))
+            for row in fresh.values():
+                if len(row) != width:
+                    raise ValueError(f"an answer must have as many numbers as those before, {width}; got {len(row)}")
+            lines = [
+                json.dumps({"picture": name, "answer": [float(f"{value:.9g}") for value in row]}) + "\n"
+                for name, row in fresh.items()  # nine digits give a float32 again
+            ]
+            self._write("".join(lines).encode())
+            self.rows |= fresh
+        return np.stack([self.rows[name] for name in digests])
+
+    def refuse(self) -> None:
+        """Record that these answers cannot be used."""
+        self._write(REFUSAL + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        if self.path is None:
+            return
+        with named_where_unwritten(self.path), self.path.open("ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def picture_digest(picture: np.ndarray) -> str:
+    """The sha256 of the size and the pixels of an 8-bit picture (H,W,3)."""
+    return hashlib.sha256(f"{picture.shape}".encode() + np.ascontiguousarray(picture).tobytes()).hexdigest()
+
 
 Answer = Literal["vector", "scores", "same"]
 #: 8-bit pictures (N,H,W,3) -> one answer for each: vectors or scores (N,D), or 0 and 1 (N,).
@@ -30,18 +126,18 @@ SAMPLE, TOLERANCE = 8, 0.01
 
 
 class AnswerError(ValueError):
-    """A black box has not answered, or not as it should. What it has answered is kept: the run can be resumed."""
+    """A black box has not answered, or not as it should. The run can be resumed."""
 
 
 class AnswerMismatch(AnswerError):
-    """The answers so far may belong to other pictures, or change from call to call: the run must be made anew."""
+    """The answers may belong to other pictures, or change from call to call. The run must be made anew."""
 
 
 class BlackBox(PictureModule):
     """(N,3,H,W) in [0,1] -> (N,D): each picture is rounded to 8 bits and asked about once; its answer is kept.
 
     Args:
-        ask: 8-bit pictures (N,H,W,3) -> an array-like of one answer for each.
+        ask: see `Ask`.
         title: for messages and reports.
         answer: "vector": (N,D), an embedding. "scores": (N,G), one for each entry of a gallery; their mean is
             subtracted, so that a cosine compares which entries score high. "same": 0 or 1 (N,), whether the picture
@@ -113,8 +209,7 @@ class BlackBox(PictureModule):
         return rows
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "BlackBox":
-        """The same object: there are no weights to copy, and there is one ledger."""
-        return self
+        return self  # there is one ledger
 
     def __repr__(self) -> str:
         return f"{self.title} (black box, answer {self.answer})"
@@ -131,10 +226,7 @@ def ledger_at(encoder: nn.Module, path: Path) -> Iterator[None]:
     """Within the block the answers of a black box are kept in the file `path`, and come from there. Nothing for other
     encoders. Raises ValueError for a damaged file, or where another process writes to it."""
     victim = black_box(encoder)
-    if victim is None:
-        yield
-        return
-    with victim.ledger.open(path):
+    with nullcontext() if victim is None else victim.ledger.open(path):
         yield
 
 

@@ -58,7 +58,7 @@ def command(model: str, answer: str = "vector", timeout: float = 30.0) -> BlackB
 
 
 class _Program:
-    """A process, started when it is first needed."""
+    """A process, started for the first picture."""
 
     def __init__(self, words: list[str], title: str, timeout: float) -> None:
         self.words, self.title, self.timeout = words, title, timeout
@@ -121,7 +121,6 @@ class _Program:
 
 
 def _write(stream: IO[bytes], data: bytes) -> None:
-    """All bytes, for as long as the program takes to read them; it may end before."""
     with suppress(OSError, ValueError):
         while data:
             data = data[stream.write(data) :]

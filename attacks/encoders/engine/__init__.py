@@ -2,7 +2,7 @@
 
 from attacks.encoders.engine.decision import Choice, Decision, Trial, describe
 from attacks.encoders.engine.memory import keep_freed_memory
-from attacks.encoders.engine.native_precision import Overflow
+from attacks.encoders.engine.precision import Overflow
 from attacks.encoders.engine.preparation import (
     engine_reset,
     engine_restore,

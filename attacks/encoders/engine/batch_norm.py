@@ -16,12 +16,9 @@ Run = TypeVar("Run", bound=Callable[..., Generator[Any, Any, Any]])
 
 
 def settle_batch_norm(module: nn.Module) -> list[RemovableHandle]:
-    """Register a hook on every batch norm of a module that makes its gradient contiguous for a batch of one.
-
-    Where maps become tokens, `flatten(2).transpose(1, 2)`, the gradient of one picture comes back with strides that
-    `batch_norm_backward` of torch 2.15 misreads on a CPU. Values are then silently misplaced: the gradient of LeViT,
-    EfficientFormer or XCiT has cosine 0 with the true one. Returns the handles of the new hooks.
-    """
+    """Register a hook on every batch norm of a module that makes its gradient contiguous for a batch of one: where
+    maps become tokens it has strides that `batch_norm_backward` of torch 2.15 silently misreads on a CPU. Returns the
+    handles of the new hooks."""
     return [
         layer.register_forward_hook(norm_hook)
         for layer in module.modules()
@@ -47,11 +44,7 @@ def settles(run: Run) -> Run:
 def norm_hook(_layer: nn.Module, _inputs: Any, answer: Any) -> None:
     """The hook. Compiled graphs have another batch norm."""
     if not torch.compiler.is_compiling() and isinstance(answer, Tensor) and answer.requires_grad and len(answer) == 1:
-        answer.register_hook(_plain)
-
-
-def _plain(gradient: Tensor | None) -> Tensor | None:
-    return None if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
+        answer.register_hook(lambda grad: None if grad is None else grad.clone(memory_format=torch.contiguous_format))
 
 
 # Exact types: a subclass may pad or normalise in a way of its own.
@@ -129,8 +122,6 @@ def _fits(layer: nn.Module, norm: nn.Module) -> bool:
         matches = matches and bool(norm.affine) and layer.out_features == norm.num_features
     if not matches or layer.training or norm.training or norm.running_mean is None:
         return False
-    norm_hooks = [
-        hook for hook in norm._forward_hooks.values() if hook is not norm_hook
-    ]  # that one goes with the norm
+    norm_hooks = [hook for hook in norm._forward_hooks.values() if hook is not norm_hook]
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, norm_hooks, norm._forward_pre_hooks)
     return not any(hooks) and layer.weight.dtype == norm.running_mean.dtype

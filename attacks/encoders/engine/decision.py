@@ -48,7 +48,6 @@ class Decision:
         return [f"engine.{name}={str(value).lower()}" for name, value in self.to_dict().items()]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return asdict(self)
 
     @classmethod
@@ -85,11 +84,9 @@ class Measurement:
     why: str = ""  # the verdict as text
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
-        """A line for a terminal."""
         figures = [] if self.ms is None else [f"{self.ms:.3g} ms/view"]
         if self.rounding is not None:
             noise = "unknown" if self.noise is None else f"{self.noise:.2g}"
@@ -106,5 +103,5 @@ class Choice(NamedTuple):
 
 
 def describe(choice: Choice) -> list[str]:
-    """Lines for a terminal: each measurement, and the settings chosen."""
+    """Lines for a terminal."""
     return [*map(str, choice.measurements), "engine: " + " ".join(choice.decision.settings())]

@@ -2,8 +2,9 @@
 
 import ctypes
 import platform
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -19,11 +20,8 @@ GLIBC = {M_TRIM_THRESHOLD: 2**26, M_TOP_PAD: 2**17, M_MMAP_MAX: 2**16, M_MMAP_TH
 
 
 def keep_freed_memory(keep: bool = True) -> bool:
-    """Let this process keep freed memory instead of returning it to the system; the peak does not change. With `keep`
-    false, restore what glibc adapts itself to.
-
-    Returns whether this worked; with another C library than glibc nothing happens.
-    """
+    """Let this process keep freed memory instead of returning it to the system, or not, as is glibc's default.
+    Returns whether this worked: another C library is unchanged."""
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
@@ -36,43 +34,28 @@ SHARE = 0.5
 
 
 def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
-    """Free bytes of `device`; on Linux at most what the control group allows. None where that is unknown.
-
-    `root` is where /proc and /sys are mounted.
-    """
+    """Free bytes of `device`; on Linux at most what the control group allows. None where that is unknown. `root` has
+    /proc and /sys."""
     if device.type == "cuda":
         cache = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cache
     if device.type != "cpu":
         return None
-    limits = [free for free in (_available(root), *_groups(root)) if free is not None]
-    return min(limits, default=None)
+    return min(_limits(root), default=None)
 
 
-def _available(root: Path) -> int | None:
-    try:
-        return _numbers(root / "proc/meminfo")["MemAvailable:"] * 1024
-    except (OSError, KeyError):
-        return None
-
-
-def _groups(root: Path) -> Iterator[int | None]:
-    """The free bytes of each control group (version 2) of this process."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for path in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
-        for group in (Path(path), *Path(path).parents):
-            yield _left(root / "sys/fs/cgroup" / group)
-
-
-def _left(group: Path) -> int | None:
-    try:
-        limit, usage = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        return max(0, limit - usage + _numbers(group / "memory.stat").get("inactive_file", 0))
-    except (OSError, ValueError):  # a group without a limit has the word "max"
-        return None
+def _limits(root: Path) -> Iterator[int]:
+    """The free bytes of the machine, and of each control group (version 2) of this process."""
+    with suppress(OSError, KeyError):
+        yield _numbers(root / "proc/meminfo")["MemAvailable:"] * 1024
+    paths: list[str] = []
+    with suppress(OSError):
+        paths = re.findall("^0::/(.*)", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
+    for group in (group for path in paths for group in (Path(path), *Path(path).parents)):
+        folder = root / "sys/fs/cgroup" / group
+        with suppress(OSError, ValueError):  # a group without a limit has the word "max"
+            limit, usage = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
+            yield max(0, limit - usage + _numbers(folder / "memory.stat").get("inactive_file", 0))
 
 
 def _numbers(path: Path) -> dict[str, int]:
@@ -88,12 +71,10 @@ class SavedBytes:
         self._storages: set[int] = set()
 
     def begin(self) -> None:
-        """A new pass."""
         self._bytes = 0
         self._storages.clear()
 
     def add(self, tensor: Tensor) -> Tensor:
-        """Count a tensor that autograd saves."""
         storage = tensor.untyped_storage()
         whole = tensor if tensor._base is None else tensor._base  # a linear layer saves its weight transposed
         if not isinstance(whole, nn.Parameter) and storage.data_ptr() not in self._storages:

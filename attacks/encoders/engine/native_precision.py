@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 
 from attacks.encoders.engine.memory import out_of_memory
+from attacks.encoders.engine.precision import Overflow
 from attacks.encoders.randomness import encoder_randomness
 from attacks.encoders.tiles import Tiles
 from attacks.encoders.tree import Tree, adopt, embeddings, map_tree, optional
@@ -22,16 +23,9 @@ NATIVE, FLOAT32 = "own", "float32"
 HALVES = torch.float16, torch.bfloat16
 
 
-class Overflow(ArithmeticError):
-    """The gradient of a pass overflowed in an encoder's own float16. Its scale is now smaller: repeat the pass."""
-
-
 class RowScale:
-    """The loss scale of one pass through a float16 network, a power of two for each picture.
-
-    The first gradient that comes back chooses it, so that no size of loss underflows, and a picture's gradient
-    depends on no other's.
-    """
+    """The loss scale of one pass through a float16 network, a power of two for each picture, chosen by the first
+    gradient that comes back."""
 
     def __init__(self, largest: float) -> None:
         self.largest = largest
@@ -65,15 +59,8 @@ def _column(rows: Tensor, like: Tensor) -> Tensor:
 
 class NativePrecision:
     """How a network runs in its own precision: pictures are cast to the dtype of its weights where they enter it, and
-    what leaves it is cast to the dtype of the pictures, at least float32.
-
-    Of float16 the gradient is scaled within the network (see `RowScale`). Where it overflows there, the backward pass
-    raises `Overflow`; the pass is then repeated with a smaller scale.
-
-    Args:
-        network: whose weights they are.
-        title: names the network in errors.
-    """
+    what leaves it is cast to the dtype of the pictures, at least float32. Where the scaled gradient of a float16
+    network overflows, the backward pass raises `Overflow`. `title` names the network in errors."""
 
     def __init__(self, network: nn.Module, title: str) -> None:
         self.title, self.is_program = title, isinstance(network, ScriptModule)
@@ -84,12 +71,10 @@ class NativePrecision:
 
     @property
     def half(self) -> bool:
-        """Whether the weights are in half precision."""
         return self.dtype in HALVES
 
     @property
     def _is_ordinary(self) -> bool:
-        """Whether the network is an ordinary one."""
         return self.dtype is None and not self.is_program
 
     def enter(self, pictures: Any) -> Any:
@@ -109,8 +94,7 @@ class NativePrecision:
         return features if self._is_ordinary else map_tree(features, self._widen)
 
     def call(self, network: nn.Module, pictures: Any, **options: Any) -> Any:
-        """The network's answer to what `enter` gave. Raises ValueError in one line where it refuses the dtype, device
-        or shape."""
+        """The answer to what `enter` gave. Raises ValueError where the network refuses the dtype, device or shape."""
         if torch.compiler.is_compiling() or self._is_ordinary:
             return unchecked(network)(pictures, **options)
         try:
@@ -122,7 +106,7 @@ class NativePrecision:
             raise ValueError(self._refusal(error, images)) from error
 
     def back(self, features: Tensor) -> None:
-        """A backward pass from finite features. Raises ValueError in one line where the network lacks one."""
+        """A backward pass from finite features. Raises ValueError where the network lacks one."""
         try:
             features.sum().backward() if features.requires_grad else None
         except Overflow:
@@ -178,13 +162,8 @@ _ERROR = re.compile(r"(\w+\.)*\w*Error: ")
 
 
 class InNativePrecision(nn.Module):
-    """Any module as an encoder of float32 pictures, in its own precision: (N,3,H,W) in [0,1] -> its features in
-    float32. The whole module is the network: preprocessing within it is in half precision too (`with_preprocess`
-    keeps it in float32).
-
-    Args:
-        encoder: in evaluation mode.
-    """
+    """A module in evaluation mode as an encoder of float32 pictures, in its own precision, with any preprocessing
+    that it holds: (N,3,H,W) in [0,1] -> its features in float32."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -223,10 +202,8 @@ def native_precisions(encoder: nn.Module) -> Iterator[tuple[nn.Module, NativePre
 
 def innermost_precision(encoder: nn.Module, layer: nn.Module) -> NativePrecision | None:
     """The innermost of these around a layer."""
-    innermost = None
-    for module, native in native_precisions(encoder):
-        innermost = native if any(part is layer for part in module.modules()) else innermost
-    return innermost
+    around = [native for module, native in native_precisions(encoder) if any(p is layer for p in module.modules())]
+    return around[-1] if around else None
 
 
 def in_native_precision(encoder: Any) -> Any:

@@ -16,6 +16,10 @@ from transforms.doors import unchecked
 CAPABILITY = (8, 0)
 
 
+class Overflow(ArithmeticError):
+    """The gradient of a pass overflowed in an encoder's own float16. Its scale is now smaller: repeat the pass."""
+
+
 def has_tf32(device: torch.device) -> bool:
     """Whether a device has TF32."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= CAPABILITY

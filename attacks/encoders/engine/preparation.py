@@ -1,9 +1,4 @@
-"""A prepared encoder, its state between passes, and its fall back to float32.
-
-Where a lower precision overflows, a loss or a gradient is not finite although float32 has a number: the rest of the
-run is then done in float32. This state belongs to that of the attack: it is stored beside the perturbation and
-restored when the attack is resumed.
-"""
+"""A prepared encoder, and its fall back to float32, a state that is stored with that of the attack."""
 
 import copy
 import warnings
@@ -27,12 +22,8 @@ State = dict[str, float | int | bool]  # a step of a checkpoint holds plain numb
 
 
 class Runner:
-    """Images to embeddings, in the layout and precision of a decision; in float32 after a fall back.
-
-    Args:
-        run: the encoder under the decision.
-        make_exact: makes the same encoder in float32, when it is first needed.
-    """
+    """Images to embeddings, in the layout and precision of a decision: `run`; after a fall back what `make_exact`
+    makes, the same encoder in float32."""
 
     def __init__(self, run: Encoder, decision: Decision, make_exact: Callable[[], Encoder]) -> None:
         self.run, self.decision, self.make_exact = run, decision, make_exact
@@ -40,7 +31,6 @@ class Runner:
 
     @cached_property
     def exact(self) -> Encoder:
-        """The encoder in float32."""
         return self.make_exact()
 
     def __call__(self, images: Tensor, **draws: Any) -> Tree:
@@ -132,7 +122,7 @@ def engine_reset(encoder: object) -> None:
 
 @contextmanager
 def in_float32(encoder: object) -> Iterator[None]:
-    """Within, an encoder runs as after a fall back."""
+    """An encoder as after a fall back."""
     state = engine_state(encoder)
     engine_restore(encoder, dict.fromkeys(state, True))
     try:
@@ -143,10 +133,7 @@ def in_float32(encoder: object) -> Iterator[None]:
 
 def fall_back(encoder: object, run: Callable[[], Result], finite: Callable[[Result], bool]) -> Result | None:
     """What `run` gives in float32, where it is not finite in the lower precision of an encoder: the encoder then
-    stays in float32, with one warning. None where float32 is in use already, or is no better: nothing changes.
-
-    All processes must get the same result, as they do for a sum over all of them.
-    """
+    stays in float32, with one warning. None where float32 is in use already, or is no better: nothing changes."""
     runner = find_runner(encoder)
     if runner is None or runner.fell_back or runner.decision.precision == "float32":
         return None

@@ -1,8 +1,4 @@
-"""The choice of an engine by measuring steps of the run itself.
-
-Which layout, precision and chunk are fast depends on encoder and machine; how much rounding an attack tolerates
-depends on the noise of its gradient. Both are measured, and measuring must repay itself.
-"""
+"""The choice of an engine by measuring steps of the run itself."""
 
 import math
 import statistics
@@ -38,10 +34,8 @@ CLEAR, HOPELESS = 0.6, 1.3
 #: Relative tolerances of a change that is exact in real numbers. Embeddings are continuous; a gradient is not: a ReLU
 #: that flips in the last bit of float32 moves it by a percent.
 SAME_EMBEDDING, SAME_GRADIENT = 1e-3, 0.05
-#: Views of the first pass.
-START = {"cpu": 16, "cuda": 64}
-#: Views whose embeddings are compared.
-PROBE = 4
+#: Views of the first pass, and those whose embeddings are compared.
+START, PROBE = {"cpu": 16, "cuda": 64}, 4
 _EXACT: tuple[dict[str, Any], ...] = ({"layout": "channels_last"}, {"fold": True})
 #: What is tried, in this order, each against the best so far; then chunks. On a GPU precision comes first: it saves
 #: most, and measuring may end before all is tried (docs/benchmarks.md, "On a GPU").
@@ -66,18 +60,14 @@ def choose(
     A candidate is taken if it is at least 3 % faster and computes the same: embeddings within 1e-3 of float32, and
     the gradient within float32's own uncertainty. A lower precision must keep the power of its rounding error,
     ||g - g_float32||^2, below 15 % of that of the sampling noise, E||g - E g||^2. Measuring ends before it takes
-    over 5 % of the run; a run below 20 s is not tuned; a candidate that raises is refused.
-
-    Torch's own TF32 is off in this process afterwards: it would be part of the float32 that all is compared with.
+    over 5 % of the run; a run below 20 s is not tuned. Torch's own TF32 is off in this process afterwards.
 
     Args:
         encoder: in evaluation mode; never changed.
-        trial: one step of the estimator with a given encoder and chunk, always on the same views. A few of the run's
-            images with all their views are enough.
+        trial: one step of the estimator with a given encoder and chunk, always on the same views.
         settings: for each of layout, precision, fold and chunk a value, or "auto" (the default).
         rows: most views that a pass of the trial can have.
         total_views: encoder evaluations of the whole run.
-        device: of the encoder.
         clock: seconds.
 
     Raises ValueError: an unknown setting, or a value that it or this encoder does not support.
@@ -114,19 +104,15 @@ class Rounding(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """error^2 / noise^2, what rounding adds to the noise's power. A ratio of 0.15 costs what 13 % fewer views
-        would. None where the noise is unknown."""
+        """error^2 / noise^2, what rounding adds to the noise's power; None where the noise is unknown."""
         if self.noise is None:
             return None
         return (self.error / self.noise) ** 2 if self.noise else math.inf
 
 
 def compare_candidates(grad: Tensor, reference: Trial) -> Rounding:
-    """The rounding of `grad` (N,...) against a step in float32.
-
-    An estimate g has E||g||^2 = ||E g||^2 + E||g - E g||^2, so its noise is ||g|| / sqrt(1 + snr). A gradient that
-    is not finite has the error infinity.
-    """
+    """The rounding of `grad` (N,...) against a step in float32, whose noise is ||g|| / sqrt(1 + snr). A gradient that
+    is not finite has the error infinity."""
     exact, other = (g.detach().flatten(1).double() for g in (reference.grad, grad))
     squares = exact.square().sum(1)
     powers = squares, (other - exact).square().sum(1), squares / (1 + reference.snr.to(squares).clamp(min=0))
@@ -156,15 +142,12 @@ class Candidate:
 
     @property
     def per_view(self) -> float:
-        """Seconds."""
         return self.seconds / self.views
 
     def most_rows(self, device: torch.device) -> int | None:
-        """Most views of a pass that fit into free memory; None where that is unknown."""
         return most_rows(device, self.memory.largest / self.largest)
 
     def measurement(self, name: str, reason: str, is_taken: bool) -> Measurement:
-        """The record."""
         _, error, noise = self.rounding
         rounding, ratio = (error, self.rounding.ratio) if error < math.inf else (None, None)
         settings, ms = self.decision.to_dict(), 1e3 * self.per_view
@@ -236,7 +219,7 @@ class Tuner:
 
     @property
     def _run(self) -> float:
-        """Seconds of the whole run as the best would do it."""
+        """Seconds of the whole run with the best."""
         return self.total_views * self.best.per_view
 
     def _time(self) -> float:
@@ -246,8 +229,7 @@ class Tuner:
         return self.clock()
 
     def _warm_up(self, decision: Decision) -> Candidate:
-        """Prepare the encoder and run the first trial, its memory watched. Raises ValueError for a trial that never
-        calls the encoder, and whatever the encoder raises."""
+        """Prepare the encoder and run the first trial, its memory watched."""
         began = self._time()
         candidate = Candidate(self.encoder, decision)
         with watch(self.device) as candidate.memory:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.encoders.engine import Overflow
+from attacks.encoders.engine.precision import Overflow
 from attacks.encoders.randomness import EncoderDraws, encoder_draws
 from attacks.encoders.tree import Encoder, Tree, leaves, map_tree
 from attacks.runtime.values import stored

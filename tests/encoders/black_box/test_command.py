@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from attacks.encoders.black_box import command as module
-from attacks.encoders.black_box.asked import ledger_at
+from attacks.encoders.black_box.asked import LEDGER, ledger_at
 from attacks.encoders.black_box.command import command
-from attacks.encoders.black_box.ledger import LEDGER
 
 PROGRAM = """
 import io, json, os, sys, time

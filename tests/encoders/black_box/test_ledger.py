@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attacks.encoders.black_box.ledger import Ledger
+from attacks.encoders.black_box.asked import Ledger
 
 PICTURES = np.arange(3 * 2 * 2 * 3, dtype=np.uint8).reshape(3, 2, 2, 3)
 ROWS = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
