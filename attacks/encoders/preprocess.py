@@ -35,14 +35,10 @@ _resize = unchecked(resize)
 class Preprocess(Doored, slack=NOISE, channels=3):
     """Resize with a named library's kernel, clamp to [0,1], crop or pad about the centre, then (x - mean) / std.
 
-    The clamp is part of a library's behaviour: its 8-bit image cannot hold the overshoot of a bicubic kernel, and an
-    attack must not use values that no file can hold.
-
     Args:
         size: (height, width), or one number for both; None leaves the picture as large as it is.
         kernel: see `transforms.resizing.resize`.
-        mean, std: per channel, in the order in which the network takes the channels, for values in [0,1]: a network
-            for [-1,1] has 0.5 and 0.5, one for 0..255 has 0 and 1/255.
+        mean, std: per channel as the network takes them, for values in [0,1]: a network for 0..255 has 0 and 1/255.
         fit: see `Fit`.
         crop: (height, width) cut from the middle after the resize; where the picture is smaller, `fill` is laid
             around it. None for no crop.
@@ -57,8 +53,8 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         tiles: the picture becomes views of `size`, cut from a larger version; null for the one view.
         grids: the sizes of that version: of "anyres" those to choose from, of "split" one, its longer side twice.
         bgr: the network takes blue first.
-        eight_bit: the resize rounds to whole levels, as Pillow and OpenCV do with an 8-bit picture, in their own
-            arithmetic; the gradient goes straight through.
+        eight_bit: the resize rounds as Pillow and OpenCV do with an 8-bit picture; the gradient goes straight
+        through.
 
     Raises:
         ValueError: an impossible value, with the name of the field.
@@ -128,17 +124,11 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         cuts = f"one of {', '.join(get_args(Cut))}, with a square `size` (side, side), or null"
         yield "tiles", self.tiles is None or tiles, cuts
         grids = isinstance(self.grids, tuple) and all(_box(grid) for grid in self.grids)
-        yield (
-            "grids",
-            grids and bool(self.grids) == (self.tiles is not None),
-            "pairs (height, width), with `tiles` alone",
-        )
+        grids = grids and bool(self.grids) == (self.tiles is not None)
+        yield "grids", grids, "pairs (height, width), with `tiles` alone"
         fill = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
-        yield (
-            "fill",
-            _numbers(fill) and 0 <= min(fill) <= max(fill) <= 1,
-            "in [0, 1], one number or 3 of the channels",
-        )
+        in_range = _numbers(fill) and 0 <= min(fill) <= max(fill) <= 1
+        yield "fill", in_range, "in [0, 1], one number or 3 of the channels"
         for name in ("bgr", "eight_bit"):
             yield name, isinstance(getattr(self, name), bool), "true or false"
 
@@ -159,7 +149,6 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         return self._normalised(images)
 
     def _to(self, images: Tensor, size: tuple[int, int]) -> Tensor:
-        """The pictures of that size."""
         if images.shape[2:] == size:
             return images
         return saturate(_resize(images, size, self.kernel, eight_bit=self.eight_bit))
@@ -200,7 +189,6 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         return (size, size) if isinstance(size, int) else size
 
     def _frame(self, images: Tensor, frame: tuple[int, int]) -> Tensor:
-        """The middle of the pictures, or the pictures in the middle of a border."""
         border: list[int] = []
         for side, target in zip(images.shape[2:], frame, strict=True):
             spare = side - target
@@ -224,7 +212,6 @@ class Preprocess(Doored, slack=NOISE, channels=3):
             raise ValueError(f"`encoder.preprocess.{str(error)[1:]}") from None
 
     def lines(self) -> list[tuple[str, str]]:
-        """The steps, as (name, text)."""
         rows = []
         box = self.size if isinstance(self.size, tuple) else (self.size or 0, self.size or 0)
         floor, ceiling = self.limits or (0, 0)
@@ -282,17 +269,14 @@ preprocess_pictures = unchecked(Preprocess.__call__)
 
 
 def _numbers(values: Any) -> bool:
-    """Three finite numbers."""
     return isinstance(values, tuple) and len(values) == 3 and all(_is(v, Real) and math.isfinite(v) for v in values)
 
 
 def _box(sides: Any) -> bool:
-    """Two whole numbers of pixels."""
     return isinstance(sides, tuple) and len(sides) == 2 and all(_is(v, Integral) and 1 <= v <= LONGEST for v in sides)
 
 
 def _in_order(limits: Any) -> bool:
-    """Two whole numbers, the least first."""
     pair = isinstance(limits, tuple) and len(limits) == 2 and all(_is(v, Integral) for v in limits)
     return pair and 1 <= limits[0] <= limits[1]
 

@@ -1,9 +1,5 @@
-"""The randomness of an encoder, as coordinates of the view.
-
-Active dropout, or a defence that draws, makes an encoder random. Its random numbers are then part of a view: a
-pipeline for such an encoder ends in a stage that leaves the pictures unchanged and holds the coordinates, which are
-given to the encoder as `draws`. Without `draws` an encoder is deterministic.
-"""
+"""The randomness of an encoder, as coordinates of the view: a pipeline for it ends in a stage that leaves the
+pictures unchanged and holds the coordinates, which are given to the encoder as `draws`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -55,11 +51,7 @@ class StageGroup:
 
 @dataclass(frozen=True)
 class EncoderDraws(StageGroup):
-    """The stage at the end of a pipeline that holds the coordinates of the encoder.
-
-    Args:
-        stages: what the coordinates mean; they run in the encoder, not here.
-    """
+    """The stage at the end of a pipeline that holds the coordinates of `stages`, which run in the encoder."""
 
     label: ClassVar[str] = "encoder"
 
@@ -108,10 +100,8 @@ def join_draws(parts: Iterable[EncoderDraws | None]) -> EncoderDraws | None:
 
 
 def split_draws(draws: Tensor | None, parts: Sequence[EncoderDraws | None], rows: int) -> list[dict[str, Tensor]]:
-    """The inverse: to each part its own columns of `draws` (rows,k), as a keyword argument; nothing without draws.
-
-    Raises ValueError: another number of rows or columns.
-    """
+    """The inverse: to each part its columns of `draws` (rows,k), as a keyword argument; nothing without draws. Raises
+    ValueError for another number of rows or columns."""
     if draws is None:
         return [{} for _ in parts]
     sizes = [0 if part is None else part.dims for part in parts]

@@ -21,15 +21,7 @@ PRETRAINED = "pretrained"
 
 @dataclass(frozen=True)
 class Request:
-    """An encoder as a configuration names it.
-
-    Args:
-        family: "torchvision", "timm", ...
-        model: a name of the library, a folder, or a file, depending on the family.
-        weights: "pretrained", "random" (the same ones every time), a tag of the library's, or a file of weights.
-        preprocess: fields of `Preprocess` that differ from the library's.
-        pool: which of a transformer's tokens become the features; None for the model's default.
-    """
+    """An encoder as a configuration names it (see `load_encoder`)."""
 
     family: str
     model: str
@@ -113,20 +105,11 @@ WEIGHTS = "a local file or folder (encoder.weights=FILE), or encoder.weights=ran
 
 @contextmanager
 def fetching(
-    label: str,
-    alternative: str = WEIGHTS,
-    unusable: type[Exception] | tuple[type[Exception], ...] = (),
+    label: str, alternative: str = WEIGHTS, unusable: type[Exception] | tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Report any failed download in one line. The block should hold the library's call only, because a missing file
-    is an OSError too. The hub's client logs two warnings for each attempt; they are silenced.
-
-    Args:
-        label: the object to fetch.
-        alternative: to a network.
-        unusable: errors of what was fetched and cannot be used.
-
-    Raises ValueError: with the object and the alternative.
-    """
+    """Raise ValueError for any failed download of the object `label`, with the alternative to a network, and for
+    errors of an `unusable` object. The block should hold the library's call only: a missing file is an OSError
+    too."""
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -27,10 +27,8 @@ RowCounts = dict[tuple[int, tuple[int, ...]], int]
 
 
 class Seeded(TorchDispatchMode):
-    """Within this mode every random operator draws row by row. Calls with a generator of their own are unchanged.
-
-    The first axis of the numbers must be the batch: N, or a multiple where each picture has several rows in a run
-    (windows, heads).
+    """Within this mode every random operator draws row by row: the first axis of its numbers is the batch, N, or a
+    multiple where each picture has several rows (windows, heads).
 
     Args:
         seeds: one for each row of the batch.

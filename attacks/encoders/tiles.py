@@ -59,13 +59,9 @@ def split(images: Tensor, side: int, longest: int, resize: Resize) -> Tensor:
 def _even_size(height: int, width: int, longest: int) -> tuple[int, int]:
     """The longer side at `longest`, the other one rounded up to an even number."""
     ratio = width / height
-    if width >= height:
-        return max(1, _up(int(longest / ratio))), longest
-    return longest, max(1, _up(int(longest * ratio)))
-
-
-def _up(length: int) -> int:
-    return length + length % 2
+    other = int(longest / ratio if width >= height else longest * ratio)
+    other = max(1, other + other % 2)
+    return (other, longest) if width >= height else (longest, other)
 
 
 def _best(height: int, width: int, sizes: Sequence[Sequence[int]]) -> tuple[int, int]:

@@ -68,7 +68,6 @@ def preprocessing(config: Any) -> Preprocess:
 
 
 def _reduction(config: Any) -> int:
-    """How many pixels of a side become one of the latents."""
     return int(2 ** (len(config["block_out_channels"]) - 1))
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,14 @@ from attacks.runtime.extras import extra
 _FLOATING = (1, 10, 11)
 #: Operations whose further outputs are for training, or positions of maxima; onnx2torch returns the first.
 _ONE_OUTPUT = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
-#: Limits of a graph with its functions in place of their calls: nodes, bytes more than the file's, and depth. They
-#: are counted beforehand, because functions that call others twice double at each depth.
-MOST_NODES, MOST_GROWTH, MOST_DEPTH = 50_000, 2**28, 50
 #: Names that a node must not have: those of torch's attributes and onnx2torch's modules.
 _KEYWORDS = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"initializers"}
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A ModelProto with one input and one output, ready for onnx2torch; (height, width) of its pictures, None for any
-    size; and the names of all outputs in the file, of which the first is used."""
+    """A ModelProto with one input and one output; (height, width) of its pictures, None for any size; and the names
+    of all outputs in the file, of which the first is used."""
 
     model: Any
     size: tuple[int, int] | None
@@ -48,17 +45,13 @@ def read_graph(path: Path) -> Graph:
         ) from None
     if not model.graph.node or not model.graph.output:
         raise ValueError(f"`encoder.model`: {path} holds no ONNX graph: is it another kind of file?")
-    nodes, size = _expanded_size(model, path)
-    if nodes > MOST_NODES or size > model.ByteSize() + MOST_GROWTH:
+    if model.functions:
         raise ValueError(
-            f"`encoder.model`: {path} has {nodes:,} nodes of {size:,} bytes with its functions in place; at most "
-            f"{MOST_NODES:,} are read, and {MOST_GROWTH:,} bytes more than the file's: export it without functions"
+            f"`encoder.model`: {path} has functions of its own: put their nodes in place, onnx.inliner does"
         )
     picture = _picture(model, path)
     names = tuple(output.name for output in model.graph.output)
     try:
-        if model.functions:
-            model = extra("onnx.inliner").inline_local_functions(model)
         _keep_first_output(model.graph)
         model = extra("onnx.shape_inference").infer_shapes(model)  # while all operations are known
         older(model)
@@ -71,32 +64,6 @@ def read_graph(path: Path) -> Graph:
     _forget_allowzero(model.graph)
     _rename(model.graph)
     return Graph(model, picture, names)
-
-
-def _expanded_size(model: Any, path: Path) -> tuple[int, int]:
-    """The nodes and at most how many bytes a graph has with its functions in place of their calls; ValueError where
-    these are deeper than `MOST_DEPTH`, so where a function calls itself."""
-    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-    sizes: dict[tuple[str, str, str], tuple[int, int, int]] = {}
-
-    def measure(nodes: Iterable[Any], depth: int) -> tuple[int, int, int]:
-        count, size, height = 0, 0, 0
-        for node in nodes if depth <= MOST_DEPTH else ():
-            key, inner = (node.domain, node.op_type, node.overload), (1, 0, 0)
-            if key in functions:
-                inner = sizes[key] = sizes.get(key) or measure(functions[key].node, depth + 1)
-            count += inner[0]
-            size += inner[1] + inner[0] * node.ByteSize()  # a call's names and attributes may go to all nodes
-            height = max(height, inner[2])
-            for graph in (graph for attribute in node.attribute for graph in (attribute.g, *attribute.graphs)):
-                subgraph = measure(graph.node, depth + 1)
-                count, size = count + inner[0] * subgraph[0], size + inner[0] * subgraph[1]
-                height = max(height, subgraph[2])
-        if depth + height > MOST_DEPTH:
-            raise ValueError(f"`encoder.model`: {path} has calls or graphs {MOST_DEPTH} deep: export it without")
-        return count, size, height + 1
-
-    return measure(model.graph.node, 0)[:2]
 
 
 def free_batch(model: Any) -> None:
@@ -156,10 +123,7 @@ def _keep_first_output(graph: Any) -> None:
 
 
 def _fold_identities(graph: Any) -> None:
-    """Remove Identity nodes; their readers then read the nodes' inputs.
-
-    Exporters share weights through them, and onnx2torch looks a weight up by its name (its issue 156).
-    """
+    """Remove Identity nodes: exporters share weights through them, and onnx2torch looks a weight up by its name."""
     last, source, nodes = graph.output[0].name, dict[str, str](), []
     for node in graph.node:
         inputs = [source.get(name, name) for name in node.input]
@@ -201,18 +165,12 @@ NEWEST = 17
 
 
 def opset(model: Any) -> int:
-    """The version of the standard operations."""
     return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
 
 
 def older(model: Any) -> None:
-    """Convert a newer model to `NEWEST`, in place.
-
-    Newer versions of most operations only add dtypes, an attribute or an input, which can be left out where unused.
-    onnx's own converter refuses some operations that only have new dtypes.
-
-    Raises ValueError: an operation uses a newer attribute or input.
-    """
+    """Convert a newer model to `NEWEST`, in place. Raises ValueError where an operation uses a newer attribute or
+    input. (onnx's own converter refuses some operations that only have new dtypes.)"""
     version, defs = opset(model), extra("onnx.defs")
     if version <= NEWEST:
         return
@@ -264,7 +222,6 @@ def _idle(attribute: Any, schema: Any) -> bool:
 
 
 def set_attributes(node: Any, attributes: list[Any]) -> None:
-    """Replace the attributes of a node."""
     copies = [type(attribute).FromString(attribute.SerializeToString()) for attribute in attributes]
     del node.attribute[:]
     node.attribute.extend(copies)

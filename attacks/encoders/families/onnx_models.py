@@ -75,7 +75,6 @@ def _convert(model: Any, path: Path) -> nn.Module:
 
 
 def _missing_operations(model: Any) -> list[str]:
-    """The operations that onnx2torch has no converter for."""
     find = extra("onnx2torch.node_converters").get_converter
     versions = {entry.domain: entry.version for entry in model.opset_import}
     missing = []

@@ -28,8 +28,7 @@ def load(request: Request) -> nn.Module:
     With: encoder.model=my_encoder
     """
     refuse_extras(request)
-    point = _entry_point(request.model)
-    package = _package(point)
+    point, package = _entry_point(request.model), plugin_package(request.model)
     try:
         module: object = point.load()()
     except Exception as error:  # another package's code
@@ -52,10 +51,7 @@ def load(request: Request) -> nn.Module:
 
 def plugin_package(name: str) -> str:
     """The package that offers a plugin, and its version."""
-    return _package(_entry_point(name))
-
-
-def _package(point: EntryPoint) -> str:
+    point = _entry_point(name)
     return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 

@@ -97,9 +97,7 @@ def _side(model: str, preprocess: Preprocess) -> dict[str, int]:
 
 def _fetch(weights: Any) -> Path:
     """The file of torchvision's weights in torch's cache, downloaded if missing, with its hash checked.
-
-    torchvision's own function prints the address, and unpickles the file.
-    """
+    (torchvision's own function unpickles the file.)"""
     file: Path = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
     if not file.exists():
         digest = file.stem.rpartition("-")[2]
@@ -115,7 +113,6 @@ def _fetch(weights: Any) -> Path:
 
 
 def _rename(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state with the present names."""
     tensors = {}
     for name, tensor in state.items():
         for old, new in _OLD_NAMES:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from attacks.encoders.tiles import Tiles
 
+#: Models with an image and a text tower, by model_type, and the padding of their texts.
+TEXT_PADDING = {"clip": True, "metaclip_2": True, "siglip": "max_length"}
 #: Normalised pictures (N,3,H,W), or their tiles -> the arguments of the tower.
 Inputs = Callable[[Any], Mapping[str, Any]]
 
@@ -31,7 +33,6 @@ def tower_inputs(processor: Any) -> Inputs:
 
 
 def plain_pixels(pictures: Tensor) -> Mapping[str, Any]:
-    """The pictures themselves."""
     return {"pixel_values": pictures}
 
 
@@ -84,7 +85,8 @@ def _mask(pictures: Tensor, patch: int, limit: int) -> Mapping[str, Any]:
 
 def has_tower(config: Any, kind: type) -> bool:
     """Whether the configuration is that of a model with a vision tower inside and a language model beside it."""
-    return hasattr(config, "vision_config") and hasattr(config, "text_config") and hasattr(kind, "get_image_features")
+    parts = hasattr(config, "vision_config") and hasattr(config, "text_config")
+    return parts and hasattr(kind, "get_image_features") and config.model_type not in TEXT_PADDING
 
 
 def without_language(kind: Any) -> Any:
@@ -97,7 +99,9 @@ def without_language(kind: Any) -> Any:
             super().__init__(config)
             text = type(config.text_config)
             tied = self.all_tied_weights_keys
-            for name in [name for name, part in self.named_children() if isinstance(_config(part), text)]:
+            for name in [
+                name for name, part in self.named_children() if isinstance(getattr(part, "config", None), text)
+            ]:
                 delattr(self, name)
                 tied = {to: source for to, source in tied.items() if not to.startswith(f"{name}.")}
             self.all_tied_weights_keys = tied
@@ -113,12 +117,8 @@ def tower_parts(kind: Any, config: Any) -> frozenset[str]:
 
 
 class VisionTower(nn.Module):
-    """Normalised pictures (N,3,H,W), or their tiles -> the library's output. Layers have the library's names.
-
-    Args:
-        network: a model with `get_image_features`, or a vision model by itself.
-        inputs: its arguments for such pictures.
-    """
+    """Normalised pictures (N,3,H,W), or their tiles -> the library's output: of a model with `get_image_features`, or
+    a vision model by itself."""
 
     #: The layers' outputs hold the rows of all pictures one after the other, as many for each.
     is_packed = True
@@ -135,10 +135,7 @@ class VisionTower(nn.Module):
 @torch.no_grad()
 def tower_pool(tower: nn.Module, pictures: Any, pool: str | None, label: str) -> Callable[[Any], Tensor]:
     """The function from the tower's output to features: what the library pools, or the mean of the tokens that the
-    language model reads. Chosen from the output for some normalised pictures.
-
-    Raises ValueError: a picture that does not go through, or a pool that there is not.
-    """
+    language model reads. Raises ValueError for pictures that do not go through, or a pool that there is not."""
     try:
         tokens = _features(tower(pictures))
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
@@ -161,7 +158,3 @@ def _features(answer: Any) -> Tensor:
     if features is None:
         raise ValueError("it pools nothing itself")
     return torch.stack(tuple(features)) if isinstance(features, tuple | list) else features
-
-
-def _config(part: nn.Module) -> Any:
-    return getattr(part, "config", None)

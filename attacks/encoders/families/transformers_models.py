@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attacks.encoders.families.folders import model_folder, read_config, read_weights
 from attacks.encoders.families.processor import FILES, preprocessing
 from attacks.encoders.families.towers import (
+    TEXT_PADDING,
     Inputs,
     VisionTower,
     has_tower,
@@ -32,8 +33,6 @@ from attacks.runtime.extras import extra
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _POOLS = ("pooled", "cls", "mean")
-#: Models with an image and a text tower, by model_type, and the padding of their texts.
-_PADDING = {"clip": True, "metaclip_2": True, "siglip": "max_length"}
 #: Parameters that are tokens before the patches, by the last part of their names.
 _PREFIX = ("cls_token", "class_embedding", "distillation_token", "register_tokens")
 
@@ -65,7 +64,7 @@ def load(request: Request) -> ImageEncoder:
         network.eval()
         preprocess, inputs = _preprocess(hf, folder, request)
         if inputs is not plain_pixels or (
-            _has_tower(config, type(network)) and not hasattr(network, "visual_projection")
+            has_tower(config, type(network)) and not hasattr(network, "visual_projection")
         ):
             tower: nn.Module = VisionTower(network, inputs)
             ramp = torch.linspace(0.25, 0.75, 80).expand(1, 3, 64, 80)
@@ -75,12 +74,10 @@ def load(request: Request) -> ImageEncoder:
             tower = _tower(network, config)
             read, is_pooled = _pool(tower, preprocess, config, request)
     has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
-    texts = _Texts(network, folder, config) if is_pooled and has_tokenizer and config.model_type in _PADDING else None
+    texts = (
+        _Texts(network, folder, config) if is_pooled and has_tokenizer and config.model_type in TEXT_PADDING else None
+    )
     return ImageEncoder(tower, preprocess, replace(request.origin, file=file), read=read, texts=texts)
-
-
-def _has_tower(config: Any, kind: type) -> bool:
-    return has_tower(config, kind) and config.model_type not in _PADDING
 
 
 def _preprocess(hf: Any, folder: Path, request: Request) -> tuple[Preprocess, Inputs]:
@@ -119,7 +116,7 @@ def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.M
     random = request.weights == RANDOM
     label = f"the model of {folder}"
     with _one_line(label):
-        if _has_tower(config, whole):
+        if has_tower(config, whole):
             kind = without_language(whole)
             parts = tower_parts(kind, config)
     state, file, label = ({}, None, label) if random else read_weights(request, folder, "model", parts)
@@ -160,7 +157,7 @@ class _ProjectedTower(nn.Module):
 def _tower(network: Any, config: Any) -> nn.Module:
     if hasattr(network, "visual_projection") and hasattr(network, "vision_model"):
         return _ProjectedTower(network)
-    tower: nn.Module = network.vision_model if config.model_type in _PADDING else network
+    tower: nn.Module = network.vision_model if config.model_type in TEXT_PADDING else network
     return tower
 
 
@@ -233,7 +230,7 @@ class _Texts:
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:
         longest = self.config.text_config.max_position_embeddings
-        padding = _PADDING[self.config.model_type]
+        padding = TEXT_PADDING[self.config.model_type]
         tokens = self.tokenizer(
             list(texts), padding=padding, truncation=True, max_length=longest, return_tensors="pt"
         )

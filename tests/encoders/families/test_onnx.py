@@ -1,7 +1,6 @@
 """What is particular to ONNX files: exporters, opsets, shapes of the batch, names, functions, hostile files."""
 
 import copy
-import itertools
 from functools import partial
 
 import pytest
@@ -9,8 +8,6 @@ import torch
 import torchvision
 from torch import nn
 
-from attacks.encoders.families import onnx_graph
-from attacks.runtime.extras import extra
 from tests.helpers import encoder_laws as laws
 from tests.helpers.onnx_files import (
     FEATURES,
@@ -244,40 +241,9 @@ def test_external_weights_must_lie_in_the_folder(tmp_path, location):
         refusal("made.onnx cannot be read as ONNX", path, preprocess=HALF)
 
 
-def nested(calls, depth, weight=0, is_recursive=False):
-    """A model of functions that call the one below several times, and hand a tensor down to the lowest."""
+def test_a_graph_with_functions_is_refused(tmp_path):
     versions = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
-    tensor = helper.make_tensor("w", TensorProto.FLOAT, [weight], bytes(4 * weight), raw=True)
-    reference, functions = onnx.AttributeProto(name="w", ref_attr_name="w", type=onnx.AttributeProto.TENSOR), []
-    for i in range(depth):
-        kind = "Relu" if i == 0 else f"F{i if is_recursive else i - 1}"
-        nodes = [node(kind, [f"x{k}"], [f"x{k + 1}"], domain="d" * (i > 0)) for k in range(calls)]
-        if i == 0 and weight:
-            nodes.append(node("Constant", [], ["unread"]))
-            nodes[-1].attribute.append(onnx.AttributeProto(name="value", ref_attr_name="w", type=reference.type))
-        for call in nodes if i else ():
-            call.attribute.append(reference)
-        functions.append(helper.make_function("d", f"F{i}", ["x0"], [f"x{calls}"], nodes, versions, ["w"]))
-    main = [node(f"F{i}", ["x"], [f"y{i}"], domain="d", w=tensor) for i in range(depth)]
-    main_graph = helper.make_graph(main, "g", PICTURE, [value(f"y{depth - 1}", [1, 3, 8, 8])])
-    return helper.make_model(main_graph, functions=functions, opset_imports=versions)
-
-
-@pytest.mark.parametrize("weight", [0, 1000])
-def test_the_size_with_functions_in_place_is_known_beforehand(tmp_path, weight):
-    for calls, depth in itertools.product((1, 2, 3), range(1, 7)):
-        model = nested(calls, depth, weight)
-        nodes, size = onnx_graph._expanded_size(model, tmp_path)
-        inlined_nodes = extra("onnx.inliner").inline_local_functions(model).graph.node
-        assert len(inlined_nodes) == nodes and sum(node.ByteSize() for node in inlined_nodes) <= 2 * size
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [((2, 40), "nodes of"), ((9, 6, 10_000), "bytes more than"), ((1, 60), "50 deep"), ((2, 3, 0, True), "50 deep")],
-)
-def test_functions_that_would_grow_are_refused(tmp_path, monkeypatch, arguments, match):
-    monkeypatch.setattr(extra("onnx.inliner"), "inline_local_functions", lambda _: pytest.fail("grown"))
-    path = tmp_path / "grown.onnx"
-    path.write_bytes(nested(*arguments).SerializeToString())
-    assert path.name in refusal(match, path, preprocess=HALF)
+    function = helper.make_function("d", "F", ["x0"], ["x1"], [node("Relu", ["x0"], ["x1"])], versions)
+    main = helper.make_graph([node("F", ["x"], ["y"], domain="d")], "g", PICTURE, [value("y", [1, 3, 8, 8])])
+    onnx.save(helper.make_model(main, functions=[function], opset_imports=versions), tmp_path / "made.onnx")
+    refusal("made.onnx has functions of its own: put their nodes in place", tmp_path / "made.onnx", preprocess=HALF)
