@@ -1,5 +1,6 @@
 """The jinja2 environment of all pages: every string is escaped, and an undefined name is an error."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from attacks.report.columns import in_words
 TEMPLATES = Path(__file__).parent / "templates"
 
 
+@cache  # compiling the templates takes a tenth of a small run
 def environment() -> Environment:
     """The templates, with the names of `words` and `facts`. The page's styles and colours are not escaped."""
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
