@@ -12,7 +12,7 @@ from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import Encoder, Tree, take
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT, check_count
-from attacks.eot.protocols import Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
+from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
 from transforms import Compose
 from transforms.devices import HOST, uploaded
 from transforms.doors import PastDoors, formed, made, unchecked
@@ -21,7 +21,7 @@ from transforms.scene import Scene, scene_of
 
 STEPS = 100
 #: The views of a step that are chosen where their number must be the same in all steps: APGD counts steps, a search
-#: and fixed draws keep their views.
+#: and fixed draws keep their views, and an adversary chooses among others.
 FIXED = 4
 #: Those of NES and its like, which are the losses of a step.
 LOSSES = 20
@@ -133,6 +133,7 @@ class Options:
         adaptive: chooses how many times `eot.views` views a step has; needs a budget, and one number for images that
             share a perturbation.
         penalty: a price on the look of the perturbation, added to the risk.
+        adversary: chooses the views of each step to the attacker's harm; not with `adaptive`.
 
     Examples:
         >>> from attacks import EOT, PGD, Options
@@ -148,9 +149,10 @@ class Options:
     budget: int | Tensor | None = None
     adaptive: Adaptive | None = None
     penalty: Penalty | None = None
+    adversary: Adversarial | None = None
 
     def __post_init__(self) -> None:
-        for name in ("optimiser", "eot", "adaptive", "penalty"):
+        for name in ("optimiser", "eot", "adaptive", "penalty", "adversary"):
             made(name, getattr(self, name))
         eot: Any = self.eot
         if not isinstance(eot, EOT):
@@ -168,7 +170,7 @@ class Options:
         """The views of a step that `eot` leaves open: one, and more in a long attack, where they may differ."""
         eot, by_losses = self.eot, self.optimiser.gradient_free and not hasattr(self.optimiser, "direction")
         constant = self.optimiser.gradient_free or getattr(self.optimiser, "counts_steps", False)
-        constant = constant or isinstance(eot.draws, Fixed | Grid)
+        constant = constant or isinstance(eot.draws, Fixed | Grid) or self.adversary is not None
         views = LOSSES if by_losses else FIXED if constant and eot.transforms.dims else 1
         object.__setattr__(self, "eot", replace(eot, views=views))
         free = not constant and eot.transforms.dims and self.adaptive is None and not isinstance(self.budget, Tensor)

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.estimate import Estimate
+from attacks.eot.estimator import EOT, Question
+from attacks.eot.risk import Risk
 from transforms.scene import Scene, Shown
 
 
@@ -193,3 +195,16 @@ class Proposer(Protocol):
 
     def direction(self, like: Tensor, *, step: int, steps: int, generator: torch.Generator) -> Tensor:
         """What to move against, (1,...) for the deltas `like` (N,...)."""
+
+
+class Adversarial(Protocol):
+    """The inner maximisation of a min-max attack: the views of each image that a step is taken against."""
+
+    def cost(self, n: int) -> int:
+        """The encoder passes for each picture that choosing n views takes."""
+
+    def risk(self, n: int) -> Risk:
+        """What the attack then minimises, as a risk over random views."""
+
+    def views(self, problem: Question, delta: Tensor, eot: EOT, n: int, *, seed: int, step: int) -> Tensor:
+        """The views (N,n,dims) of a step on a problem of N images, at `delta`."""

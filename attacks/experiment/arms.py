@@ -165,11 +165,12 @@ def _options(arm: str, attempt: Attempt) -> Options:
 
 
 def _full_options(attempt: Attempt) -> Options:
-    """The options of the arm `eot`, whose views may be chosen by their noise."""
+    """The options of the arm `eot`: with the adversary, or with views chosen by their noise."""
     attack, views, options = attempt.study.attack, attempt.study.views, _options("eot", attempt)
-    if attack.nearest is not None or views.adaptive is None:
+    if attack.nearest is not None:
         return options
-    return replace(options, adaptive=views.adaptive, budget=views.gradients)
+    options = replace(options, adversary=attack.adversary)
+    return options if views.adaptive is None else replace(options, adaptive=views.adaptive, budget=views.gradients)
 
 
 def _expected(attempt: Attempt) -> int:

@@ -115,6 +115,8 @@ def _refuse(study: Study, address: ViewAddress) -> None:
     attack, views = study.attack, study.views
     if attack.nearest is not None:
         raise ValueError("`attack=suite` is several attacks; only the views of a single one can be made again")
+    if attack.adversary is not None:
+        raise ValueError("`attack.adversary` has chosen the views by a perturbation that is not kept")
     if views.adaptive is not None and address.step:
         raise ValueError(
             f"`--step` must be 0 with attack.views=auto, and `--view` counts the views of all steps; got "

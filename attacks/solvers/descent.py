@@ -37,11 +37,12 @@ from transforms.draws import stream
 @settles
 def descend(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
     """The steps of an attack by gradient. Arguments, errors and what `send` does are those of `attack`."""
-    _check_options(problem, options)
-    total = pass_budget(problem, options, options.eot.views)
-    state = _start(problem, options, total) if state is None else state
+    extra = _check_options(problem, options)
+    cost = options.eot.views + extra
+    total = pass_budget(problem, options, cost)
+    state = _start(problem, options, total, cost) if state is None else state
     propose = partial(_propose, problem, options, total.double(), stream(options.seed, "attack"))
-    return drive(propose, problem, options, state, total)
+    return drive(propose, problem, options, state, total, extra)
 
 
 def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state: LoopState, turn: Turn) -> TurnPlan:
@@ -57,6 +58,9 @@ def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state
         part = problem if len(rows) == count else problem.take(numbers)
         delta = state.delta if shared or len(rows) == count else state.delta[numbers]
         u = _points(problem, eot, seed, state, rows)
+        if options.adversary is not None:
+            number = int(state.drawn[rows[0]])
+            u = options.adversary.views(part, delta, eot, eot.views, seed=seed, step=number)
         members, estimates = list(part.members()) or [part], []
         for member in members:  # no comprehension or function: each would be one more frame in every traceback
             estimates.append(eot.estimate(member, delta, u))
@@ -84,26 +88,30 @@ def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state
     return TurnPlan(next_state, move, estimate)
 
 
-def _check_options(problem: Problem, options: Options) -> None:
-    """Raises ValueError for what cannot be combined."""
+def _check_options(problem: Problem, options: Options) -> int:
+    """The encoder passes of an adversary in each step. Raises ValueError for what cannot be combined."""
     check_problem(problem, options.eot.transforms)
-    eot, adaptive = options.eot, options.adaptive
-    if not eot.risk.uniform and problem.objective.combine == "gradients":
+    eot, adversary, adaptive = options.eot, options.adversary, options.adaptive
+    if adversary is not None and adaptive is not None:
+        raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")
+    if not eot.risk.uniform and (adversary is not None or problem.objective.combine == "gradients"):
         raise ValueError(
-            f"{type(eot.risk).__name__} weighs views by their losses, and members combined by their gradients weigh "
-            "them otherwise: use the risk Mean() with these"
+            f"{type(eot.risk).__name__} weighs views by their losses; an `adversary`, or members combined by their "
+            "gradients, weigh them otherwise: use the risk Mean() with these"
         )
     images = problem.images
     if adaptive is not None and torch.equal(eot.points(options.seed, 0, images), eot.points(options.seed, 1, images)):
         raise ValueError(
             f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats its points"
         )
+    return 0 if adversary is None else adversary.cost(eot.views)
 
 
-def _start(problem: Problem, options: Options, total: Tensor) -> LoopState:
-    """The state before the first step, of images with `total` encoder passes (N,)."""
+def _start(problem: Problem, options: Options, total: Tensor, cost: int) -> LoopState:
+    """The state before the first step, of images with `total` encoder passes (N,); a step has `cost` of them or a
+    multiple."""
     perturbation, adaptive, delta = problem.perturbation, options.adaptive, start(problem, options.seed)
-    steps = min(options.steps, int(total.max()) // options.eot.views)
+    steps = min(options.steps, int(total.max()) // cost)
     state = first_state(
         delta, total, cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=steps)
     )

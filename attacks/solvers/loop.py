@@ -103,19 +103,22 @@ def first_state(delta: Tensor, total: Tensor, memory: Any = None, estimate: Esti
     return LoopState(0, delta, memory, estimate, 0, total, mask, times=single)
 
 
-def drive(propose: Propose, problem: Problem, options: Options, state: LoopState, total: Tensor) -> Steps:
+def drive(
+    propose: Propose, problem: Problem, options: Options, state: LoopState, total: Tensor, extra: int = 0
+) -> Steps:
     """Repeat what `propose` does for one step, from a state on, until the steps or the budgets are spent or all
-    images have left. `total` are the encoder passes (N,) of each image in the whole run."""
+    images have left. `total` are the encoder passes (N,) of each image in the whole run, and `extra` those that a
+    step has besides its views."""
     shared, count, views, steps = problem.shared, len(problem), options.eot.views, options.steps
     for index in range(state.index, steps):
-        budget, cost = state.left, state.times * views
+        budget, cost = state.left, state.times * views + extra
         active = ~state.solved & (budget >= cost)
         rows = active.nonzero()[:, 0]
         if not len(rows):
             return
         left = budget - cost * active
         state, move, estimate = propose(state, Turn(index, active, rows, left))
-        goes_on = (left >= state.times * views) & (index + 1 < steps)
+        goes_on = (left >= state.times * views + extra) & (index + 1 < steps)
         progress = done_of(shared, index, steps, torch.stack([budget, left * goes_on]) / total.double())
         delta, memory = move(progress)
         del move  # it holds the previous memory

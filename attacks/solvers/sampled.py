@@ -40,7 +40,7 @@ def sampled_descent(problem: Problem, options: Options, state: LoopState | None 
     Errors and what `send` does are those of `attack`. The estimate's loss is the mean over both sides, its snr NaN.
 
     Raises:
-        ValueError: as `attack`; and for an odd number of views, a risk that is no mean, and `adaptive`.
+        ValueError: as `attack`; and for an odd number of views, a risk that is no mean, `adaptive` and `adversary`.
         FloatingPointError: a loss that is not finite, with the step.
     """
     check_sampled(problem, options)
@@ -140,8 +140,8 @@ def check_sampled(problem: Problem, options: Options) -> None:
     """Refuse what `sampled_descent` cannot do. Raises ValueError."""
     check_problem(problem, options.eot.transforms)
     eot = options.eot
-    if options.adaptive is not None:
-        raise ValueError("`adaptive` follows a gradient, which NES only estimates; leave it out")
+    if options.adaptive is not None or options.adversary is not None:
+        raise ValueError("`adaptive` and `adversary` follow a gradient, which NES only estimates; leave them out")
     if eot.views % 2:
         raise ValueError(f"`views` must be even for NES, which asks in pairs; got {eot.views}")
     if not eot.risk.uniform:

@@ -46,12 +46,14 @@ def random_search(problem: Problem, options: Options, state: LoopState | None = 
     time.
 
     Raises:
-        ValueError: as `attack`; and for `adaptive`, which belongs to a gradient.
+        ValueError: as `attack`; and for `adaptive` and `adversary`, which belong to a gradient.
         FloatingPointError: a loss that is not finite, with the step.
     """
     check_problem(problem, options.eot.transforms)
     if options.adaptive is not None:
         raise ValueError("`adaptive` follows the noise of a gradient, and a search has none; leave it out")
+    if options.adversary is not None:
+        raise ValueError("`adversary` chooses new views in each step, and a search keeps the same; leave it out")
     eot, images = options.eot, problem.images
     views = Bank(eot.transforms, eot.points(stream(options.seed, "attack"), 0, images))
     total = pass_budget(problem, options, eot.views)

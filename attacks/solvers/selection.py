@@ -87,10 +87,11 @@ class Selection:
 
 def selection(problem: Problem, options: Options) -> Selection:
     """How an attack itself chooses among its iterates: weighed as in its steps."""
-    eot = options.eot
+    eot, adversary = options.eot, options.adversary
+    risk = eot.risk if adversary is None else adversary.risk(eot.views)
     size = VIEWS if eot.transforms.dims else 1
     views = bank(eot.transforms, size, seed=options.seed, purpose="select")
-    return Selection(views._replace(u=views.u.to(problem.images.dtype)), eot.risk, plan_for(_passes(options), size))
+    return Selection(views._replace(u=views.u.to(problem.images.dtype)), risk, plan_for(_passes(options), size))
 
 
 def _passes(options: Options) -> int:

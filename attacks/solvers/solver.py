@@ -12,7 +12,7 @@ from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import STEPS, Options, Problem
-from attacks.eot.protocols import Objective, Optimiser, Penalty, Perturbation, Proposer
+from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.runtime.values import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merge_estimates, start
 from attacks.solvers.loops import loop_of
@@ -77,6 +77,7 @@ def attack(
     budget: int | Tensor | None = None,
     adaptive: Adaptive | None = None,
     penalty: Penalty | None = None,
+    adversary: Adversarial | None = None,
     state: LoopState | None = None,
 ) -> Steps:
     """Optimise one perturbation per image, or one for all, over the expected views, by gradient or, where the
@@ -87,7 +88,7 @@ def attack(
 
     Args:
         images, anchor, encoder, objective, perturbation: see `attacks.eot.problem.Problem`.
-        optimiser, eot, steps, seed, budget, adaptive, penalty: see `attacks.eot.problem.Options`.
+        optimiser, eot, steps, seed, budget, adaptive, penalty, adversary: see `attacks.eot.problem.Options`.
         state: of an earlier step of this very attack, to resume from; images declared solved after that step belong
             in its `solved`.
 
@@ -109,7 +110,7 @@ def attack(
         (8, True)
     """
     problem = Problem(images, anchor, encoder, objective, perturbation)
-    options = Options(optimiser, eot, steps, seed, budget, adaptive, penalty)
+    options = Options(optimiser, eot, steps, seed, budget, adaptive, penalty, adversary)
     return loop_of(optimiser)(problem, options, state)
 
 

@@ -1,9 +1,11 @@
 """The worst views for an attacker: those of the highest loss, found by random search first and by gradient after it.
 
-First-order methods alone cannot find them (Engstrom et al. 2019: the loss over views has many local maxima).
+First-order methods alone cannot find them (Engstrom et al. 2019: the loss over views has many local maxima), so a
+gradient only refines the best of many random views. An attack against such views is the adversary of the adversary.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -13,8 +15,10 @@ from torch import Tensor
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.engine import Overflow
 from attacks.eot.bank import NO_DELTA, Bank, bank
-from attacks.eot.batching import in_parts
+from attacks.eot.batching import Pass, in_parts, in_passes
+from attacks.eot.estimator import EOT, Question
 from attacks.eot.problem import Problem
+from attacks.eot.risk import CVaR
 from attacks.runtime.distributed import ALONE, World
 from attacks.solvers.checks import check_images
 from transforms import Compose
@@ -33,6 +37,66 @@ class Worst(NamedTuple):
 
     u: Tensor
     losses: Tensor
+
+
+class Sides(NamedTuple):
+    """Both sides of an attack, picture by picture: the `mean` loss over a bank of views, and the `worst` loss, that
+    of the bank's worst views, refined; each (N,). `u` (N,dims) is the worst view."""
+
+    mean: Tensor
+    worst: Tensor
+    u: Tensor
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Chooses the views of an attack's step: for each picture the worst n of k new random ones, then refined.
+
+    Against it, an attack minimises its worst views instead of their mean. Without refinement that is `CVaR(n / k)` of
+    k views; the gradient is of n of them only.
+
+    Args:
+        adversary: k, the random views that each step chooses among, at least as many as `EOT.views`.
+        refine: steps of the refinement of those that are kept.
+
+    Examples:
+        >>> from attacks.solvers import Adversary
+        >>> adversary = Adversary(adversary=16, refine=2)
+        >>> adversary.risk(4), adversary.cost(4)  # the worst quarter; 16 views to choose among, and 4 * 3 to refine
+        (CVaR(alpha=0.25), 28)
+    """
+
+    adversary: int
+    refine: int = 0
+
+    def __post_init__(self) -> None:
+        for name, minimum in (("adversary", 1), ("refine", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < minimum:
+                raise ValueError(f"`{name}` must be a whole number, at least {minimum}; got {value!r}")
+
+    def cost(self, n: int) -> int:
+        """The encoder passes for each picture that choosing n views takes; a pass without a gradient counts as one
+        too. Raises ValueError for n above k."""
+        if n > self.adversary:
+            raise ValueError(f"`adversary` must be at least the number of views of a step, {n}; got {self.adversary}")
+        return self.adversary + (n * (self.refine + 1) if self.refine else 0)
+
+    def risk(self, n: int) -> CVaR:
+        """What the attack minimises, as a risk over random views: how its iterates are to be compared."""
+        return CVaR(n / self.adversary)
+
+    def views(self, problem: Question, delta: Tensor, eot: EOT, n: int, *, seed: int, step: int) -> Tensor:
+        """The views (N,n,dims) of step `step` for `EOT.estimate`; the random ones come from `eot.draws`."""
+
+        def loss(numbers: Tensor, u: Tensor) -> Tensor:
+            deltas = delta.expand(len(numbers), *delta.shape[1:]) if len(delta) < len(problem) else delta[numbers]
+            return problem.losses(eot.transforms, deltas, numbers, u)
+
+        u = eot.draws(self.adversary, eot.transforms.dims, seed=seed, step=step).to(delta)
+        losses = _survey(loss, u, len(problem), eot.chunk, eot.world)
+        highest = _highest(u, losses, n)
+        return _refine(loss, highest, eot.transforms.discrete, self.refine, eot.chunk, eot.world).u
 
 
 def worst_views(
@@ -75,11 +139,30 @@ def worst_views(
     """
     if not 1 <= keep <= k:
         raise ValueError(f"`keep` must lie in 1..{k}, the number of random views `k`; got {keep}")
-    check_images(problem.scene(NO_DELTA, torch.arange(len(problem))))
-    check_encoder(problem.encoder, problem.images, transforms)
     views = bank(transforms, k, seed=seed, purpose="worst")
-    losses = views._replace(u=views.u.to(problem.images)).losses_of(problem, chunk, world)
-    return uphill(problem, views, losses, refine_steps=refine_steps, keep=keep, chunk=chunk, world=world)
+    return _hardest(problem, views, refine_steps, keep, chunk, world)[1]
+
+
+def both_sides(
+    problem: Problem, views: Bank, *, refine_steps: int = 10, keep: int = 4, chunk: int = 64, world: World = ALONE
+) -> Sides:
+    """The mean and the worst side of an attack on one bank of views. The worst loss is the highest after
+    `refine_steps` from each of the bank's `keep` worst views. Else as `worst_views`.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Toward, bank
+        >>> from attacks.solvers import both_sides
+        >>> from attacks.eot.bank import judged
+        >>> from transforms import Brightness, Compose
+        >>> grey, black, encoder = torch.full((1, 3, 4, 4), 0.5), torch.zeros(1, 48), torch.nn.Flatten().eval()
+        >>> views = bank(Compose([Brightness(0.25)]), 16, seed=0, purpose="evaluate")
+        >>> sides = both_sides(judged(grey, black, encoder, Toward("l2")), views)
+        >>> bool(sides.mean < sides.worst), round(sides.u.item(), 3)  # the brightest view is farthest from black
+        (True, 1.0)
+    """
+    losses, worst = _hardest(problem, views, refine_steps, keep, chunk, world)
+    return Sides(losses.mean(1), worst.losses[:, 0], worst.u[:, 0])
 
 
 def uphill(
@@ -98,6 +181,32 @@ def uphill(
     loss = partial(problem.losses, views.transforms, NO_DELTA)
     highest = _highest(views.u.to(problem.images), losses, keep)
     return _refine(loss, highest, views.transforms.discrete, refine_steps, chunk, world)
+
+
+def _hardest(
+    problem: Problem, views: Bank, refine_steps: int, keep: int, chunk: int, world: World
+) -> tuple[Tensor, Worst]:
+    """All losses on a bank (N,V), and the worst views after refinement."""
+    check_images(problem.scene(NO_DELTA, torch.arange(len(problem))))
+    check_encoder(problem.encoder, problem.images, views.transforms)
+    views = views._replace(u=views.u.to(problem.images))
+    losses = views.losses_of(problem, chunk, world)
+    return losses, uphill(problem, views, losses, refine_steps=refine_steps, keep=keep, chunk=chunk, world=world)
+
+
+@torch.no_grad()
+def _survey(loss: LossFn, u: Tensor, count: int, chunk: int, world: World) -> Tensor:
+    """The losses (count,k) of the views `u` (k,dims) of every picture; the processes share the views."""
+    losses = u.new_zeros(count, len(u))
+
+    def part_losses(part: Pass) -> Tensor:
+        numbers = torch.tensor(part.images, device=u.device)
+        return loss(numbers, u[list(part.groups[0])].repeat(len(numbers), 1)).view(len(numbers), -1)
+
+    for part, values in in_passes(part_losses, count, world.share(len(u)), chunk):
+        losses[part.images.start : part.images.stop, part.groups[0]] = values.to(u)
+    world.sum(losses)
+    return losses
 
 
 def _highest(u: Tensor, losses: Tensor, keep: int) -> Worst:

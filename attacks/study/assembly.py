@@ -29,6 +29,7 @@ from attacks.schema.groups import PatchConfig
 from attacks.schema.objective import LayersConfig, TowardConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable_config
+from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden_rows, targeted
 from attacks.study.encoder import subject_encoder, surrogate
 from attacks.study.objective import wants_gallery
@@ -134,7 +135,8 @@ def attack_of(run: Run, views: Views) -> Attack:
     node = run.attack
     if isinstance(node, groups.SuiteConfig):
         return Attack(node.name, run.optimiser.name, views, nearest=node.nearest)
-    return Attack(node.name, run.optimiser.name, views, node.restarts, node.stop)
+    adversary = None if node.adversary is None else Adversary(node.adversary, node.refine)
+    return Attack(node.name, run.optimiser.name, views, node.restarts, node.stop, adversary)
 
 
 def threat_of(run: Run, study: Study) -> dict[str, Any]:
@@ -223,6 +225,14 @@ def check_attack(run: Run) -> None:
                 f"`attack.stop` is a loss of objective={run.objective.name}, between {low:g} and {high:g}; got "
                 f"{node.stop}"
             )
+    if node.adversary is None:
+        return
+    if run.optimiser.name in GRADIENT_FREE:
+        raise ValueError(f"`attack.adversary` needs gradients of new views; optimiser={run.optimiser.name} has none")
+    if run.risk.name != "mean":
+        raise ValueError(
+            f"`attack.adversary` chooses the worst views itself; it needs risk=mean, got {run.risk.name}"
+        )
 
 
 def check_black_box(run: Run) -> None:
@@ -313,8 +323,10 @@ MOST_VIEWS = 65_536
 def plan_views(run: Run) -> Views:
     """The views of the attack. Raises ValueError for numbers that do not fit together."""
     node = run.attack
-    views = node.views
-    kept = run.optimiser.name in ("apgd", *GRADIENT_FREE) or run.draws.name in ("fixed", "grid")
+    adversary, views = getattr(node, "adversary", None), node.views
+    kept = (
+        run.optimiser.name in ("apgd", *GRADIENT_FREE) or run.draws.name in ("fixed", "grid") or adversary is not None
+    )
     free = isinstance(node, groups.SingleConfig) and not kept
     if views == "auto":
         fixed = LOSSES if run.optimiser.name in SAMPLING else FIXED
@@ -328,6 +340,10 @@ def plan_views(run: Run) -> Views:
         raise ValueError(
             f"`optimiser={run.optimiser.name}` needs risk=mean and an even attack.views, the losses of a step; got "
             f"risk={run.risk.name}, attack.views={views}"
+        )
+    if adversary is not None and adversary < views:
+        raise ValueError(
+            f"`attack.adversary` chooses the views of a step, {views}, among at least as many; got {adversary}"
         )
     if node.steps is None and node.gradients < views:
         raise ValueError(f"`attack.gradients` must suffice for a step of {views} views; got {node.gradients}")

@@ -15,6 +15,7 @@ from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.tracking import MLflow, TensorBoard, WandB
 from attacks.schema import groups
+from attacks.solvers.worst import Adversary
 from attacks.study.data import targeted
 from attacks.study.encoder import BLACK_BOXES
 from attacks.study.make import declared_class, make
@@ -30,7 +31,7 @@ _ENCODER = (with_features, run_in, ("stochastic", Stochastic))
 #: part that this key alone adds or that takes its value. A schema stands for itself where the run reads its keys.
 PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
     "attack": {
-        **dict.fromkeys(("single", "radius"), (groups.SingleConfig,)),
+        **dict.fromkeys(("single", "radius"), (Adversary, groups.SingleConfig)),
         "suite": (groups.SuiteConfig,),
     },
     "encoder": {

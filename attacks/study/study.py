@@ -16,6 +16,7 @@ from attacks.resizers.pipeline import Pipeline
 from attacks.schema.encoder import SAMPLING
 from attacks.schema.groups import SanityConfig
 from attacks.schema.run import EvaluateConfig
+from attacks.solvers.worst import Adversary
 from transforms import Compose
 from transforms.draws import Draws
 
@@ -59,6 +60,7 @@ class Attack:
     views: Views
     restarts: int = 1
     stop: float | None = None
+    adversary: Adversary | None = None
     nearest: int | None = None
 
     @property
@@ -120,7 +122,7 @@ class Study:
     def arms(self) -> tuple[str, ...]:
         """The arms, in the order of the tables. There is no `one_view` where `eot` is that itself, nor of NES and its
         like, whose views are the losses of a step."""
-        several = self.views.several and not self.attack.sampled
+        several = (self.views.several or self.attack.adversary is not None) and not self.attack.sampled
         return tuple(arm for arm in ARMS if arm != "one_view" or (self.evaluate.one_view and several))
 
     @property

@@ -150,7 +150,7 @@ def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trac
         yield f"steps.csv: its arms are {[*names]}; the run has {arms}"
         return
     # of any other attack the steps do not say what was asked for
-    is_plain = attack.name == "single" and attack.stop is None
+    is_plain = attack.name == "single" and attack.stop is None and attack.adversary is None
     is_plain = is_plain and views.adaptive is None and not study.optimiser.gradient_free
     costs = costs_of(content, arms)
     if is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and is_single_attempt(content, trace):

@@ -8,7 +8,7 @@ import torch
 
 import attacks
 import transforms
-from attacks import APGD, EOT, L2, NES, PGD, Away, Linf, Universal, encoders, evaluation
+from attacks import APGD, EOT, L2, NES, PGD, Away, Linf, Universal, encoders, evaluation, solvers
 from attacks.data.images import to_bytes
 from attacks.encoders import Preprocess
 from attacks.encoders.black_box.asked import BlackBox
@@ -74,6 +74,7 @@ TAKES = {
     "layer_drift": lambda x: evaluation.layer_drift(ENCODER, IMAGES, {"eot": x}, VIEWS),
     "layer_shapes": lambda x: encoders.layer_shapes(ENCODER, x),
     "worst_views": lambda x: attacks.worst_views(problem(x), VIEWS.transforms, k=2, refine_steps=0),
+    "both_sides": lambda x: solvers.both_sides(problem(x), VIEWS, refine_steps=0, keep=1),
     "examine": lambda x: evaluation.examine(
         Problem(x, ROWS, ENCODER, Away(), Linf()), Options(PGD(), EOT(), steps=2)
     ),
@@ -103,7 +104,7 @@ Antithetic Draws Fixed Grid Latin Sobol Uniform stream homography widened Stage 
 tiles named_layers randomised Adaptive bank Estimate EOT CVaR Mean
 interval rate leave_one_out verify robustness DLR CrossEntropy Each Sum Term Away Paired Toward Ensemble Members
 LPIPS SSIM Penalties TotalVariation InfoNCE Retrieval Triplet Verification APGD PGD SGD Adam NES LabelOnly Square
-Wiener Patch L0 L1 LowFrequency Smoothed Grey Masked Universal Step Best POCKET_WEIGHTS untrained
+Wiener Patch L0 L1 LowFrequency Smoothed Grey Masked Universal Step Best Adversary POCKET_WEIGHTS untrained
 with_preprocess Bpda Problem Options Objective Optimiser
 """
 #: What is no picture, and what the message says of it.

@@ -9,6 +9,7 @@ from attacks.encoders import Layers, Stochastic
 from attacks.encoders.randomness import encoder_draws, encoder_randomness, randomised
 from attacks.evaluation.scores import mean_embedding
 from attacks.objectives import Members, Paired
+from attacks.solvers import Adversary
 from tests.helpers.dropping import double, pictures, plain
 from tests.helpers.fellows import together
 from tests.helpers.sampling import mostly_slow
@@ -67,7 +68,9 @@ def setup(encoder, **changes):
     return parts | changes
 
 
-@pytest.mark.parametrize("changes", mostly_slow([{"objective": Paired(Away())}, {}], 2), ids=str)
+@pytest.mark.parametrize(
+    "changes", mostly_slow([{"objective": Paired(Away())}, {}, {"adversary": Adversary(8, 1)}], 3), ids=str
+)
 def test_attacks_and_evaluation_pass_draws_with_every_view(changes):
     encoder, images = Spy(plain()), pictures(2, torch.float32, (12, 14))
     anchor, parts = encoder(images), setup(encoder, **changes)

@@ -22,6 +22,7 @@ RUNS = {
     "plain": ["config=smoke", "attack.steps=24"],
     "risk": ["config=smoke", "attack.steps=3", "attack.views=4", "risk=cvar"],
     "stop": ["config=smoke", "attack.steps=20", "attack.stop=0.9"],
+    "adversary": ["config=smoke", "attack.steps=3", "attack.adversary=4"],
     "adaptive": ["config=smoke", "attack.steps=null", "attack.gradients=300", "attack.views=auto"],
     "suite": ["config=smoke", "attack=suite", "attack.steps=2", "attack.views=2", "attack.nearest=0"],
     "patch": ["config=patch", "attack.steps=3", "attack.views=2", "printer=paper"],
@@ -102,9 +103,10 @@ def test_arms_follow_the_configuration():
 
     assert arms("attack.views=8") == arms("attack.views=8", preset="evaluate") == ARMS
     assert arms("attack.views=8", "evaluate.one_view=false") == arms_without_one_view
-    # With one view a step `eot` is that arm itself, unless there may be more.
+    # With one view a step `eot` is that arm itself, unless there may be more or an adversary chooses the view.
     assert arms("attack.views=1") == arms() == arms_without_one_view
     assert arms("attack.gradients=800") == ARMS
+    assert arms("attack.views=1", "attack.adversary=4") == ARMS
 
 
 @pytest.mark.slow
@@ -119,6 +121,7 @@ def test_arms_follow_the_configuration():
                 (["optimiser=apgd"], (4, 32, False)),
                 (["optimiser=square"], (4, 32, False)),
                 (["draws=fixed"], (4, 32, False)),
+                (["attack.adversary=8"], (4, 32, False)),
                 (["attack.steps=5"], (1, 5, True)),
             )
         ),

@@ -61,6 +61,7 @@ HONEST = {
     "sgd": ["optimiser=sgd"],
     "a penalty": ["penalty=tv"],
     "a risk": ["risk=cvar", "draws=antithetic", "attack.views=4"],
+    "an adversary": ["attack.adversary=4"],
     "views=auto": ["attack.views=auto", "attack.steps=8"],
     "a hash": ["encoder=phash", "objective=bits", "transforms=identity"],
     "a defence": ["defence=jpeg"],

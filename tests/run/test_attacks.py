@@ -56,7 +56,7 @@ def content(folder):
 
 
 OPTIONS = """perturbation.grey=true|perturbation.keep=8|perturbation.smooth=2|attack.restarts=2
-perturbation.shared=true perturbation.keep=8|optimiser=pgd optimiser.nesterov=true
+perturbation.shared=true perturbation.keep=8|attack.adversary=4 attack.refine=1|optimiser=pgd optimiser.nesterov=true
 objective.anchor=paired|objective.anchor=views|transforms=di"""
 CASES = [f"{group}={name}" for group, names in GROUPS.items() for name in names] + re.split(r"[|\n]", OPTIONS)
 

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 from attacks import EOT, L0, L2, NES, PGD, Away, CVaR, Linf, Patch, Universal
 from attacks.encoders.black_box.asked import BlackBox
-from attacks.eot.adaptive import Adaptive
 from attacks.eot.problem import Options, Problem
 from attacks.optimisers import Square
 from attacks.perturbations import L1, Grey, LowFrequency, Masked, Smoothed
@@ -169,7 +168,7 @@ def test_it_flips_more_bits_of_a_hash_than_a_random_search():
     [
         ({"eot": EOT(Compose(), views=3)}, "even"),
         ({"eot": EOT(Compose(), views=4, risk=CVaR())}, r"risk Mean\(\)"),
-        ({"adaptive": Adaptive(), "budget": 100}, "`adaptive`"),
+        ({"adversary": object()}, "`adversary`"),
     ],
 )
 def test_what_it_cannot_do_is_refused(changes, message):

@@ -14,6 +14,7 @@ from attacks.eot import Adaptive
 from attacks.eot.protocols import Objective
 from attacks.optimisers.nes import NES, LabelOnly
 from attacks.optimisers.square import HALVINGS, Square
+from attacks.solvers import Adversary
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import VIEWS, Dot, Untargeted, small_problem, watch
 
@@ -193,6 +194,8 @@ def test_unsupported_arguments_are_refused(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` follows the noise of a gradient"):
         next(attack(images, anchor, **parts | {"adaptive": Adaptive(), "budget": 100}))
+    with pytest.raises(ValueError, match="`adversary` chooses new views"):
+        next(attack(images, anchor, **parts | {"adversary": Adversary(8)}))
     with pytest.raises(ValueError, match=r"`budget`.*at least 4"):
         next(attack(images, anchor, **parts | {"budget": 3}))
     with pytest.raises(ValueError, match=r"`p_init` must lie in \(0, 1\]"):

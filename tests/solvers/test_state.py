@@ -15,6 +15,7 @@ from attacks.optimisers.square import Square
 from attacks.runtime.values import load_values, write_values
 from attacks.solvers.selection import LookPlan, Selection
 from attacks.solvers.suite import Member
+from attacks.solvers.worst import Adversary
 from tests.helpers.small import small, smooth
 from tests.helpers.solving import suite, watch
 from transforms import Affine, Brightness, Compose
@@ -38,6 +39,7 @@ RUNS = {
     "shared square": {"perturbation": Universal(Linf(0.1)), "optimiser": Square()},
     "adaptive": {"eot": EOT(VIEWS, Uniform(), views=1, chunk=64), "adaptive": Adaptive(2), "budget": 20, "steps": 20},
     "budgets": {"budget": torch.tensor([6, 14])},
+    "adversary": {"adversary": Adversary(4, 1)},
     "risk": {"eot": EOT(VIEWS, Uniform(), views=2, chunk=64, risk=CVaR(0.5))},
     "stop": {"stop": -0.15},
     "restarts": {"restarts": 3},

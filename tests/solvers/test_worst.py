@@ -3,13 +3,17 @@
 import pytest
 import torch
 
-from attacks import Away, Toward, bank
+from attacks import EOT, Away, CVaR, Linf, Toward, bank, load_encoder
+from attacks.data.gallery import tiles
+from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective
 from attacks.objectives import Paired
 from attacks.runtime.distributed import World
 from attacks.solvers import worst
+from attacks.solvers.worst import Adversary
+from attacks.study.pipeline import preset
 from tests.helpers.fellows import together
-from tests.helpers.solving import VIEWS, mark_checked, small_problem, worst_views
+from tests.helpers.solving import VIEWS, both_sides, mark_checked, small_problem, worst_views
 from transforms import Compose
 from transforms.scene import scene_of
 
@@ -101,13 +105,17 @@ def test_result_does_not_depend_on_the_other_pictures_or_the_chunk(setting):
 
 @pytest.mark.parametrize("size", [2, 7])
 def test_processes_share_the_work_and_give_the_same_result(setting, size):
-    images, anchor, parts = setting  # seven processes are more than the views to refine
+    # Seven processes are more than the views to refine, and than the views of the adversary.
+    images, anchor, parts = setting
 
-    def search(world):
-        return worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts)
+    def sides_of(world):
+        problem = Problem(images, anchor, parts["encoder"], Toward(), Linf(0.1))
+        eot, delta = EOT(VIEWS, views=1, chunk=4, world=world), torch.zeros_like(images)
+        u = Adversary(5, 2).views(problem, delta, eot, 1, seed=1, step=2)
+        return *worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts), u
 
-    expected = search(World())
-    for result in together(size, search):
+    expected = sides_of(World())
+    for result in together(size, sides_of):
         for a, b in zip(result, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
@@ -158,6 +166,10 @@ def test_a_pipeline_without_coordinates_has_one_view(setting, refine_steps):
     torch.testing.assert_close(result.losses, plain[:, None].expand(3, 2), rtol=0, atol=1e-12)
     assert result.u.shape == (3, 2, 0)
 
+    problem, delta = Problem(images, anchor, parts["encoder"], Toward(), Linf(0.1)), torch.zeros_like(images)
+    u = Adversary(4, refine_steps).views(problem, delta, EOT(Compose(), views=2), 2, seed=1, step=2)
+    assert u.shape == (3, 2, 0)
+
 
 def test_random_views_stay_if_no_gradient_reaches_the_coordinates(setting):
     images, anchor, parts = setting
@@ -173,3 +185,47 @@ def test_keep_must_not_exceed_the_views(setting, keep, k):
     images, anchor, parts = setting
     with pytest.raises(ValueError, match="`keep` must lie in"):
         worst_views(images, anchor, k=k, keep=keep, **parts)
+
+
+@pytest.mark.parametrize("refine_steps", [0, 1, 3])
+@pytest.mark.parametrize("n", [1, 4])
+def test_passes_of_the_adversary_equal_its_cost(setting, refine_steps, n):
+    images, anchor, parts = setting
+    passes, net = [], parts["encoder"]
+    encoder = lambda pixels: (passes.append(len(pixels)), net(pixels))[1]  # noqa: E731
+    problem, delta = Problem(images, anchor, encoder, Away(), Linf(1.0)), 0.1 * torch.randn_like(images)
+    adversary, eot = Adversary(8, refine_steps), EOT(VIEWS, views=n)
+    u = adversary.views(problem, delta, eot, n, seed=1, step=2)
+    assert sum(passes) == 3 * adversary.cost(n)
+    random = Adversary(8).views(problem, delta, eot, n, seed=1, step=2)
+    losses, rough = (problem.losses(VIEWS, delta, torch.arange(3), v.flatten(0, 1)).view(3, n) for v in (u, random))
+    assert (losses.sort(1).values >= rough.sort(1).values - 1e-12).all()
+    assert refine_steps == 0 or (losses > rough).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [((0,), "`adversary`"), ((2.0,), "`adversary`"), ((4, -1), "`refine`")]
+)
+def test_counts_of_the_adversary_must_be_integers(arguments, message):
+    with pytest.raises(ValueError, match=f"{message} must be a whole number"):
+        Adversary(*arguments)
+    with pytest.raises(ValueError, match="`adversary` must be at least the number of views of a step, 8; got 4"):
+        Adversary(4).cost(8)
+    assert Adversary(16).risk(4) == CVaR(1 / 4)
+
+
+@pytest.mark.slow
+def test_both_sides_of_photographs_match_the_losses_of_their_views():
+    images, encoder, camera = tiles(96).images[[0, 40]], load_encoder(), preset("camera")
+    with torch.no_grad():
+        clean = encoder(images)
+    noisy = (images + 0.3 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    views = bank(camera, 32, seed=0, purpose="held-out")
+    parts = {"encoder": encoder, "objective": Away()}
+    losses = views.losses(noisy, clean, encoder, Away(), 64)
+    sides = both_sides(noisy, clean, views=views, refine_steps=5, keep=2, **parts)
+    torch.testing.assert_close(sides.mean, losses.mean(1))
+    assert (sides.worst > losses.amax(1) + 0.01).all()  # the gradient finds what 32 random views do not
+    losses = views._replace(u=sides.u).losses(noisy, clean, encoder, Away(), 64).diagonal()
+    torch.testing.assert_close(sides.worst, losses, rtol=0, atol=1e-4)
+    assert sides.u.shape == (2, camera.dims)
