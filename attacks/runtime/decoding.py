@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +29,12 @@ ORIENTATION = 0x0112  # the EXIF tag
 TURNED = range(2, 9)  # its values where a picture is not upright
 #: Chromaticities of sRGB (white, red, green, blue), and its code points in a cICP chunk.
 _SRGB, _SRGB_CODE = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06), bytes([1, 13, 0, 1])
+#: A marker of a JPEG; and data for restart intervals, unlike the zeros that libjpeg takes for missing data.
+_MARKER = re.compile(rb"\xff+([^\x00\xff])")
+_ENDS = [
+    bytes([first]) + Random(first).randbytes(40).replace(b"\xff", b"")
+    for first in (85, 170, 106, 86, 102, 90, 89, 101, 166)
+]
 #: Backgrounds, of which no more bytes than a pixel has are used.
 _INKS = (1, 254, 3, 250), (0, 1, 252, 5)
 
@@ -83,20 +90,20 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
     notes: list[str] = []
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         refuse_large(image)
-        chunks = dict(_png_chunks(content)) if image.format == "PNG" else {}
+        padded, chunks = content, dict(_png_chunks(content)) if image.format == "PNG" else {}
         tags: Any = getattr(image, "tag_v2", None)
         if tags is not None:
-            _refuse_tiff(tags, image.width * image.height)
+            _refuse_tiff(tags, image.width * image.height, content)
         if image.mode in ("I", "F"):
             raise ValueError("pixels of 32 bits have no fixed range; save it with 8 or 16 bits")
-        if image.format in ("JPEG", "MPO") and content.count(b"\xff\xda") > MOST_SCANS:
-            raise ValueError(f"it has more than {MOST_SCANS} scans")
+        if image.format in ("JPEG", "MPO"):
+            padded = _padded(content)
         raw, negative = str([tile.args for tile in image.tile]), tags is not None and tags[262] == 0
         _paint(image, _INKS[0])
         was_turned = image.getexif().get(ORIENTATION) in TURNED
         image.load()
-        if image.format not in ("JPEG", "MPO", "WEBP"):  # whose libraries refuse missing data
-            _refuse_missing(image, content)
+        if image.format != "WEBP":  # libwebp refuses missing data
+            _refuse_missing(image, padded)
         is_turned = image.getexif().get(ORIENTATION) in TURNED  # behind a PNG's pixels; TIFFs are upright now
         colours = _colours(image, chunks)
         if image.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * int(np.asarray(image).max()):
@@ -128,9 +135,10 @@ def _paint(image: Any, colour: tuple[int, ...]) -> None:
 
 
 def _refuse_missing(image: Image.Image, content: bytes) -> None:
-    """Raise ValueError where pixels of a decoded file have no data, which Pillow passes over: decoded again with
-    another background, a whole picture stays as it is."""
-    if image.mode in ("RGB", "RGBA") and bytes(_INKS[0][: len(image.mode)]) not in image.tobytes():
+    """Raise ValueError where pixels of a decoded file have no data, which Pillow passes over. It is decoded again, as
+    JPEG `_padded`, else with another background: either leaves a whole picture as it is."""
+    plain = image.format not in ("JPEG", "MPO") and image.mode in ("RGB", "RGBA")
+    if plain and bytes(_INKS[0][: len(image.mode)]) not in image.tobytes():
         return
     with Image.open(io.BytesIO(content), formats=FORMATS) as second:
         _paint(second, _INKS[1])
@@ -151,7 +159,43 @@ def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield kind, body
 
 
-def _refuse_tiff(tags: Any, pixels: int) -> None:
+def _padded(content: bytes) -> bytes:
+    """A JPEG with `_ENDS` behind the data of each restart interval, and more such intervals behind each scan. Raises
+    ValueError where scans or the end are missing, and for arithmetic coding, whose data may end anywhere."""
+    at, parts, scan, scans, restarts, progressive, left = 2, [content[:2]], False, 0, 0, False, {(0, 0)}
+    while (marker := _MARKER.search(content, at)) is not None and (code := marker[1][0]) != 0xD9:
+        restart = 0xD0 <= code <= 0xD7
+        parts += [
+            content[at : marker.start()],
+            *(_ends(restarts, 1 if restart else len(_ENDS)) if scan else ()),
+        ]
+        restarts, at = restarts + 1 if restart else 0, marker.end()
+        if not restart:  # a segment with a length
+            at, scan = at + int.from_bytes(content[at : at + 2], "big"), code == 0xDA
+        parts.append(content[marker.start() : at])
+        head, scans = content[marker.end() + 2 : at], scans + (code == 0xDA)
+        if scans > MOST_SCANS or len(parts) > 2**22:
+            raise ValueError(f"it has more than {MOST_SCANS} scans, or a million restarts")
+        if 0xC9 <= code <= 0xCF and code != 0xCC:
+            raise ValueError("its coding is arithmetic: whether it is whole is not certain; save it again")
+        if 0xC0 <= code <= 0xC3:  # a frame: the components' numbers, of which scans give the coefficients
+            progressive = code == 0xC2
+            left = {(part, k) for part in head[6::3] for k in range(64 if progressive else 1)}
+        if code == 0xDA and not (progressive and head[-1] & 15):
+            end = head[-2] if progressive else 0
+            left -= {(part, k) for part in head[1:-3:2] for k in range(head[-3] if progressive else 0, end + 1)}
+    if marker is None or left:
+        raise ValueError("scans of its data are missing")
+    return b"".join([*parts, content[at : marker.start()], *_ends(restarts, len(_ENDS)), content[marker.start() :]])
+
+
+def _ends(restarts: int, count: int) -> list[bytes]:
+    """`_ENDS` behind a number of restarts, and behind each of those that follow."""
+    markers = [b"", *(b"\xff" + bytes([0xD0 + (restarts + i) % 8]) for i in range(count - 1))]
+    return [part for i, marker in enumerate(markers) for part in (marker, _ENDS[(restarts + i) % len(_ENDS)])]
+
+
+def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
     """Raise ValueError for a TIFF whose values Pillow misreads, or whose missing data it passes over."""
     bits, compression = tags.get(258, (1,)), tags.get(259, 1)
     if 262 not in tags:
@@ -160,11 +204,24 @@ def _refuse_tiff(tags: Any, pixels: int) -> None:
         raise ValueError("values with a sign or a point have no fixed range; save it with 8 or 16 bits")
     if set(bits) != {8} and (tags.get(284, 1) == 2 or 1 in tags.get(338, ())):  # planes; colours times alpha
         raise ValueError("Pillow misreads planes or premultiplied alpha of other than 8 bits; save it without")
-    if compression not in ((1,) if tags[262] == 6 else (1, 5, 8, 32_773, 32_946, 34_925, 50_000, 50_001)):  # 6: YCbCr
+    compressions = (1, 7) if tags[262] == 6 else (1, 4, 5, 7, 8, 32_773, 32_946, 34_925, 50_000, 50_001)  # 6: YCbCr
+    if compression not in compressions:
         raise ValueError(f"whether data of compression {compression} are whole is not certain; save RGB with LZW")
     lengths = tags.get(279, tags.get(325, ()))
     if compression == 1 and 8 * sum(lengths) < pixels * sum(bits):
         raise ValueError("data of some of its pixels are missing")
+    left = max(4 * pixels, 2**20)  # tiles are larger at its edges, and may be one and the same
+    for start, length in zip(tags.get(273, tags.get(324, ())), lengths, strict=True):
+        strip = content[start : start + length]
+        if compression == 4 and "1000000000001" not in f"{int.from_bytes(strip[-4:]):032b}":
+            raise ValueError("a strip of its fax has no end")
+        if compression == 7:  # abbreviated: the tables are elsewhere
+            strip = bytes(tags.get(347, b"\xff\xd8\xff\xd9"))[:-2] + strip[2:]
+            with Image.open(io.BytesIO(strip), formats=("JPEG",)) as image:
+                left -= image.width * image.height
+                if left < 0:
+                    raise ValueError("its strips are larger than it is")
+                _refuse_missing(image, _padded(strip))
 
 
 def _scale_key(info: dict[str | tuple[int, int], Any], depth: int, key: bytes) -> None:

@@ -37,9 +37,12 @@ DEEPEST = 64
 MOST_DIGITS = 4300
 #: The settings of Hydra that the command line may change. Of a plugin's keys none names code.
 OF_HYDRA = re.compile(
-    r"hydra(\.(run\.dir|sweep\.(dir|subdir)|(launcher|sweeper)(\.(?!_|params\b|custom_search_space\b)\w+)+)"
+    r"hydra(\.(run\.dir|sweep\.(dir|subdir)|verbose|(launcher|sweeper)(\.(?!_|params\b|custom_search_space\b)\w+)+)"
     r"|/(hydra_logging|launcher|sweeper(/\w+)*))"
 )
+#: The values of hydra.verbose: other ones end Hydra in a traceback.
+_LOGGER = r"(?!(?:null|nan|inf)\b)[A-Za-z_][\w.]*"
+VERBOSE = re.compile(rf"{_LOGGER}|\[(?!true|false){_LOGGER}(, ?(?!true|false){_LOGGER})*\]", re.IGNORECASE)
 #: A key of the configuration.
 KEY = re.compile(r"(?!hydra\b|config\b|experiment\b)[A-Za-z]\w*(\.[A-Za-z0-9]\w*)*")
 
@@ -210,9 +213,11 @@ def plain_word(word: str) -> str:
     if group.startswith("hydra") and (has_target or not OF_HYDRA.fullmatch(group)):
         raise ValueError(
             f"`{printable_config(key)}` is refused; of Hydra's own settings the command line takes hydra.run.dir, "
-            "hydra.sweep.dir, hydra.sweep.subdir, hydra/launcher and hydra/sweeper with their keys, "
+            "hydra.sweep.dir, hydra.sweep.subdir, hydra.verbose, hydra/launcher and hydra/sweeper with their keys, "
             "hydra/hydra_logging"
         )
+    if group == "hydra.verbose" and not VERBOSE.fullmatch(value):
+        raise ValueError(f"`hydra.verbose` must be true, false, or names of loggers; got {printable_config(value)}")
     digits = max(map(len, re.findall(r"\d+", value)), default=0)
     if digits > MOST_DIGITS:
         raise ValueError(

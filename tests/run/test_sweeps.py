@@ -1,7 +1,8 @@
-"""What Hydra's users write: values of a sweep in a preset, sweepers of plugins, `experiment=`."""
+"""What Hydra's users write: values of a sweep in a preset, sweepers of plugins, `experiment=`, `hydra.verbose`."""
 
 import itertools
 import json
+import logging
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -246,3 +247,25 @@ def test_an_experiment_is_a_preset(jobs, monkeypatch, capsys, form):
     assert list(first) == list(second) and [job.preset for job in jobs[2:]] == ["smoke", "mine"]
     assert call(monkeypatch, f"{form}=smoke", "config=quickstart") == 1
     assert "`config` is given twice: config=smoke and config=quickstart" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "names"), [("true", [""]), ("false", []), ("a.b", ["a.b"]), ("[a.b,__main__]", ["a.b", "__main__"])]
+)
+def test_hydra_verbose_sets_the_levels_of_the_loggers_that_it_names(jobs, monkeypatch, value, names):
+    levels = {name: logging.getLogger(name).level for name in ("", "a.b", "__main__")}
+    try:
+        assert call(monkeypatch, "config=smoke", f"hydra.verbose={value}") == 0 and len(jobs) == 1
+        assert [name for name in levels if logging.getLogger(name).level == logging.DEBUG] == names
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+@pytest.mark.parametrize(
+    "value", ["3", "null", "NaN", "a,b", "[1]", "[a,null]", "[a,true]", "{a:1}", "[]", "'a b'", ""]
+)
+def test_hydra_verbose_takes_nothing_that_ends_hydra_in_a_traceback(value):
+    with pytest.raises(ValueError, match=r"must be true, false, or names of loggers|is refused"):
+        presets.plain_word(f"hydra.verbose={value}")
