@@ -15,9 +15,8 @@ from pathlib import Path
 from torch import Tensor
 
 from attacks.evaluation.clusters import by_cluster
-from attacks.evaluation.comparisons import ARM, BANK
-from attacks.evaluation.per_image import cluster_column, judged_rows, number_column
-from attacks.evaluation.planning import clusters_for_power, clusters_from_rates
+from attacks.evaluation.per_image import ARM, BANK, cluster_column, judged_rows, number_column
+from attacks.evaluation.significance import clusters_for_power, clusters_from_rates
 from attacks.runtime.untrusted import mapping, read_untrusted, text
 
 #: The power of every plan.

@@ -14,7 +14,7 @@ import traceback
 from attacks.commands import add_encoder
 from attacks.runtime.command_line import printable
 from attacks.schema.secrets import refuse_credentials
-from attacks.verification.agreement import CheckerError
+from attacks.verification.records import CheckerError
 from attacks.verification.verify import verify
 
 #: The exit code where the check itself failed; 3 and 4 are those of a gate.

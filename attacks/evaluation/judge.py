@@ -13,8 +13,7 @@ from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, grouped, totals
 from attacks.evaluation.intervals import interval, rate
-from attacks.evaluation.ranking import Rows
-from attacks.evaluation.retrieval_metrics import impostors
+from attacks.evaluation.retrieval import Rows, impostors
 from attacks.evaluation.scores import Right, Scores, evaluate
 from attacks.evaluation.significance import paired_shares
 from attacks.runtime.distributed import ALONE, World

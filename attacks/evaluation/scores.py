@@ -14,7 +14,7 @@ from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
 from attacks.eot.faults.locate import not_finite
-from attacks.evaluation.ranking import Mark, Rows, best, search, votes
+from attacks.evaluation.retrieval import Mark, Rows, best, search, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import stored

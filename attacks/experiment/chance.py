@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.per_image import TAR
-from attacks.evaluation.ranking import votes
+from attacks.evaluation.retrieval import votes
 from attacks.study.study import Study
 
 #: Random orders from which the chance of a vote is estimated, and the most rows that are permuted for them.

@@ -26,7 +26,7 @@ from attacks.encoders.tree import Encoder
 from attacks.encoders.weights import fingerprint
 from attacks.eot.batching import in_parts
 from attacks.evaluation.classes import Classes
-from attacks.evaluation.ranking import Rows
+from attacks.evaluation.retrieval import Rows
 from attacks.runtime.files import write_bytes
 
 #: The most pictures of a block: few enough for any encoder, whatever chunk the engine measured.

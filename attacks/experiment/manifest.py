@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attacks.encoders.engine import Choice
-from attacks.evaluation.comparisons import declaration
+from attacks.evaluation.per_image import declaration
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
 from attacks.study.study import Study

@@ -9,7 +9,7 @@ from typing import Any
 from attacks.data.gallery import Gallery
 from attacks.evaluation.clusters import Row
 from attacks.evaluation.per_image import MEANS, RETRIEVAL_MEASURES, SHARES, TAR
-from attacks.evaluation.retrieval_metrics import rates
+from attacks.evaluation.retrieval import rates
 from attacks.gate.decide import decide, decided_row
 from attacks.gate.policy import (
     BANKS,

@@ -13,10 +13,9 @@ from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.description import description_rows
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
-from attacks.evaluation.comparisons import primary, secondary
 from attacks.evaluation.judge import resisting
-from attacks.evaluation.per_image import arms_table, judged_rows, per_image_rows
-from attacks.evaluation.retrieval_metrics import thresholds
+from attacks.evaluation.per_image import arms_table, judged_rows, per_image_rows, primary, secondary
+from attacks.evaluation.retrieval import thresholds
 from attacks.evaluation.significance import Measure
 from attacks.experiment.artefact_list import duplicates_of
 from attacks.experiment.bench import MAIN, WIDE, Bench

@@ -17,7 +17,7 @@ from attacks.encoders.engine import engine_reset, engine_state
 from attacks.eot.bank import judged
 from attacks.evaluation.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation.judge import concatenate, resisting
-from attacks.evaluation.ranking import Rows
+from attacks.evaluation.retrieval import Rows
 from attacks.evaluation.sanity.battery import examine
 from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from attacks.evaluation.clusters import by_cluster, totals
-from attacks.evaluation.comparisons import difference
 from attacks.evaluation.intervals import Interval
-from attacks.evaluation.per_image import has_fit_rows, judged_rows
+from attacks.evaluation.per_image import difference, has_fit_rows, judged_rows
 from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
 from attacks.report.columns import Column
 from attacks.report.runs import ARM, MEASURES

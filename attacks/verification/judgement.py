@@ -27,8 +27,7 @@ from attacks.experiment.units import units_of
 from attacks.experiment.view_scores import NAME, ViewScores
 from attacks.runtime.values import Damaged, reading
 from attacks.study.study import Study
-from attacks.verification.agreement import abridge, first_lines
-from attacks.verification.records import deltas
+from attacks.verification.records import abridge, deltas, first_lines
 from transforms.draws import stream
 from transforms.scene import taken
 

@@ -1,11 +1,11 @@
-"""What the records of a run say of one another: its overrides, configuration, sanity checks, steps and costs."""
+"""The records of a run: what they say of one another and of what was recomputed; and the result of the check."""
 
 import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
-from itertools import product
+from dataclasses import asdict, dataclass, fields
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from attacks.experiment.directory import misfit
 from attacks.experiment.view_scores import NAME as SCORES
 from attacks.experiment.view_scores import ViewScores, read_scores
 from attacks.resizers.pipeline import GIVEN
-from attacks.runtime.tables import read_rows
+from attacks.runtime.tables import cell, read_rows, unescaped_text
 from attacks.runtime.tracking import JsonLines, log_end, log_step
 from attacks.runtime.values import reading
 from attacks.schema.composition import compose
@@ -32,7 +32,111 @@ from attacks.schema.validate import Run
 from attacks.solvers.selection import LEAVES
 from attacks.solvers.trace import Trace
 from attacks.study.study import Study
-from attacks.verification import agreement
+
+#: Numbers are the same values in another order of sums; so far apart they may be, absolutely and relatively.
+EXACT, CSV_EXACT = 1e-9, 1e-12
+#: The most lines for one file or column.
+LINES = 5
+
+
+class CheckerError(RuntimeError):
+    """`verify` itself failed, which says nothing about the run."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A line for each thing that does not agree, what may differ between machines, and what was checked.
+
+    `unchecked` could not be compared here. `seed` is that of the sample, and `missable` the largest change of an
+    arm's mean `success` by altered views that the sample misses with a probability above 5 %."""
+
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    checked: str = ""
+    unchecked: tuple[str, ...] = ()
+    seed: int | None = None
+    missable: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems
+
+    def __str__(self) -> str:
+        lines = [f"note: {note}" for note in self.notes]
+        lines += [f"NOT COMPARED: {line}" for line in self.unchecked]
+        if self.missable is not None:
+            lines.append(
+                f"sample: seed {self.seed} (--seed {self.seed} repeats it); with a probability above 5 % it misses "
+                f"altered views that change the mean success of an arm by up to {self.missable:.3f}, or its mean "
+                f"cosine by up to {2 * self.missable:.3f}; --sample 1 misses none"
+            )
+        word = "PASS, except what was not compared" if self.unchecked else "PASS"
+        return "\n".join([*lines, *(self.problems or (f"{word}: {self.checked}",))])
+
+
+def first_lines(lines: Iterable[str], name: str) -> Iterator[str]:
+    """The first few lines, and how many more there are."""
+    listing = [*lines]
+    yield from listing[:LINES]
+    if len(listing) > LINES:
+        yield f"{name}: {len(listing) - LINES} more do not agree"
+
+
+def value_differences(name: str, old: Any, new: Any, tolerance: float = EXACT) -> Iterator[str]:
+    """A line for each value that differs in two JSON contents, `old` as recorded and `new` as recomputed."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old.keys() - new.keys():
+            yield f"{name} {key}: {abridge(old[key])} is recorded, and there is none"
+        for key in new.keys() - old.keys():
+            yield f"{name} {key}: it is missing; recomputed {abridge(new[key])}"
+        for key in old.keys() & new.keys():
+            yield from value_differences(f"{name} {key}", old[key], new[key], tolerance)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, pair in enumerate(zip(old, new, strict=True)):
+            yield from value_differences(f"{name} {i}", *pair, tolerance)
+    elif not _same_value(old, new, tolerance):
+        yield f"{name}: recorded {abridge(old)}, recomputed {abridge(new)}"
+
+
+def as_json(content: Any) -> Any:
+    """A content as it comes back from its JSON."""
+    return json.loads(json.dumps(content))
+
+
+def row_differences(
+    name: str, old: Sequence[Mapping[str, str]], new: Sequence[Mapping[str, object]]
+) -> Iterator[str]:
+    """A line for each cell of a table that is not the same, `old` as recorded and `new` as recomputed."""
+    for number, (old_row, row) in enumerate(zip_longest(old, new), start=2):  # the header is line 1
+        if old_row is None or row is None:
+            yield f"{name}: it has {len(old)} rows; recomputed {len(new)}"
+            return
+        if [*old_row] != [*row]:
+            yield f"{name} line {number}: its columns are {abridge([*old_row])}; recomputed {abridge([*row])}"
+            return
+        for column, value in row.items():
+            old_text, text = old_row[column], unescaped_text(str(cell(value)))
+            if old_text != text and not (isinstance(value, float) and _close(old_text, value)):
+                yield f"{name} line {number}, {column}: recorded {abridge(old_text)}, recomputed {abridge(text)}"
+
+
+def abridge(value: object) -> str:
+    """A value for a message."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _same_value(old: Any, new: Any, tolerance: float) -> bool:
+    if {type(old), type(new)} in ({float}, {int, float}):
+        return math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(old == new and type(old) is type(new))
+
+
+def _close(text: str, value: float) -> bool:
+    try:
+        return math.isclose(float(text), value, rel_tol=CSV_EXACT, abs_tol=CSV_EXACT)
+    except ValueError:
+        return False
 
 
 def run_rows(out: Path, name: str) -> list[dict[str, str]]:
@@ -50,7 +154,7 @@ def deltas(bench: Bench, out: Path) -> dict[str, Tensor]:
     with reading(name):
         by_arm = load_file(out / name, device=str(study.device))
         if [*by_arm] != sorted(study.arms[1:]):
-            raise ValueError(f"its arms are {agreement.abridge([*by_arm])}")
+            raise ValueError(f"its arms are {abridge([*by_arm])}")
         for arm, delta in by_arm.items():
             fits = delta.shape[1:] == shape[1:] and len(delta) in counts
             if not fits or not delta.is_floating_point() or not delta.isfinite().all():
@@ -84,12 +188,12 @@ def composition_problems(run: Run, record: Mapping[str, Any]) -> tuple[list[str]
     preset, overrides = str(record["preset"]), map(str, record["overrides"])
     words = [word for word in overrides if not word.startswith("config=")]
     if any("${" in word for word in words) or is_path(preset) or not is_word(preset):
-        return ([], f"the preset {agreement.abridge(preset)} and its overrides are no plain words")
+        return ([], f"the preset {abridge(preset)} and its overrides are no plain words")
     try:
-        reference = agreement.as_json(asdict(compose(preset, words)))
+        reference = as_json(asdict(compose(preset, words)))
     except (ValueError, OSError) as error:
         return [], str(error)
-    config = agreement.as_json(asdict(run))
+    config = as_json(asdict(run))
     if run.encoder.name == MODULE:
         reference["encoder"] = config["encoder"]
     if (run.evaluate.pipeline or "").startswith(GIVEN):
@@ -97,7 +201,7 @@ def composition_problems(run: Run, record: Mapping[str, Any]) -> tuple[list[str]
     for content in (reference, config):  # as decided where the run began, or where it is checked
         del content["engine"]
         content["data"].pop("cache", None)
-    return [*agreement.value_differences("manifest.json config, of its preset and overrides,", config, reference)], ""
+    return [*value_differences("manifest.json config, of its preset and overrides,", config, reference)], ""
 
 
 def sanity_problems(study: Study, content: Mapping[str, Any]) -> Iterator[str]:
@@ -116,7 +220,7 @@ def sanity_problems(study: Study, content: Mapping[str, Any]) -> Iterator[str]:
             yield f"{place}: none was made, and no picture has failed"
         return
     if sorted(names) != sorted(NAMES):
-        yield f"{place}: its checks are {agreement.abridge(names)}; a run has {agreement.abridge(sorted(NAMES))}"
+        yield f"{place}: its checks are {abridge(names)}; a run has {abridge(sorted(NAMES))}"
     elif (verdict := masking(checks[:-1])).message != checks[-1].message or verdict.verdict != checks[-1].verdict:
         yield f"{place} {verdict.name}: recorded {checks[-1].message!r}, of the other checks {verdict.message!r}"
     if not sanity["cost"]["forward"] > 0:
@@ -187,12 +291,12 @@ def event_problems(out: Path, content: Mapping[str, Any], trace: Sequence[Trace]
     expected, step_events = (
         {_scalars(event) for event in journal.events if "values" in event} for journal in (final, steps)
     )
-    for event in sorted(expected - events)[: agreement.LINES]:
-        yield f"events.jsonl: it has no line {agreement.abridge(event)}, which follows from metrics.json"
-    for event in sorted(events - expected - step_events)[: agreement.LINES]:
+    for event in sorted(expected - events)[:LINES]:
+        yield f"events.jsonl: it has no line {abridge(event)}, which follows from metrics.json"
+    for event in sorted(events - expected - step_events)[:LINES]:
         # steps of workers are in no journal, and a GPU that repeats a step after a stop may give other values
         if device == "cpu" and is_single_attempt(content, trace):
-            yield f"events.jsonl: its line {agreement.abridge(event)} is in neither steps.csv nor metrics.json"
+            yield f"events.jsonl: its line {abridge(event)} is in neither steps.csv nor metrics.json"
 
 
 class _Events(JsonLines):

@@ -15,7 +15,7 @@ from attacks.data.images import read_values
 from attacks.encoders.black_box.asked import LEDGER, black_box
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
-from attacks.evaluation.retrieval_metrics import thresholds
+from attacks.evaluation.retrieval import thresholds
 from attacks.experiment.arms import trace_of
 from attacks.experiment.artefact_list import (
     CORE_FILES,
@@ -46,9 +46,8 @@ from attacks.runtime.values import Damaged, reading
 from attacks.schema.validate import Run
 from attacks.study.assembly import build
 from attacks.study.study import Study
-from attacks.verification import agreement, judgement, records
-from attacks.verification.agreement import CheckerError, CheckResult
-from attacks.verification.records import costs_of, run_rows, scores_of
+from attacks.verification import judgement, records
+from attacks.verification.records import CheckerError, CheckResult, costs_of, run_rows, scores_of
 
 #: What cannot be recomputed, and why; only the digest covers it.
 UNCOMPUTABLE = {
@@ -206,19 +205,19 @@ def _attack_problems(
     out = bench.exhibits.out
 
     def pictures() -> Iterator[str]:
-        yield from agreement.first_lines(judgement.picture_problems(bench, out), "pictures")
-        yield from agreement.first_lines(judgement.noise_problems(bench, *parts, out), "perturbation.safetensors")
+        yield from records.first_lines(judgement.picture_problems(bench, out), "pictures")
+        yield from records.first_lines(judgement.noise_problems(bench, *parts, out), "perturbation.safetensors")
 
     def attack() -> Iterator[str]:
         trace = trace_of(out)
         yield from records.sanity_problems(bench.study, content)
-        yield from agreement.first_lines(records.step_problems(bench.study, content, trace), "steps.csv")
+        yield from records.first_lines(records.step_problems(bench.study, content, trace), "steps.csv")
         yield from records.event_problems(out, content, trace, device)
 
     def scores() -> Iterator[str]:
         scores = scores_of(bench, out)
-        yield from agreement.first_lines(judgement.view_problems(bench, scores, portion), NAME)
-        yield from agreement.first_lines(judgement.worst_problems(bench, scores, portion), f"{NAME} worst")
+        yield from records.first_lines(judgement.view_problems(bench, scores, portion), NAME)
+        yield from records.first_lines(judgement.worst_problems(bench, scores, portion), f"{NAME} worst")
 
     return [line for check in (pictures, attack, scores) for line in _caught_lines(check)]
 
@@ -227,24 +226,22 @@ def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list
     """Notes and problems: today's parts against manifest.json."""
     decision = Decision.from_dict(record["engine"]["decision"])
     today = manifest(run, study, record["preset"], record["overrides"], Choice(decision, ()), ALONE)
-    today = agreement.as_json(
-        today | {"artefacts": artefact_plan(study, sections_of(study), run.require is not None)}
-    )
+    today = records.as_json(today | {"artefacts": artefact_plan(study, sections_of(study), run.require is not None)})
     current: dict[str, str] = run_identity(run, study, decision, ALONE, today["versions"])
     was, notes, problems = dict(record["identity"]), list[str](), list[str]()
     for name in [name for name in {**was, **current} if was.get(name) != current.get(name)]:
-        line = f"{name} was {agreement.abridge(was.get(name))} and is {agreement.abridge(current.get(name))}"
+        line = f"{name} was {records.abridge(was.get(name))} and is {records.abridge(current.get(name))}"
         if name.startswith(MAY_DIFFER):
             notes.append(line)
         else:
             problems.append(f"manifest.json identity: {line}")
     prefix, settings = "the version of ", record["engine"].get("settings")
     versions = {name.removeprefix(prefix): value for name, value in was.items() if prefix in name}
-    problems += agreement.value_differences("manifest.json versions", record["versions"], versions)
-    problems += agreement.value_differences("manifest.json engine settings", settings, decision.settings())
+    problems += records.value_differences("manifest.json versions", record["versions"], versions)
+    problems += records.value_differences("manifest.json engine settings", settings, decision.settings())
     for key in sorted((today.keys() | record.keys()) - {"identity", "versions", "engine", "config"}):
-        differ = [*agreement.value_differences(f"manifest.json {key}", record.get(key), today.get(key))]
-        (notes if key in MACHINE else problems).extend(agreement.first_lines(differ, f"manifest.json {key}"))
+        differ = [*records.value_differences(f"manifest.json {key}", record.get(key), today.get(key))]
+        (notes if key in MACHINE else problems).extend(records.first_lines(differ, f"manifest.json {key}"))
     return notes, problems
 
 
@@ -295,7 +292,7 @@ def _metrics(
         limits = {float(far): limit for far, limit in old_limits.items()}
     if (impostors := bench.judge.impostors()) is not None:
         was, today = ({f"{far:g}": limit for far, limit in x.items()} for x in (limits, thresholds(impostors)))
-        yield from agreement.value_differences(f"{METRICS} verification thresholds", was, today, slack)
+        yield from records.value_differences(f"{METRICS} verification thresholds", was, today, slack)
     sections, tables = {}, dict[str, Sequence[Mapping[str, object]]]()
     for name, section in extras.sections.items():
         with reading(f"{name}.csv, {METRICS} {name}"):
@@ -317,24 +314,24 @@ def _metrics(
     tables["per_image"] = per_image
     tables |= {"duplicates": pairs} if (pairs := duplicates_of(study)) else {}
     for name, rows in tables.items():
-        yield from agreement.first_lines(
-            agreement.row_differences(f"{name}.csv", run_rows(out, name), rows), f"{name}.csv"
+        yield from records.first_lines(
+            records.row_differences(f"{name}.csv", run_rows(out, name), rows), f"{name}.csv"
         )
-    new = agreement.as_json(new)
+    new = records.as_json(new)
     if "asked" in new:  # not what this check itself has asked
         new["asked"] = (out / LEDGER).read_bytes().count(b"\n")
     for key in new.keys() | (content.keys() - {"files"}):
         if key not in new or key not in content:
             yield f"{METRICS} {key}: {'it is missing' if key in new else 'it is no key of a run'}"
         else:
-            tolerance = slack if key == "chance" else agreement.EXACT
-            differ = agreement.value_differences(f"{METRICS} {key}", content[key], new[key], tolerance)
-            yield from agreement.first_lines(differ, f"{METRICS} {key}")
+            tolerance = slack if key == "chance" else records.EXACT
+            differ = records.value_differences(f"{METRICS} {key}", content[key], new[key], tolerance)
+            yield from records.first_lines(differ, f"{METRICS} {key}")
     if study.patch is not None:
         with reading("placement.json"):
             places = read_json(out / "placement.json")
-        new_places = agreement.as_json(placement(study, bench.exhibits.names))
-        yield from agreement.value_differences("placement.json", places, new_places)
+        new_places = records.as_json(placement(study, bench.exhibits.names))
+        yield from records.value_differences("placement.json", places, new_places)
 
 
 def _redrawn(

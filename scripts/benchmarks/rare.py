@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from attacks.evaluation.rare.proposal import Floats, scores
-from attacks.evaluation.rare.splitting import Score, rare
+from attacks.evaluation.rare.splitting import Floats, Score, rare, scores
 
 from .table import BenchmarkTable, Row
 

@@ -13,7 +13,7 @@ from attacks import EOT, Away, Linf, Wiener
 from attacks.data.gallery import HELD_OUT, Pictures, tiles
 from attacks.eot.problem import Options, Problem
 from attacks.evaluation.sanity import Sanity, examine
-from attacks.evaluation.sanity.rules import mean
+from attacks.evaluation.sanity.check import mean
 from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, short_attack
 from attacks.solvers.loop import start
 from transforms import Affine, Brightness, Compose

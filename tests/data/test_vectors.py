@@ -10,8 +10,7 @@ import torch
 
 from attacks.data.gallery import Pictures, on_shelf, with_vectors
 from attacks.data.vectors import read_vectors
-from attacks.evaluation.ranking import Rows
-from attacks.evaluation.retrieval_metrics import impostors
+from attacks.evaluation.retrieval import Rows, impostors
 from attacks.experiment.embeddings import embed_gallery
 from attacks.schema import groups
 from attacks.schema.objective import AwayConfig, InfoNCEConfig

@@ -10,7 +10,6 @@ from attacks import bank
 from attacks.encoders.randomness import EncoderDraws, encoder_draws
 from attacks.evaluation.ablation import left_out, summary
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.judge import cells_of
 from attacks.evaluation.scores import Scores
 from transforms import Affine, Brightness, Compose
 from transforms.camera import Quantise
@@ -84,27 +83,6 @@ def test_a_single_stage_keeps_its_values_of_the_whole_pipeline(images):
     columns = [range(5), range(5, 6), range(6, 12), range(12, 13)]
     for test_bank, place in zip(single, columns, strict=True):
         assert torch.equal(test_bank.u, full_bank.u[:, list(place)])
-
-
-def test_differences_in_success_are_those_from_the_attack_with_all_stages(images):
-    class Random(Recorder):
-        def __call__(self, scenes, rows, bank):
-            self.banks.append(bank)
-            draw = torch.Generator().manual_seed(len(self.banks))
-            return Scores(scenes.new_zeros(2, 4), torch.randint(0, 2, (2, 4), generator=draw))
-
-    judge = Random(images)
-    rows = run(judge)
-    scores = cells_of(rows, "without", "test")
-    for row in summary(rows)["rows"]:
-        for cell in row["cells"]:
-            cell_scores, full_bank = (scores[name, cell["test"]] for name in (row["without"], "nothing"))
-            if cell_scores is full_bank:
-                assert cell["difference"] is None
-                continue
-            by_picture = (cell_scores.success.double() - full_bank.success.double()).mean(1)
-            assert cell["difference"]["mean"] == pytest.approx(float(by_picture.mean()))
-            assert (cell["difference"]["low"], cell["difference"]["high"]) == (by_picture.min(), by_picture.max())
 
 
 def test_placement_is_never_left_out(images):

@@ -49,10 +49,6 @@ def test_an_antialiased_pipeline_has_cosines_of_one_and_flags_nothing(pictures):
     assert values.tolist() == [1.0] * 5
     rows = flagged_rows({"clean": values, "eot": values}, Sample(torch.arange(5), tuple("abcde"), tuple("abcde")))
     assert [row["flagged"] for row in rows] == [False] * 10
-    assert {arm: row["flagged"]["mean"] for arm, row in detection_summary(rows)["arms"].items()} == {
-        "clean": 0,
-        "eot": 0,
-    }
 
 
 @pytest.mark.parametrize("n", [1, 3, 99, 198, 199, 267])

@@ -9,12 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.intervals import interval, median, quantile, rate
 from attacks.evaluation.judge import resisting
-from attacks.evaluation.per_image import COLUMNS, arms_table, per_image_rows
-from attacks.evaluation.ranking import Rows, best, search, votes
-from attacks.evaluation.retrieval_metrics import impostors, thresholds
+from attacks.evaluation.per_image import arms_table, per_image_rows
+from attacks.evaluation.retrieval import Rows, best, impostors, search, thresholds, votes
 from attacks.evaluation.scores import Scores
 from attacks.runtime.tables import read_rows, write_rows
 
@@ -113,21 +111,6 @@ def test_the_table_can_be_computed_from_the_file_alone(result, tmp_path):
     assert arms_table(read_back) == arms_table(result.rows)  # bit for bit
 
 
-def equal(cell, value):
-    return cell["kind"] == value.kind and [cell[key] for key in ("mean", "low", "high")] == pytest.approx(value[:3])
-
-
-def test_success_of_surviving_views_skips_pictures_without_any():
-    rows = [
-        {"bank": "same", "arm": "eot", "picture": str(i), "cluster": cluster, "views": 4, "cosine": 0.5}
-        | {"survived": count, "success_survived": share, "success": 1.0}
-        for i, (cluster, count, share) in enumerate([("a", 4, 0.5), ("a", 0, None), ("b", 2, 1.0), ("c", 0, None)])
-    ]
-    rows = [dict.fromkeys(["shift", *COLUMNS]) | row for row in rows]
-    expected = rate(torch.tensor([0.5, 1.0]), torch.tensor([4, 2]))
-    assert arms_table(rows)["same"]["eot"]["success_survived"] == expected._asdict()
-
-
 def test_missing_measures_stay_empty(result):
     scores = result.scores.items()
     bare = {bank: {arm: entry._replace(vote=None) for arm, entry in arms.items()} for bank, arms in scores}
@@ -141,15 +124,6 @@ def test_missing_measures_stay_empty(result):
     bare["same"]["eot"] = bare["same"]["eot"]._replace(rank=None)
     with pytest.raises(ValueError, match="ranks"):
         per_image_rows(bare, result.success, result.worst, **parts)
-
-
-def test_a_target_has_a_rank_and_a_cosine():
-    run = a_run(goal=True)
-    table, scores = arms_table(run.rows)["same"]["eot"], run.scores["same"]["eot"]
-    assert equal(table["goal_cosine"], interval(by_cluster(scores.goal_cosine.double().mean(1), CLUSTERS)))
-    picture_ranks = scores.goal_rank.double().median(1).values
-    lowest = [statistics.median_low(picture_ranks[[c == name for c in CLUSTERS]].tolist()) for name in "abcdef"]
-    assert table["goal_rank"] == median(torch.tensor(lowest))._asdict()
 
 
 def test_the_worst_view_is_the_one_least_affected():

@@ -5,8 +5,13 @@ import pytest
 import scipy.stats
 import torch
 
-from attacks.evaluation.planning import clusters_for_power, clusters_from_rates, flip_power
-from attacks.evaluation.significance import fewest_clusters, sign_flip
+from attacks.evaluation.significance import (
+    clusters_for_power,
+    clusters_from_rates,
+    fewest_clusters,
+    flip_power,
+    sign_flip,
+)
 
 
 def power_of_t(effect, n):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from attacks.evaluation import ranking
-from attacks.evaluation.ranking import Rows, best, search, votes
+from attacks.evaluation import retrieval
+from attacks.evaluation.retrieval import Rows, best, search, votes
 
 
 def crowd(seed, views=40, rows=12, levels=None):
@@ -22,7 +22,7 @@ def crowd(seed, views=40, rows=12, levels=None):
 
 @pytest.fixture(params=[1, 5, 2**13], autouse=True)
 def block(request, monkeypatch):
-    monkeypatch.setattr(ranking, "ROWS", request.param)
+    monkeypatch.setattr(retrieval, "ROWS", request.param)
 
 
 def rank_views(similarity, matches, k=1):

@@ -2,21 +2,17 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import scipy.stats
 import torch
 import torch.nn.functional as F
 
 from attacks import bank, evaluate
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.judge import cells_of
 from attacks.evaluation.response import SlicePlan, coordinate, response, response_summary, slice_axes
 from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import least_p
 from attacks.experiment.sections.response import CELLS
 from attacks.run import compose
-from tests.helpers.recomputation import holm
 from transforms import Affine, Brightness, Compose, Jpeg
 from transforms.camera import MotionBlur, SensorNoise
 from transforms.geometry import Crop, Flip
@@ -49,15 +45,14 @@ class Linear:
 class FunctionJudge:
     """A judge whose cosine is a function of the physical values of the view, minus the mean of the picture."""
 
-    def __init__(self, cosine, goal=False):
-        self.cosine, self.goal, self.calls = cosine, goal, []
+    def __init__(self, cosine):
+        self.cosine, self.calls = cosine, []
 
     def __call__(self, arms, rows, bank):
         self.calls.append(bank)
         values = dict(zip(bank.transforms.names, bank.transforms.values(bank.u).T, strict=True))
         cosine = self.cosine(values)[None] - arms.mean((1, 2, 3))[:, None]
-        ranks = torch.ones_like(cosine, dtype=torch.long) if self.goal else None
-        return Scores(cosine, (cosine < 0.5).long(), goal_rank=ranks)
+        return Scores(cosine, (cosine < 0.5).long())
 
     def success(self, scores, rows):
         return scores.nearest == 1
@@ -122,59 +117,6 @@ def test_cells_differ_only_in_their_own_coordinates(arms):
         cells = cut.u.unflatten(0, (-1, 2))
         assert all(len(cells[:, :, i].unique(dim=0)) == 1 for i in range(2, WIDE.dims))
     assert len(judge.calls) == 3 * 4
-
-
-def test_the_extreme_cells_are_those_of_least_and_most_success(arms):
-    # The attack succeeds where the cosine is high, so the cosine would give the other cell.
-    judge = FunctionJudge(lambda values: values["affine angle (deg)"] / 100 + values["affine scale (x)"] / 2)
-    judge.success = lambda scores, rows: scores.cosine > torch.tensor([[-0.1], [0.2], [0.3]])
-    (content,) = respond(arms, judge)["maps"]
-    cells = {
-        (x, y): content["arms"]["eot"]["success"][j][i]["mean"]
-        for i, x in enumerate(content["x"]["values"])
-        for j, y in enumerate(content["y"]["values"])
-    }
-    assert len(set(cells.values())) > 2
-    for name, end in (("worst", min), ("best", max)):
-        place = content[name]["x"], content[name]["y"]
-        assert content[name]["success"] == pytest.approx(cells[place])
-        assert cells[place] == end(cells.values())
-
-
-def graded_case(clusters, seed=0):
-    """One to three pictures in each cluster, the most successful with EOT, and a judge: a success where the picture
-    is brighter than a limit, which rises with the angle."""
-    draw = torch.Generator().manual_seed(seed)
-    counts = torch.randint(1, 4, (clusters,), generator=draw)
-    names = tuple(str(i) for i in range(clusters) for _ in range(counts[i]))
-    arms = {
-        arm: torch.rand(len(names), 1, 1, 1, generator=draw).add(gain).expand(-1, 3, 4, 4)
-        for arm, gain in (("no_eot", 0), ("eot", 0.2))
-    }
-    judge = FunctionJudge(lambda values: 0.9 + values["affine angle (deg)"] / 100)
-    return arms, judge, Sample(torch.arange(len(names)), tuple(f"picture {i}" for i in range(len(names))), names)
-
-
-def test_stars_of_a_map_are_holm_corrected_sign_flips_of_success_by_cluster():
-    arms, judge, sample = graded_case(9)
-    plan = SlicePlan([("angle", "scale")], [], VIEWS, WIDE, cells=3)
-    rows, p = response(arms, sample, judge, plan, seed=3, views=2), []
-    cells = cells_of(rows, "arm", "x_value", "y_value")
-    for place in [key[1:] for key in cells if key[0] == "eot"]:
-        hits, other = (cells[arm, *place].success.double().mean(1).numpy() for arm in ("eot", "no_eot"))
-        by_cluster = [(hits - other)[[name == cluster for name in sample.clusters]].mean() for cluster in "012345678"]
-        test = scipy.stats.permutation_test((by_cluster,), np.mean, permutation_type="samples", n_resamples=np.inf)
-        p.append(test.pvalue)
-    content = response_summary(rows, plan)["maps"][0]
-    assert content["needed"] is None and len(set(p)) > 2
-    assert [value for row in content["p_holm"] for value in row] == pytest.approx(holm(p))
-
-
-def test_a_map_without_enough_clusters_for_a_star_has_no_p():
-    arms, judge, sample = graded_case(8)
-    (content,) = respond(arms, judge, sample)["maps"]
-    assert content["p_holm"] is None and content["needed"] == 9
-    assert 9 * 2.0 ** (1 - content["needed"]) < 0.05 <= 9 * 2.0 ** (2 - content["needed"])
 
 
 def test_the_preset_has_enough_pictures_for_significance():

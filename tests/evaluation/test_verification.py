@@ -11,7 +11,7 @@ from attacks.data.gallery import Pictures, on_shelf
 from attacks.eot.bank import bank
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.per_image import per_image_rows
-from attacks.evaluation.retrieval_metrics import impostors, thresholds
+from attacks.evaluation.retrieval import impostors, thresholds
 from transforms import Brightness, Compose
 
 

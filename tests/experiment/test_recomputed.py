@@ -10,12 +10,12 @@ import pytest
 
 from attacks.data.gallery import tiles
 from attacks.data.images import save_image
-from attacks.evaluation.comparisons import primary, secondary
-from attacks.evaluation.per_image import COLUMNS, arms_table
+from attacks.evaluation.per_image import COLUMNS, arms_table, primary, secondary
 from attacks.experiment.sections import registry, response
 from attacks.runtime.tables import write_rows
 from tests.helpers.recomputation import EXACT, FLIPS, MEANS, MEDIANS, SHARES, from_rows, leaves, read, recompute, rows
 from tests.helpers.runs import call
+from tests.helpers.sampling import mostly_slow
 
 TINY = ["config=evaluate", "data=folder", "data.size=64", "attack.steps=1", "attack.views=2", "evaluate.views=4"]
 TINY += ["evaluate.refine=0", "evaluate.left_out=3", "evaluate.deploy=5", "evaluate.explain=3", "sanity=none"]
@@ -111,9 +111,8 @@ def random_rows(clusters, seed):
     return table
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["success", "cosine"])
-@pytest.mark.parametrize("clusters", [5, 2, 3, 4, 6, 9, 10, 28, 29, 30, 40])
+@pytest.mark.parametrize("clusters", mostly_slow([9, 30, 2, 3, 4, 5, 6, 10, 28, 29, 40], 2))
 def test_tables_of_any_number_of_clusters_follow_from_their_rows(tmp_path, clusters, measure):
     table = random_rows(clusters, seed=clusters)
     write_rows(tmp_path / "per_image.csv", table)

@@ -17,8 +17,7 @@ from attacks.evaluation.sanity.check import Check
 from attacks.experiment.artefact_list import artefact_differences
 from attacks.experiment.directory import misfit
 from attacks.verification import judgement
-from attacks.verification.agreement import CheckerError, row_differences, value_differences
-from attacks.verification.records import sanity_problems
+from attacks.verification.records import CheckerError, row_differences, sanity_problems, value_differences
 from tests.helpers.check_runs import BATTERY, SCORES, TINY, both_records, make_run
 from tests.helpers.check_runs import runs as runs
 from tests.helpers.check_runs import small as small

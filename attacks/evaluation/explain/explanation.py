@@ -12,8 +12,15 @@ from attacks.encoders.engine.batch_norm import settle_batch_norm
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of
-from attacks.evaluation.explain.gradcam import attribution, on_picture, spatial_layer
-from attacks.evaluation.explain.gradients import CountedEncoder, Reach, reach, saliency
+from attacks.evaluation.explain.gradients import (
+    CountedEncoder,
+    Reach,
+    attribution,
+    on_picture,
+    reach,
+    saliency,
+    spatial_layer,
+)
 from attacks.evaluation.intervals import Interval, interval
 from attacks.runtime.values import stored
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Row
 from attacks.evaluation.judge import Judge
-from attacks.evaluation.rare.proposal import Floats
+from attacks.evaluation.rare.splitting import Floats
 from attacks.runtime.values import stored
 from transforms import Compose
 from transforms.scene import Shown

@@ -10,11 +10,27 @@ from torch import nn
 from attacks.encoders.black_box.asked import AnswerError, black_box
 from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
-from attacks.evaluation.sanity import questions, rules
-from attacks.evaluation.sanity.check import Check, Sanity, error_text, guard, rule, skip
+from attacks.evaluation.sanity import questions
+from attacks.evaluation.sanity.check import (
+    LOWERS,
+    NOISE,
+    PLATEAU,
+    ROOM,
+    Check,
+    Sanity,
+    beyond_the_radius,
+    error_text,
+    guard,
+    lowers,
+    mean,
+    noise,
+    plateau,
+    room,
+    rule,
+    skip,
+)
 from attacks.evaluation.sanity.differences import CHANGES, LENGTH, NO_GRADIENT, REPEATS, SLOPES, differences
 from attacks.evaluation.sanity.questions import RADII, SELF_COSINE, SMOOTH_GRADIENT
-from attacks.evaluation.sanity.rules import LOWERS, NOISE, PLATEAU, ROOM, mean
 from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, hasten, short_attack
 from attacks.optimisers.nes import LabelOnly
 from attacks.solvers.checks import Silent, check_images
@@ -85,9 +101,9 @@ def examine(
     decides = box is not None and box.answer == "same"  # or not the same
     checks = _checks(test, module, options.eot.views)
     if decides and isinstance(options.optimiser, LabelOnly):
-        checks = rules.beyond_the_radius(checks)
+        checks = beyond_the_radius(checks)
     no_steps = skip(PLATEAU, "not applicable: an answer of same or not has no steps")
-    checks.append(no_steps if decides else rules.plateau(trace))
+    checks.append(no_steps if decides else plateau(trace))
     checks.append(masking(checks))
     cost = {"forward": float(counter.forward), "backward": float(counter.backward)}
     return Sanity(tuple(checks), {**cost, "seconds": time.perf_counter() - began})
@@ -134,7 +150,7 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Silent)  # of other runs than the attack's
         checks = [
-            rules.lowers(clean, main.losses, test.options.steps, test.options.eot.views),
+            lowers(clean, main.losses, test.options.steps, test.options.eot.views),
             guard("active test", lambda: questions.active(test, mean(clean), gain)),
             *questions.radii(test, main, clean, gain),
             guard("one step", lambda: questions.one_step(test, main, gain)),
@@ -146,7 +162,7 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
     if test.options.optimiser.gradient_free:
         checks += [skip(name, "the optimiser asks for no gradient") for name in BY_GRADIENTS]
         return [*checks, *gradient_checks]
-    checks.append(rules.room(test.problem.perturbation, test.images, main.start, main.end))
+    checks.append(room(test.problem.perturbation, test.images, main.start, main.end))
     uniform = test.options.eot.risk.uniform
-    checks.append(rules.noise(main.c, views) if uniform else skip(NOISE, "the views of a tail do not show its noise"))
+    checks.append(noise(main.c, views) if uniform else skip(NOISE, "the views of a tail do not show its noise"))
     return [*checks, *gradient_checks]

@@ -11,8 +11,7 @@ from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import Encoder, Tree, leaves, length
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective, Perturbation
-from attacks.evaluation.sanity.check import Check, guard, rule, skip
-from attacks.evaluation.sanity.rules import GROWS, beats_cards, grows, mean, not_worse
+from attacks.evaluation.sanity.check import GROWS, Check, beats_cards, grows, guard, mean, not_worse, rule, skip
 from attacks.evaluation.sanity.short_attack import ShortAttack, ShortRun, cards, largest, redrawn, rescale, resized
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square

@@ -7,8 +7,7 @@ from torch import nn
 
 from attacks import load_encoder
 from attacks.encoders import Defended, Phash, Preprocess, with_preprocess
-from attacks.evaluation.explain.gradcam import attribution, on_picture, places, spatial_layer
-from attacks.evaluation.explain.gradients import CountedEncoder
+from attacks.evaluation.explain.gradients import CountedEncoder, attribution, on_picture, places, spatial_layer
 from tests.helpers.small import small, smooth
 from transforms import Jpeg
 

@@ -7,8 +7,7 @@ import pytest
 import scipy.stats
 
 from attacks.evaluation.rare import splitting
-from attacks.evaluation.rare.proposal import UNIFORM, Component, fit
-from attacks.evaluation.rare.splitting import move, rare
+from attacks.evaluation.rare.splitting import UNIFORM, Component, fit, move, rare
 from scripts.benchmarks.rare import SETS
 
 

@@ -6,13 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, attack
-from attacks.evaluation.sanity import table
+from attacks import EOT, L2, NES, PGD, Away, Linf, Toward, Universal, attack
+from attacks.evaluation.sanity import battery, table
 from attacks.evaluation.sanity.questions import transfer
 from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, PassCount, ShortAttack, redrawn
+from attacks.optimisers import LabelOnly
 from attacks.optimisers.gradient import Adam
 from tests.helpers.small import SETS, ids, small, smooth
 from tests.helpers.solving import examine, trial
+from tests.solvers.test_label_only import options, problem
 from transforms import Affine, Brightness, Compose
 from transforms.draws import stream
 
@@ -88,11 +90,7 @@ def test_transfer_takes_the_anchor_of_the_other_encoder(objective, images, monke
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "perturbation",
-    [Linf(0.1), Universal(L2(1.0))],
-    ids=["linf", "universal-l2"],
-)
+@pytest.mark.parametrize("perturbation", [Linf(0.1), Universal(L2(1.0))], ids=["linf", "universal-l2"])
 def test_a_correct_attack_passes(perturbation, images):
     setup = parts(perturbation=perturbation, steps=20)
     sanity = examine(images, setup["encoder"](images), **setup, trace=[math.exp(-i / 5) for i in range(50)])
@@ -131,3 +129,25 @@ def test_arguments_of_examine_are_checked(images):
     for name in ("views", "steps", "planned"):
         with pytest.raises(ValueError, match=f"`{name}` must .*at least 1; got 0"):
             examine(images, small()(images), **parts() | {name: 0})
+
+
+def decision_checks(share, optimiser):
+    """The checks of an attack on an encoder that says same or not, and no more."""
+    trace = [1, 1, 0.5, 0.5, 0.0, 0.0]
+    sanity = battery.examine(problem(share, count=2), options(optimiser=optimiser, steps=20), views=20, trace=trace)
+    return {check.name: check for check in sanity.checks}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "verdict"), [(0.8, "passed"), (2.0, "skipped"), (9.0, "failed")])
+def test_answers_that_change_only_at_a_larger_radius_are_no_failure(share, verdict):
+    checks = decision_checks(share, LabelOnly(keep=4))
+    assert checks["lowers the loss"].verdict == verdict
+    assert (checks["masking"].verdict == "failed") == (verdict == "failed")
+    assert checks["plateau"].verdict == "skipped" and "same or not" in checks["plateau"].message
+    assert checks["grows with the radius"].verdict == ("failed" if verdict == "failed" else "passed")
+
+
+@pytest.mark.slow
+def test_an_attack_that_sees_a_flat_loss_fails_though_a_larger_radius_helps():
+    assert decision_checks(0.8, NES(keep=4))["lowers the loss"].verdict == "failed"
