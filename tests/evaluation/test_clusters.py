@@ -1,17 +1,14 @@
-"""Cluster means against numpy, and the laws of a statistic of clusters."""
+"""Cluster means against numpy, the laws of a statistic of clusters, and radii over clusters."""
 
-import re
+import math
 
 import numpy as np
 import pytest
 import torch
 
-from attacks.evaluation import ablation, deployment, drift
-from attacks.evaluation.clusters import Sample, by_cluster, totals
-from attacks.evaluation.explain import explanation
-from attacks.evaluation.explain.explanation import Maps
-from attacks.evaluation.explain.gradients import Reach
-from attacks.evaluation.judge import CellScores
+from attacks.evaluation.clusters import by_cluster, medians, totals
+from attacks.evaluation.radii import curve, radii_summary
+from attacks.report.words import radius_words as words
 
 CLUSTERS = ["b", "a", "b", "c", "a", "b"]
 
@@ -23,47 +20,56 @@ def test_means_and_totals_equal_numpy():
     np.testing.assert_allclose(totals(values, CLUSTERS), [part.sum(0) for part in mine.values()], atol=1e-15)
 
 
-def test_repeating_the_pictures_of_one_cluster_changes_no_result():
-    single, triple = (dict(leaves(metrics_for_repeats(repeats))) for repeats in (1, 3))
-    assert len(single) > 40
-    assert triple == pytest.approx(single)
-
-
-def metrics_for_repeats(repeats):
-    """Metrics of random pictures in twelve clusters; those of one cluster are there several times."""
-    pictures = [(str(i), j) for i in range(12) for j in range(1 + i % 2)]
-    clusters = tuple(name for name, _ in pictures for _ in range(repeats if name == "3" else 1))
-    random = np.random.default_rng(0).random((9, len(pictures), 8))
-    values = torch.from_numpy(random.repeat([repeats if name == "3" else 1 for name, _ in pictures], axis=1))
-    arms = {arm: CellScores(values[i], values[i] < 0.4) for i, arm in enumerate(("clean", "noise", "no_eot", "eot"))}
-    cosine = {arm: arms[arm].cosine[None] for arm in ("noise", "eot")}
-    names = tuple(f"{i}" for i in range(len(clusters)))
-    sample = Sample(torch.arange(len(names)), names, clusters)
-    maps = Maps(values[4], values[4, :, 0], None, None)
-    reach = Reach(values[5], *values[6:9, :, 0])
-    stages = {("nothing", "all"): arms["eot"], ("x", "all"): arms["no_eot"]}
-    rows = [row for key, cell in stages.items() for row in cell.rows(sample, without=key[0], test=key[1])]
-    cells = [row for arm, cell in arms.items() for row in cell.rows(sample, codec="PNG", resampler="x", arm=arm)]
-    return {
-        "left_out": ablation.summary(rows),
-        "deployment": deployment.deployment_summary(cells),
-        "drift": drift.drift_summary(drift.Drift(("output",), cosine, 0, 0.0).rows(sample)),
-        "explanations": explanation.explanation_summary(
-            explanation.Explanations({"clean": maps}, None, reach, (), 0, 0, 0.0).rows(sample)
-        ),
-    }
-
-
-def leaves(node, place=""):
-    """The numbers with their places, without the number of pictures and the intervals of shares, which depend on the
-    number of views."""
-    if isinstance(node, dict | list | tuple):
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from leaves(value, f"{place} {key}")
-    elif not isinstance(node, str | None) and not re.search(r"pictures$|(success|difference).* (low|high)$", place):
-        yield place, node
-
-
 def test_every_picture_needs_a_cluster():
     with pytest.raises(ValueError, match=r"`clusters`.*got 5 for 6"):
         by_cluster(torch.rand(6), CLUSTERS[:5])
+
+
+LETTERS = tuple("aabbbccdeffgh")
+
+
+def content(radius, clusters, eps=1.0):
+    """The figures of pictures with these radii, from rows as they are written."""
+    columns = {"found": 0.5, "success": 0.25, "views": 8, "largest": eps}
+    rows = [
+        {"picture": f"p{i}", "cluster": cluster, "radius": value if math.isfinite(value) else None} | columns
+        for i, (cluster, value) in enumerate(zip(clusters, radius.tolist(), strict=True))
+    ]
+    return radii_summary(rows, eps)
+
+
+def radii(value=0):
+    values = torch.rand(len(LETTERS), generator=torch.Generator().manual_seed(value), dtype=torch.float64) * 1.5
+    return torch.where(values > 1, math.inf, values)
+
+
+@pytest.mark.parametrize("value", range(5))
+def test_the_curve_is_the_distribution_of_the_radii_and_never_falls(value):
+    radius = radii(value)
+    points = curve(radius, LETTERS, 1.0)
+    means = [rate.mean for _, rate in points]
+    assert means == sorted(means) and means[0] == 0
+    groups = {name: [float(r) for r, c in zip(radius, LETTERS, strict=True) if c == name] for name in LETTERS}
+    for eps, rate in points:
+        expected = np.mean([np.mean([r <= eps for r in group]) for group in groups.values()])
+        assert rate.mean == pytest.approx(expected)
+        assert rate.low <= rate.mean <= rate.high
+
+
+def test_a_radius_of_whole_levels_counts_at_its_level():
+    image = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
+    change = torch.full((3, 16, 16), 6 / 255)
+    radius = ((image + change) - image).abs().amax()[None].double()  # some 1e-6 more than 6/255
+    assert dict(curve(radius, ("a",), 16 / 255))[16 / 255 * 12 / 32].mean == 1
+
+
+def test_the_median_is_that_of_the_clusters_and_none_beyond_the_largest():
+    radius = torch.tensor([0.2, 0.4, 0.1, 0.3, 0.5, math.inf, 0.6], dtype=torch.float64)
+    assert medians(radius, tuple("aabbbcc")).tolist() == [0.2, 0.3, 0.6]
+    table = content(radius.float(), tuple("aabbbcc"))
+    assert (
+        table["median"]["mean"] == pytest.approx(0.3) and table["beyond"] == 1 and table["held_out"]["mean"] == 0.25
+    )
+    no_radius = content(torch.full((7,), math.inf).double(), tuple("abcdefg"))
+    assert no_radius["median"]["mean"] is None and no_radius["beyond"] == 7
+    assert words(no_radius["median"], "linf", 8 / 255).startswith("> 8")

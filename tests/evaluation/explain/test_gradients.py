@@ -1,16 +1,26 @@
-"""The gradient of the likeness against finite differences; the pixels that it reaches, against a loop over views."""
+"""Gradients against finite differences and a loop over views; Grad-CAM against its formula."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import bank
-from attacks.encoders import Defended, Phash, Stochastic, bits, untrained
+from attacks import bank, load_encoder
+from attacks.encoders import Defended, Phash, Preprocess, Stochastic, bits, untrained, with_preprocess
 from attacks.encoders.randomness import encoder_draws, randomised
 from attacks.eot.bank import Bank
-from attacks.evaluation.explain.gradients import VIEWS, CountedEncoder, reach, saliency
+from attacks.evaluation.explain.gradients import (
+    VIEWS,
+    CountedEncoder,
+    attribution,
+    on_picture,
+    places,
+    reach,
+    saliency,
+    spatial_layer,
+)
 from tests.helpers.small import small, smooth
-from transforms import Affine, Compose
+from transforms import Affine, Compose, Jpeg
 from transforms.auditing.coverage import coverage, effective
 from transforms.camera import SensorNoise
 
@@ -117,3 +127,128 @@ def test_a_hash_is_compared_by_its_bits_and_has_a_gradient():
     leaf = other.clone().requires_grad_()
     (gradient,) = counter.gradients(counter.slope_values(leaf, anchors), [leaf])
     assert bool(gradient.isfinite().all()) and bool(gradient.any())
+
+
+class PoolNetwork(nn.Module):
+    """A convolution, the mean over positions, a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps, self.head = nn.Conv2d(3, 4, 3, 2), nn.Linear(4, 6, bias=False)
+
+    def forward(self, images):
+        return self.head(F.relu(self.maps(images)).mean((2, 3)))
+
+
+class Block(nn.Module):
+    """Full attention with a residual."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.value, self.inner = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, 3 * width)
+
+    def forward(self, tokens):
+        at = self.norm(tokens)
+        value, inner = self.value(at), self.inner(at)
+        return tokens + (inner @ inner.transpose(1, 2)).softmax(2) @ value
+
+
+class Tokens(nn.Module):
+    """A transformer that returns its class token, or the mean of the others."""
+
+    def __init__(self, cls, prefix=2):
+        super().__init__()
+        self.cls, self.patch = cls, nn.Conv2d(3, 8, 8, 8)
+        self.first = nn.Parameter(torch.randn(1, prefix, 8))
+        self.blocks = nn.Sequential(Block(8), Block(8))
+
+    def forward(self, images):
+        patches = self.patch(images).flatten(2).transpose(1, 2)
+        tokens = self.blocks(torch.cat([self.first.expand(len(images), -1, -1), patches], 1))
+        return tokens[:, 0] if self.cls else tokens[:, self.first.shape[1] :].mean(1)
+
+
+def build(kind, *args):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return kind(*args).eval().requires_grad_(False)
+
+
+def test_grad_cam_equals_a_calculation_by_hand():
+    network = build(PoolNetwork)
+    maps, anchors = F.relu(network.maps(PICTURES)), torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
+    result = attribution(CountedEncoder(network), PICTURES, anchors, "maps")
+    for i in range(2):
+        # The slope at the pooled maps, shared equally by the positions where the ReLU is open.
+        length = (network.head.weight @ maps[i].mean((1, 2))).norm()
+        slope = anchors[i] / anchors[i].norm() @ network.head.weight / length / maps[i, 0].numel()
+        maps_before_relu = network.maps(PICTURES)[i]
+        weights = slope * (maps_before_relu > 0).float().mean((1, 2))
+        torch.testing.assert_close(result.cam[i], (weights[:, None, None] * maps_before_relu).sum(0).relu())
+
+
+def layer(network, size=(32, 32), gain=1.0):
+    pictures = gain * torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
+    return spatial_layer(CountedEncoder(network), pictures, network(pictures))
+
+
+def test_the_layer_is_the_last_with_positions():
+    assert layer(build(PoolNetwork)) == "maps"
+    assert layer(load_encoder(), (96, 96)) == "stages"
+    assert layer(build(nn.Sequential, nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())) == "0"
+    assert layer(build(Tokens, False)) == "blocks"
+
+
+def test_after_the_last_attention_only_the_class_token_counts():
+    name = layer(build(Tokens, True))
+    assert name == "blocks.1.value"  # neither the block, whose patches are unused, nor `inner`, which is wider
+
+
+def test_a_hash_has_no_layer():
+    assert layer(Phash()) is None
+    assert layer(Defended(Phash(), [Jpeg(75)])) is None
+    assert attribution(CountedEncoder(Phash()), PICTURES, Phash()(PICTURES.flip(3)), None).cam is None
+
+
+def test_channels_may_come_last():
+    maps = torch.rand(2, 5, 7, 6)
+    assert torch.equal(places(maps, (70, 60)), maps)
+    assert torch.equal(places(maps.movedim(1, 3), (70, 60)), maps)
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 2, 5])
+def test_tokens_are_laid_out_row_by_row(prefix):
+    maps = torch.rand(2, 3, 7, 7)
+    tokens = torch.cat([torch.zeros(2, prefix, 3), maps.flatten(2).transpose(1, 2)], 1)
+    assert torch.equal(places(tokens, (70, 70)), maps)
+
+
+def test_a_change_in_place_does_not_reach_the_recorded_output():
+    maps = nn.Conv2d(3, 4, 3)
+    networks = [build(nn.Sequential, maps, nn.ReLU(inplace), nn.Flatten()) for inplace in (True, False)]
+    anchors = networks[1](PICTURES.flip(3))
+    in_place, in_copy = (attribution(CountedEncoder(network), PICTURES, anchors, "0") for network in networks)
+    torch.testing.assert_close(in_place, in_copy)
+
+
+def test_no_hook_remains():
+    network = build(PoolNetwork)
+    layer(network)
+    attribution(CountedEncoder(network), PICTURES, network(PICTURES), "maps")
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_without_a_crop_a_map_lies_over_the_whole_picture():
+    coarse = torch.rand(1, 4, 4)
+    expected = F.interpolate(coarse[:, None], (16, 24), mode="bilinear", align_corners=False)[:, 0]
+    torch.testing.assert_close(on_picture(coarse, small(), (16, 24)), expected)
+
+
+@pytest.mark.parametrize(("size", "crop"), [((40, 60), 20), ((60, 40), 28), ((40, 40), 40)])
+def test_a_map_is_zero_outside_the_crop_and_aligned_inside(size, crop):
+    spec = Preprocess(40, "pil_bilinear", (0.5,) * 3, (0.5,) * 3, fit="cover", crop=(crop, crop))
+    encoder = with_preprocess(nn.Flatten(), spec)
+    placed_map = on_picture(torch.ones(1, 5, 5), encoder, size)
+    picture = torch.rand(1, 3, *size, requires_grad=True)
+    (gradient,) = torch.autograd.grad(spec(picture).sum(), picture)
+    assert torch.equal(placed_map[0] > 0, (gradient != 0).all(1)[0])

@@ -1,4 +1,4 @@
-"""Short runs of an attack, and the whole battery of checks."""
+"""Short runs of an attack, the whole battery of checks, and encoders that answer anything at all."""
 
 import math
 
@@ -7,14 +7,19 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, NES, PGD, Away, Linf, Toward, Universal, attack
+from attacks.eot.problem import Problem
 from attacks.evaluation.sanity import battery, table
-from attacks.evaluation.sanity.questions import transfer
+from attacks.evaluation.sanity.battery import LASTS
+from attacks.evaluation.sanity.differences import REPEAT_ERROR, REPEATS, repeats
+from attacks.evaluation.sanity.questions import SELF_COSINE, SMOOTH_GRADIENT, self_cosine, transfer
 from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, PassCount, ShortAttack, redrawn
 from attacks.optimisers import LabelOnly
 from attacks.optimisers.gradient import Adam
-from tests.helpers.small import SETS, ids, small, smooth
+from tests.helpers.sampling import mostly_slow
+from tests.helpers.small import small, smooth
 from tests.helpers.solving import examine, trial
-from tests.solvers.test_label_only import options, problem
+from tests.solvers.test_label_only import options
+from tests.solvers.test_label_only import problem as decision_problem
 from transforms import Affine, Brightness, Compose
 from transforms.draws import stream
 
@@ -32,37 +37,24 @@ def images():
     return smooth()
 
 
-def test_a_trial_equals_the_attack(images):
-    setup = parts()
+@pytest.mark.parametrize("perturbation", [Linf(0.1), Universal(Linf(0.1))], ids=["linf", "universal"])
+def test_a_trial_equals_the_attack_and_keeps_the_best_of_its_candidates(perturbation, images):
+    # Steps so long that the last iterate is seldom the best.
+    setup = parts(perturbation=perturbation, optimiser=PGD(2.0, 0.0, "constant"), eot=EOT(VIEWS, views=1))
     anchor = setup["encoder"](images)
     steps = list(attack(images, anchor, **setup, seed=4))
-    result = trial(images, anchor, setup | {"seed": 4}, PassCount()).run()
-    assert torch.equal(result.start[0], Linf(0.1).start(images, torch.Generator().manual_seed(stream(4, "start"))))
+    test = trial(images, anchor, setup | {"seed": 4}, PassCount())
+    result = test.run()
+    assert torch.equal(result.start[0], perturbation.start(images, torch.Generator().manual_seed(stream(4, "start"))))
     assert torch.equal(result.start[1], steps[0].estimate.grad)
     assert torch.equal(result.end[0], steps[-2].delta)
     assert torch.equal(result.end[1], steps[-1].estimate.grad)
     candidates = [steps[round(share * 11)].delta for share in CANDIDATES]
-    for row, delta in enumerate(result.delta):
-        assert any(torch.equal(delta, candidate[row]) for candidate in candidates)
+    files = [(images + candidate).clamp(0, 1) for candidate in candidates]
+    losses = torch.stack([test.choosers.losses(x, anchor, setup["encoder"], Away(), 8).mean(1) for x in files])
+    losses = losses.mean(1, keepdim=True) if perturbation.shared else losses
+    assert torch.equal(result.delta, torch.stack([candidates[at][i] for i, at in enumerate(losses.argmin(0))]))
     assert result.losses.shape == (2, JUDGES)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("perturbation", SETS, ids=ids)
-def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
-    # Steps so long that the last iterate is seldom the best.
-    setup = parts(perturbation=perturbation, optimiser=PGD(2.0, 0.0, "constant"), eot=EOT(VIEWS, views=1))
-    anchor = setup["encoder"](images)
-    test = trial(images, anchor, setup, PassCount())
-    *_, end = attack(images, anchor, **setup)
-    result = test.run()
-
-    def choice_loss(delta):
-        pixels = (images + delta).clamp(0, 1)
-        table = test.choosers.losses(pixels, anchor, setup["encoder"], Away(), 8).mean(1)
-        return table.mean() if perturbation.shared else table
-
-    assert (choice_loss(result.delta) <= choice_loss(end.delta) + 1e-6).all()
 
 
 def test_a_tally_counts_every_pass(images):
@@ -134,7 +126,9 @@ def test_arguments_of_examine_are_checked(images):
 def decision_checks(share, optimiser):
     """The checks of an attack on an encoder that says same or not, and no more."""
     trace = [1, 1, 0.5, 0.5, 0.0, 0.0]
-    sanity = battery.examine(problem(share, count=2), options(optimiser=optimiser, steps=20), views=20, trace=trace)
+    sanity = battery.examine(
+        decision_problem(share, count=2), options(optimiser=optimiser, steps=20), views=20, trace=trace
+    )
     return {check.name: check for check in sanity.checks}
 
 
@@ -151,3 +145,82 @@ def test_answers_that_change_only_at_a_larger_radius_are_no_failure(share, verdi
 @pytest.mark.slow
 def test_an_attack_that_sees_a_flat_loss_fails_though_a_larger_radius_helps():
     assert decision_checks(0.8, NES(keep=4))["lowers the loss"].verdict == "failed"
+
+
+def problem(encoder, objective=Away(), anchor=None):  # noqa: B008
+    images = smooth()
+    return Problem(images, encoder(images) if anchor is None else anchor, encoder, objective, Linf(0.1))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e-3, 1.0, 1e12, 1e30])
+def test_an_embedding_without_a_length_in_float32_fails(scale):
+    encoder = small()
+    check = self_cosine(problem(lambda images: scale * encoder(images)))
+    assert check.verdict == ("passed" if 1e-3 <= scale <= 1e12 else "failed"), check
+
+
+def test_the_anchor_of_another_encoder_fails_and_a_target_is_no_anchor():
+    encoder, images = small(), smooth()
+    opposite = -encoder(images)
+    assert self_cosine(problem(encoder)).figures["anchor"] == pytest.approx(1)
+    assert self_cosine(problem(encoder, anchor=opposite)).verdict == "failed"
+    assert self_cosine(problem(encoder, Toward(), opposite)).verdict == "passed"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1 * REPEAT_ERROR, 10 * REPEAT_ERROR])
+def test_an_answer_that_changes_is_named_and_held_still(share):
+    encoder, images = small(), smooth()
+
+    def answer(pictures):
+        features = encoder(pictures)
+        return features + share * features.norm() / features.numel() ** 0.5 * torch.randn_like(features)
+
+    check, repeatable = repeats(answer, images, {})
+    assert check.name == REPEATS and check.verdict == ("failed" if share > REPEAT_ERROR else "passed")
+    assert share <= REPEAT_ERROR or torch.equal(repeatable(images), repeatable(images))
+
+
+def test_an_answer_that_nothing_holds_still_is_not_compared():
+    encoder, calls = small(), iter(range(100))
+    check, repeatable = repeats(lambda pictures: (1 + next(calls)) * encoder(pictures), smooth(), {})
+    assert check.verdict == "failed" and repeatable is None
+
+
+class Saturating(nn.Module):
+    """The gradient ends at the border of a small ball round the start."""
+
+    def forward(self, images):
+        return torch.cat([images.flatten(1).clamp(0.3, 0.7), torch.ones(len(images), 1)], 1)
+
+
+HOSTILE = {
+    "an index": lambda x: x.flatten(1).argmax(1, keepdim=True),
+    "one number": lambda x: x.flatten(1).sum(1),
+    "not a number": lambda x: x.flatten(1) / 0,
+    "zero": lambda x: 0 * x.flatten(1),
+    "changing shape": lambda x: x.flatten(1)[:, : 5 + int(torch.randint(0, 3, ()))],
+    "no graph": lambda x: x.flatten(1).detach(),
+    "softmax of large logits": lambda x: (1e5 * x.flatten(1)).softmax(1),
+    "a sum over the batch": lambda x: x.flatten(1) + x.sum(),
+    "another dtype": lambda x: x.flatten(1).double(),
+    "one row": lambda x: x.flatten(1)[:1],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("encoder", mostly_slow(HOSTILE.values(), 3), ids=HOSTILE)
+def test_no_encoder_ends_the_examination(encoder):
+    images = smooth()
+    anchor = small()(images) if encoder is HOSTILE["one row"] else encoder(images)
+    parts = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
+    sanity = examine(images, anchor, **parts, eot=EOT(Compose([Affine(degrees=9)]), views=2), steps=2)
+    assert sanity.failed, table(sanity)
+
+
+def test_a_gradient_that_ends_on_the_way_is_a_failed_check():
+    images = 0.35 + 0.3 * smooth()
+    parts = {"encoder": Saturating().eval(), "objective": Away(), "perturbation": Linf(0.5), "optimiser": PGD(1.0)}
+    sanity = examine(images, Saturating()(images), **parts, eot=EOT(Compose(), views=1), steps=20)
+    (check,) = [check for check in sanity.checks if check.name == LASTS]
+    assert check.verdict == "failed" and "exactly zero" in check.message, table(sanity)
+    assert {check.name for check in sanity.checks} >= {SELF_COSINE, REPEATS, SMOOTH_GRADIENT}
