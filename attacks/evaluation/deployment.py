@@ -18,7 +18,7 @@ from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Row, Sample
 from attacks.evaluation.judge import CellScores, Scoring, cells_of, score_cells
-from attacks.resizers.platforms import at_ratios, codecs, resamplers
+from attacks.resizers.pipeline import at_ratios, codecs, resamplers
 from attacks.runtime.values import stored
 from transforms import Compose
 from transforms.draws import Uniform, stream

@@ -17,7 +17,7 @@ from attacks.evaluation.explain.explanation import Explanations, Maps
 from attacks.evaluation.explain.gradients import Reach
 from attacks.report.colours import LIGHT
 from attacks.resizers.openness import Row, VisibleExample
-from attacks.resizers.platforms import OPEN
+from attacks.resizers.pipeline import OPEN
 from attacks.runtime.files import atomic
 
 #: The rows of the sheet of explanations, where the arms exist.

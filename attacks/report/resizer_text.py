@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from attacks.resizers.black_box import ProbeLine
 from attacks.resizers.identify import Identification
 from attacks.resizers.openness import Openness, Row
-from attacks.resizers.probes import ProbeLine
 from attacks.resizers.separable import KernelAxis
 from attacks.runtime.command_line import printable
 from transforms.resizing.kernels import KERNELS

@@ -32,10 +32,7 @@ class HiddenPicture:
 
 def hide_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, call: Call) -> HiddenPicture:
     """Change `picture` (...,H,W) as little as possible, so that `call` makes `target` (...,h,w) of it; both in [0,1].
-
-    `resizer` holds the weights of `call`. What rounding, and any non-linear step, adds to them is measured by
-    `call` and taken off the target, up to five times.
-    """
+    `resizer` holds the weights of `call`; what it adds to them is taken off the target, up to five times."""
     aim = target
     for _ in range(_CORRECTIONS):
         attacked_picture = np.rint(nearest_picture(picture, aim, resizer, _INNER) * 255) / 255
@@ -50,12 +47,11 @@ def hide_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, ca
 
 def nearest_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, tolerance: float) -> np.ndarray:
     """The picture in [0,1] nearest to `picture` in the Euclidean norm among those that `resizer` turns into `target`
-    up to a root mean square of `tolerance`.
+    up to a root mean square of `tolerance`, by Dykstra's algorithm (Boyle & Dykstra 1986).
 
-    It is the projection on an intersection of two convex sets, by Dykstra's algorithm (Boyle & Dykstra 1986). The
-    projection on the box [0,1] is a clip. The one on |R x - t| <= e is x + R^T (R R^T + m)^-1 (t - R x), with the m
-    >= 0 for which the rest has length e; with the singular values of both matrices that is an elementwise division.
-    Where no picture reaches the target, the last iterate is returned.
+    The projection on |R x - t| <= e is x + R^T (R R^T + m)^-1 (t - R x), with the m >= 0 for which the rest has
+    length e; with the singular values of both matrices that is an elementwise division. Where no picture reaches the
+    target, the last iterate is returned.
     """
     (u, s, v), (y, z, w) = (np.linalg.svd(m, full_matrices=False) for m in (resizer.rows, resizer.columns))
     values, length = np.outer(s, z), tolerance * np.sqrt(target.size)

@@ -9,18 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.resizers.black_box import WHOLE, measure_values, open_box
-from attacks.resizers.openness import VIEWER, Openness, VisibleExample, crop_to, measure, target_picture
-from attacks.resizers.probes import (
+from attacks.resizers.black_box import (
     WEIGHT_ERROR,
+    WHOLE,
     ProbeLine,
     Prober,
     fit_line,
     is_linear,
+    measure_values,
     measure_weights,
     noise_gain,
+    open_box,
     predicts,
 )
+from attacks.resizers.openness import VIEWER, Openness, VisibleExample, crop_to, measure, target_picture
 from attacks.resizers.separable import NOTHING, Axes, KernelAxis, kernel_matrices, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
@@ -47,8 +49,7 @@ class Identification:
         arithmetic: of the kernels: "8-bit", "float", or "either" where pixels are only copied.
         linear: whether it is, to the rounding of 8 bits.
         lines: where the output pixels look, down and across, measured.
-        noise: the gain of noise (see `probes.noise_gain`).
-        prober: what it takes, and its values.
+        noise: see `noise_gain`.
         example: the attack on it in grey; None where it does not resize by rows and columns.
     """
 
@@ -65,18 +66,16 @@ class Identification:
 def identify(function: Callable[[Any], Any], image: Tensor, size: tuple[int, int], seed: int = 0) -> Identification:
     """Find out by calls alone which resizer `function` is, and how open it is.
 
-    It is given flat pictures, ramps and noise of `size`. A kernel is named only if its prediction, with the crop or
-    padding that was measured, equals the results on two pictures of colour noise: in 8 bits exactly (see `TIES`), in
-    floating point to float32's rounding. If none does, the weights are measured, by some hundred calls.
+    A kernel is named only if its prediction, with the crop or padding that was measured, equals the results on two
+    pictures of colour noise: in 8 bits exactly (see `TIES`), in floating point to float32's rounding. If none does,
+    the weights are measured, by some hundred calls.
 
     Args:
-        function: an 8-bit array (H,W,3), or a PIL image, -> an array (h,w,3) or (3,h,w), a tensor or a PIL image, of
-            any values that are a straight line of levels.
+        function: an 8-bit array (H,W,3), or a PIL image, -> an array (h,w,3) or (3,h,w), a tensor or a PIL image.
         image: (3,H,W) in [0,1], the photograph that is attacked.
         size: (H, W) of the pictures that it is given.
 
-    Raises:
-        ValueError: it takes or returns something else, is random, or fails.
+    Raises ValueError: it takes or returns something else, is random, or fails.
     """
     box = open_box(function, size)
     prober = Prober(box, measure_values(box, size), size)
@@ -138,12 +137,12 @@ def _matches(
 
 def _crops(kernel: str, profile: np.ndarray, response: np.ndarray, line: ProbeLine) -> list[KernelAxis]:
     """The crops of one axis with which a kernel makes `response` of `profile`, to some levels."""
-    length, survivors = len(profile), list[KernelAxis]()
-    for candidate in dict.fromkeys(_candidates(line, kernel, length, len(response))):
-        matrix = kernel_matrices(kernel, (candidate, candidate), (length, length)).rows
-        if np.abs(matrix @ profile - response).max() <= _SCREEN:
-            survivors.append(candidate)
-    return survivors
+    length = len(profile)
+    matrices = {
+        candidate: kernel_matrices(kernel, (candidate, candidate), (length, length)).rows
+        for candidate in _candidates(line, kernel, length, len(response))
+    }
+    return [axis for axis, matrix in matrices.items() if np.abs(matrix @ profile - response).max() <= _SCREEN]
 
 
 def _candidates(line: ProbeLine, kernel: str, length: int, count: int) -> Iterator[KernelAxis]:

@@ -19,8 +19,7 @@ Verdict = Literal["open", "hard", "closed"]
 #: The antialiased viewer: a person who sees the picture in the encoder's size.
 VIEWER = "pil_lanczos"
 #: Share of the target that the viewer sees of the attack: at most the first is open, at least the second is closed,
-#: and between them it is hard.
-#: Over the kernels and ratios of the table the shares lie below 6 %, from 17 to 24 %, or above 64 %.
+#: and between them it is hard. In the table the shares lie below 6 %, from 17 to 24 %, or above 64 %.
 OPEN, CLOSED = 0.1, 0.5
 #: Height and width of the encoder's picture in the table; the figures depend on the ratio alone.
 SIDE = 64
@@ -35,8 +34,8 @@ class Openness:
         unread: share of the source pixels that it never reads (see `separable.unread`).
         gain: the largest energy that it can be given unseen, a visible shift having 1 (see `separable.hidden_gain`).
         psnr: in dB, at full size, of the smallest change that makes it show the target.
-        seen: how much of the target a viewer in the encoder's size sees: the energy of the attack after an
-            antialiased resize over that of the target shown outright. 1: as visible as the target itself.
+        seen: the energy of the attack after an antialiased resize to the encoder's size over that of the target
+            shown outright. 1: as visible as the target itself.
         succeeds: whether the attacked 8-bit picture was resized to the target within `hiding.TOLERANCE`.
     """
 
@@ -48,7 +47,6 @@ class Openness:
 
     @property
     def verdict(self) -> Verdict:
-        """closed: a viewer sees half of the target or more; open: a tenth or less, and the attack succeeds."""
         if self.seen >= CLOSED:
             return "closed"
         return "open" if self.seen <= OPEN and self.succeeds else "hard"
@@ -56,8 +54,7 @@ class Openness:
 
 @dataclass(frozen=True)
 class VisibleExample:
-    """8-bit pictures (h,w,C): the attacked one, an antialiased view of it in the encoder's size, and what the resizer
-    gives the encoder."""
+    """8-bit pictures (h,w,C): the attacked one, an antialiased view of it, and what the resizer gives the encoder."""
 
     attacked: np.ndarray
     viewed: np.ndarray

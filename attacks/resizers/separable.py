@@ -30,7 +30,6 @@ class KernelAxis(NamedTuple):
 
     @property
     def output(self) -> slice:
-        """The pixels of the result that are kept."""
         return slice(self.offset, self.offset + self.out)
 
     @property
@@ -57,11 +56,9 @@ class Separable:
     columns: np.ndarray
 
     def crop(self, window: tuple[slice, slice]) -> "Separable":
-        """The map of a rectangle of the source alone."""
         return Separable(self.rows[:, window[0]], self.columns[:, window[1]])
 
     def __call__(self, pictures: np.ndarray) -> np.ndarray:
-        """(...,H,W) -> (...,h,w)."""
         resized: np.ndarray = self.rows @ pictures @ self.columns.T
         return resized
 
@@ -85,10 +82,8 @@ def unread(resizer: Separable, threshold: float = NOTHING) -> float:
 
 def hidden_gain(resizer: Separable, viewer: Separable) -> float:
     """The largest energy that a perturbation unseen by `viewer` has for `resizer`: max |R d|^2 / |d|^2 over V d = 0,
-    times source pixels per output pixel.
-
-    So energies are means over pixels, and the gain of a shift of the whole picture by a constant is 1. A kernel that
-    copies one pixel of r x r has at most r^2.
+    times source pixels per output pixel. The gain of a shift of the whole picture is 1; a kernel that copies one
+    pixel of r x r has at most r^2.
 
     R is A (x) B, and the projector on what V sees is P (x) Q, so the matrix whose largest eigenvalue this is,
     R (1 - P (x) Q) R^T, is a difference of two Kronecker products, and is never formed.

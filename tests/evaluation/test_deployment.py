@@ -19,7 +19,7 @@ from attacks.evaluation.deployment import deployed_size, deployment, deployment_
 from attacks.evaluation.judge import cells_of
 from attacks.evaluation.judge import score_cells as judge_cells
 from attacks.evaluation.scores import embed, evaluate
-from attacks.resizers.platforms import at_ratios, resamplers, size_at
+from attacks.resizers.pipeline import at_ratios, resamplers, size_at
 from tests.helpers.small import small
 from transforms import Downscale, Jpeg, resize
 from transforms.resizing.resize import target_size

@@ -18,8 +18,7 @@ from attacks.evaluation.detection import (
     detection_summary,
     flagged_rows,
 )
-from attacks.resizers.pipeline import function_name, function_pipeline, kernel_pipeline
-from attacks.resizers.platforms import library_call
+from attacks.resizers.pipeline import function_name, function_pipeline, kernel_pipeline, library_call
 from transforms import resize
 from transforms.resizing.kernels import NAMES
 

@@ -6,7 +6,7 @@ from hydra import compose, initialize_config_dir
 
 from attacks.data.gallery import tiles
 from attacks.data.images import to_bytes
-from attacks.resizers.platforms import resamplers
+from attacks.resizers.pipeline import resamplers
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
 from attacks.study.assembly import build

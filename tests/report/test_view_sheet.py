@@ -10,7 +10,7 @@ from attacks.evaluation.rare.failure import PictureFailure
 from attacks.report import view_sheet
 from attacks.report.panels import SUCCESS, draw_deployment
 from attacks.report.view_sheet import COLUMNS, MAX_VIEWS, draw_failures
-from attacks.resizers.platforms import OPEN
+from attacks.resizers.pipeline import OPEN
 
 NAMES = ("none", "Pillow lanczos", "OpenCV area", *OPEN)
 

@@ -302,4 +302,4 @@ def test_picture_files_are_opened_by_one_module():
     """But PNGs that a run wrote, whose digests it has, and pictures in memory."""
     root = Path(attacks.__file__).parent
     opening = {str(file.relative_to(root)) for file in root.rglob("*.py") if "Image.open(" in file.read_text()}
-    assert opening == {"runtime/decoding.py", "data/images.py", "resizers/platforms.py"}
+    assert opening == {"runtime/decoding.py", "data/images.py", "resizers/pipeline.py"}
