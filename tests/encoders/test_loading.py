@@ -75,14 +75,6 @@ def test_a_file_cannot_ask_for_a_huge_or_an_empty_encoder(tmp_path, channels):
         load_encoder("pocket", weights=tmp_path / "odd.safetensors")
 
 
-def test_untrained_follows_its_seed_and_keeps_the_global_rng_state():
-    state = torch.random.get_rng_state()
-    first, repeat, other = (untrained(seed).head.weight for seed in (1, 1, 2))
-    assert torch.equal(first, repeat)
-    assert not torch.equal(first, other)
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
 @pytest.mark.parametrize("size", [(96, 96), (8, 8), (1, 1), (96, 200), (257, 31)])
 def test_any_size_works(encoder, size):
     features = encoder(torch.rand(2, 3, *size))

@@ -107,21 +107,6 @@ def test_sizes_equal_torchvision_resize(height, width, size):
     assert plain((size, 7)).resized(height, width) == (size, 7)
 
 
-@given(lengths, lengths, st.integers(1, 600), st.integers(1, 600), st.sampled_from(["down", "nearest"]))
-@settings(max_examples=300, deadline=None)
-def test_cover_fills_and_contain_fits_a_box_of_any_shape(height, width, high, wide, rounding):
-    cover = plain((high, wide), fit="cover", rounding=rounding).resized(height, width)
-    assert cover[0] >= high and cover[1] >= wide and (cover[0] == high or cover[1] == wide)
-    contain = plain((high, wide), fit="contain", rounding=rounding).resized(height, width)
-    assert contain[0] <= high and contain[1] <= wide and (contain[0] == high or contain[1] == wide)
-    # The other side keeps the aspect, to a pixel.
-    for sides in (cover, contain):
-        assert any(
-            abs(sides[0] - height * ratio) <= 1 and abs(sides[1] - width * ratio) <= 1
-            for ratio in (high / height, wide / width)
-        )
-
-
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 32))
 @settings(max_examples=100, deadline=None)
 def test_multiple_rounds_sides_down(height, width, multiple):
@@ -161,17 +146,6 @@ def test_every_pixel_within_the_crop_has_a_gradient(fields, eight_bit):
 def test_its_gradient_is_exact(shape, kernel):
     ours = Preprocess(8, kernel, MEAN, STD, fit="cover", crop=(7, 9), fill=0.5, bgr=True)
     laws.assert_slope(ours, 0.3 + 0.4 * pictures(*shape))
-
-
-def test_eight_bit_rounding_does_not_change_the_gradient():
-    picture, weights = 0.3 + 0.4 * pictures(30, 40), None
-    gradients = []
-    for eight_bit in (False, True):
-        leaf = picture.clone().requires_grad_()
-        answer = Preprocess(12, "pil_bicubic", MEAN, STD, fit="cover", eight_bit=eight_bit)(leaf)
-        weights = torch.randn_like(answer) if weights is None else weights
-        gradients += torch.autograd.grad((answer * weights).sum(), leaf)
-    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float32, 2e-6)])
@@ -233,19 +207,13 @@ def test_a_network_without_preprocessing_needs_size_mean_and_std():
     assert preprocess_from(full | {"size": None}, "x.onnx").resized(3, 5) == (3, 5)
 
 
-def test_its_text_has_every_step():
-    text = str(Preprocess(256, "pil_bicubic", MEAN, STD, fit="cover", crop=(224, 224), eight_bit=True, bgr=True))
-    for word in ("shorter side to 256", "pil_bicubic", "clamped", "8 bits", "central 224x224", "BGR", "0.485"):
-        assert word in text, word
-    assert "padded" not in text
-    assert [line.split()[0] for line in text.splitlines()] == ["resize", "crop", "normalise"]
-    low, high = map(float, re.search(r"values (\S+) to (\S+)", text).groups())
-    assert low == pytest.approx(-0.485 / 0.229, abs=1e-3) and high == pytest.approx((1 - 0.406) / 0.225, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("specification", "text"),
     [
+        (
+            Preprocess(256, "pil_bicubic", MEAN, STD, fit="cover", crop=(224, 224), eight_bit=True, bgr=True),
+            r"^resize .*to 256, pil_bicubic, clamped .*8 bits.*\ncrop .*224x224\nnormalise .*0.485.*BGR.*to 2.64$",
+        ),
         (plain(None), "resize     none: the picture as large as it is"),
         (plain(None, multiple=8), "down to a multiple of 8"),
         (plain(None, crop=(9, 9)), "where smaller padded with 0.0"),

@@ -41,10 +41,10 @@ def assert_refused(path, message, network_=None):
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".PT", *TORCH_FILES])
 def test_saved_weights_load_unchanged(tmp_path, suffix):
-    tensors = state(1)
-    tensors = read_state(write(tmp_path / f"w{suffix}", tensors))
-    assert tensors.keys() == tensors.keys()
-    assert all(torch.equal(tensors[name], tensor) for name, tensor in tensors.items())
+    expected = state(1)
+    tensors = read_state(write(tmp_path / f"w{suffix}", expected))
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in expected.items())
 
 
 #: Files of the same state: from a training script, of a wrapped module, nested.

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.linalg import null_space
 
-from attacks.resizers.separable import KernelAxis, Separable, hidden_gain, kernel_matrices, unread, whole
+from attacks.resizers.separable import KernelAxis, hidden_gain, kernel_matrices, unread, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
@@ -45,9 +45,3 @@ def test_crops_are_those_of_arrays(kernel):
     oracle = resize(picture[:, :, 3:33], (11, 20), kernel)[0, 0, :, 4:13]
     ours = kernel_matrices(kernel, (rows, columns), (40, 50))(picture[0, 0].numpy())
     np.testing.assert_allclose(ours, oracle, rtol=0, atol=1e-12)
-
-
-def test_within_keeps_the_columns_of_a_rectangle():
-    resizer = Separable(np.eye(4), np.eye(5))
-    part = resizer.crop((slice(1, 3), slice(0, 2)))
-    assert part.rows.shape == (4, 2) and part.columns.shape == (5, 2)

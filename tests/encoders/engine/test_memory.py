@@ -1,31 +1,9 @@
 """Free memory, memory saved by a pass, and memory kept by the allocator."""
 
-import platform
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
 import torch
 from torch import nn
 
 from attacks.encoders.engine.memory import free_memory, watch
-
-ROOT = Path(__file__).parents[3]
-PROGRAM = """
-import resource, sys, torch
-from attacks.encoders.engine import keep_freed_memory
-torch.set_num_threads(1)
-for keep in (False, True):
-    assert keep_freed_memory(keep)
-    faults = []
-    for _ in range(10):
-        start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        parts = [torch.ones(12 * 2**20) for _ in range(3)]  # 48 MiB each
-        del parts
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - start)
-    print(faults[-1])
-"""
 
 
 def test_free_memory_is_the_least_of_machine_and_cgroups(tmp_path):
@@ -63,15 +41,3 @@ def test_saved_bytes_count_each_storage_once_and_no_weights():
         memory.begin()
         _ = layer(x)
     assert memory.largest == 3 * x.nbytes  # of the largest pass
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
-def test_freed_memory_stays_with_the_process():
-    # The order matters: freed memory below a live block of the heap cannot be returned.
-    # How the blocks lie in the heap settles after one to four rounds.
-    output = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    first_faults, last_faults = map(int, output.split())
-    assert last_faults < 100 < first_faults / 2

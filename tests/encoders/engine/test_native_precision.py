@@ -233,26 +233,6 @@ class _Text(nn.Flatten):
         return "text"
 
 
-@pytest.mark.families
-@DTYPES
-def test_a_folder_of_transformers_runs_in_half_precision(dtype, tmp_path):
-    hf = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-    config = hf.Dinov2Config(**sizes, image_size=32, patch_size=8)
-    hf.AutoModel.from_config(config).to(dtype).save_pretrained(tmp_path)
-    encoder, wide = (
-        load_encoder("transformers", str(tmp_path), preprocess=PREPROCESS | {"size": 32}, precision=name)
-        for name in ("own", "float32")
-    )
-    library = hf.AutoModel.from_pretrained(tmp_path, dtype=dtype).eval()
-    features, gradient = pull(encoder, pictures())
-    assert torch.equal(features, library(encoder.preprocess(pictures()).to(dtype)).pooler_output.float())
-    assert precision_text(wide) == f"float32, widened from {precision_text(encoder)}"
-    expected = library.float()(wide.preprocess(pictures())).pooler_output
-    torch.testing.assert_close(wide(pictures()), expected)
-    assert cosine(gradient, pull(wide, pictures())[1]) > 0.99
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_program_is_attacked_and_verified_by_command_line(dtype, tmp_path, monkeypatch, capsys):

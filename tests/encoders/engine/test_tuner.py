@@ -9,7 +9,6 @@ from torch import nn
 
 from attacks.encoders.engine import Decision, Trial, describe, prepare
 from attacks.encoders.engine.precision import allow_tf32
-from attacks.encoders.engine.preparation import find_runner
 from attacks.encoders.engine.tuner import CANDIDATES, choose, compare_candidates
 
 CPU = torch.device("cpu")
@@ -125,38 +124,6 @@ def test_rounding_must_stay_below_the_sampling_noise(monkeypatch, error, is_take
     assert lines[-1] == "engine: " + " ".join(choice.decision.settings())
     (line,) = [line for line in lines if line.startswith(f"{'+' if is_taken else '-'} {lower}")]
     assert f"rounding {error}, sampling noise 1 (" in line
-
-
-class Wave(nn.Module):
-    """A linear encoder, and a wave of it: where the wave is short, rounding its phase is an error of the whole size
-    of the gradient."""
-
-    def __init__(self, frequency):
-        super().__init__()
-        self.layer, self.frequency = nn.Linear(48, 8), frequency
-
-    def forward(self, x):
-        return (self.frequency * self.layer(x.flatten(1))).sin()
-
-
-@pytest.mark.parametrize(("frequency", "is_taken"), [(1.0, True), (1000.0, False)])
-def test_the_rule_measures_the_gradient_of_the_encoder_itself(frequency, is_taken):
-    torch.manual_seed(0)
-    encoder, seconds = Wave(frequency).eval(), [0.0]
-    views = torch.rand(16, 3, 4, 4)
-
-    def trial(runner, chunk):
-        leaf = views.clone().requires_grad_()
-        (gradients,) = torch.autograd.grad(runner(leaf).sum(), leaf)
-        inner = find_runner(runner)
-        seconds[0] += 0.5 if inner is not None and inner.decision.precision == "bfloat16" else 1.0  # as if fast
-        mean, noise = gradients.mean(0), gradients.var(0).sum() / len(gradients)
-        return Trial(mean[None], (mean.square().sum() / noise - 1).clamp(min=0)[None])
-
-    choice = choose(encoder, trial, {}, rows=16, total_views=LONG, device=CPU, clock=lambda: seconds[0])
-    measurement = verdict(choice, "bfloat16")
-    assert measurement.taken == is_taken == (choice.decision.precision == "bfloat16")
-    assert (measurement.ratio < 0.15) == is_taken
 
 
 @pytest.mark.parametrize("snr", [math.nan, math.inf])

@@ -13,12 +13,9 @@ import torchvision
 from safetensors.torch import save_file
 from torch import nn
 from torchvision.models.densenet import _load_state_dict
-from torchvision.models.resnet import BasicBlock, ResNet
 
 from attacks.encoders.families.torchvision_models import _ARGUMENTS, _behead, _side, load, preprocessing
-from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.loading import load_encoder
-from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import Request
 from tests.helpers import encoder_laws as laws
 from tests.helpers.sampling import mostly_nightly
@@ -249,11 +246,3 @@ def test_a_download_is_read_without_running_it_and_reported_by_its_hash(cache, t
     assert capfd.readouterr() == ("", "")
     cache["content"] = None  # the second load reads the cache
     assert load_encoder("torchvision", "squeezenet1_1").fingerprint() == encoder.fingerprint()
-
-
-def test_the_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
-    network = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5)
-    network.fc = nn.Identity()
-    preprocess = Preprocess(16, "pil_bilinear", (0.5,) * 3, (0.25,) * 3, fit="cover", crop=(14, 14))
-    laws.assert_gradient_is_exact(ImageEncoder(network, preprocess, Origin("torchvision", "tiny", "random")))
-    assert laws.assert_every_pixel_counts(preprocess) == pytest.approx(0.75 * (14 / 16) ** 2, abs=0.01)
