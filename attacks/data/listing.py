@@ -94,7 +94,7 @@ def _pictures(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.is_dir())
 
 
-def read_text(path: Path, longest: float = LONGEST) -> str:
+def read_text(path: Path) -> str:
     """The text of a UTF-8 file. Raises ValueError, with the line, for other bytes or a too long line."""
     if not path.is_file():  # reading a pipe would block
         raise ValueError(f"`{printable_name(str(path))}` is not a plain file: it should be a text of paths")
@@ -107,7 +107,7 @@ def read_text(path: Path, longest: float = LONGEST) -> str:
     for number, line in enumerate(_split(text), 1):
         if "\0" in line:
             raise ValueError(f"`{path}` line {number}: a zero byte is no text; is it a file of paths?")
-        if len(line) > longest:
+        if len(line) > LONGEST:
             raise ValueError(
                 f"`{path}` line {number}: a line of {len(line)} characters is no path; is it a file of paths?"
             )

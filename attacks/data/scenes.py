@@ -1,7 +1,10 @@
-"""Photographs with placements of a patch, and these placements in the squares that are attacked."""
+"""Photographs with placements of a patch, as a table lists them, and these placements in the squares that are
+attacked."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,19 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import load_image
-from attacks.data.listing import Entry
+from attacks.data.listing import Entry, make_entry, name_entries, table_rows
 from attacks.data.pictures import Shelf, read_entries, to_square
-from attacks.data.scene_table import PlacementCorners, read_table
 from attacks.perturbations.patch.placement import Placements
+from attacks.runtime.untrusted import short_path
 from transforms.sampling.homography import clipped_area, edges_to_centres, homography, transform
 from transforms.sampling.warp import warp_by_matrix
 
 #: The table that ships with the package; `data.path=bundled` names it.
 BUNDLED_TABLE = Path(__file__).parent / "scenes.csv"
-
-
-#: The largest relative difference between the width of the print and that of its quad that needs no note.
-OFF = 0.05
+CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
+COLUMNS = ("path", *CORNERS, "mask", "identity", "cluster")
 #: The most samples along each side of a texel; beyond this, antialiasing averages the pixels.
 SAMPLES = 16
 #: The corners of a texture as shares of its sides, in the order of a quad.
@@ -31,11 +32,96 @@ UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
 EDGES = ((1.0, 0.0, 0.0), (-1.0, 0.0, 1.0), (0.0, 1.0, 0.0), (0.0, -1.0, 1.0))
 
 
-class Print(NamedTuple):
-    """The (height, width) of a texture, and the width of its print."""
+class PlacementCorners(NamedTuple):
+    """One placement in a photograph: four corners (x, y), or None: the bounding box of the light part of `mask`.
 
-    texture: tuple[int, int]
-    width_mm: float | None = None
+    Corners are in pixels of the photograph as displayed: 0 is its left or upper edge, its width the right one.
+    `where` names the line of the table.
+    """
+
+    where: str
+    quad: tuple[tuple[float, float], ...] | None
+    mask: Path | None
+
+
+class Photo(NamedTuple):
+    """A photograph and the placements in it."""
+
+    entry: Entry
+    placements: tuple[PlacementCorners, ...]
+
+
+def read_table(path: str | Path, column: str | None = None) -> list[Photo]:
+    """The photographs of a .csv and the placements in each, in the order of the file.
+
+    After a header, a line for each placement: `path`, and the corners `x1,y1` ... `x4,y4` (upper left, upper right,
+    lower right, lower left of the texture), or a `mask`, or both. Optional: `identity` (the label), `cluster`
+    (photographs with the same one count as one). `column` names one more, which says fit or judge (see
+    `attacks.data.split`). Text is UTF-8; paths in it are relative to its file.
+
+    Raises FileNotFoundError or ValueError in one line, with the line of the table.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"`data.path`: `{short_path(str(path))}` is no file (paths are relative to {Path.cwd()})"
+        )
+    if path.suffix.lower() != ".csv":
+        raise ValueError(f"`data.path` must be a .csv of scenes; got {path} (data=folder takes pictures)")
+    placements: dict[Path, list[PlacementCorners]] = {}
+    entries: dict[Path, Entry] = {}
+    for number, cells in table_rows(path, partial(_check_header, column)):
+        location, entry = f"`{path}` line {number}", make_entry(path, number, cells["path"], cells, column)
+        placement = _placement(location, path, cells)
+        first = entries.setdefault(entry.path, entry)
+        for kind, *values in (
+            ("identities", first.label, entry.label),
+            ("clusters", first.cluster, entry.cluster),
+            ("values of data.split", first.split, entry.split),
+        ):
+            if None not in values and values[0] != values[1]:
+                raise ValueError(f"{location}: `{entry.name}` has two {kind}, {values[0]} and {values[1]}")
+        label, cluster = first.label or entry.label, first.cluster or entry.cluster
+        entries[entry.path] = replace(first, label=label, cluster=cluster)
+        placements.setdefault(entry.path, []).append(placement)
+    if not placements:
+        raise ValueError(f"`{path}` names no photograph")
+    return [Photo(entry, tuple(placements[entry.path])) for entry in name_entries(list(entries.values()))]
+
+
+def _check_header(column: str | None, location: str, cells: list[str]) -> None:
+    for name in cells:
+        if name not in (*COLUMNS, column):
+            raise ValueError(
+                f"{location}: unknown column `{short_path(name)}`; known, separated by commas, are "
+                f"{', '.join(COLUMNS)}"
+            )
+        if cells.count(name) > 1:
+            raise ValueError(f"{location}: the column `{name}` is there twice")
+    if "path" not in cells:
+        raise ValueError(f"{location}: the column `path` is missing; got {short_path(', '.join(cells))}")
+
+
+def _placement(location: str, path: Path, cells: Mapping[str, str]) -> PlacementCorners:
+    missing = [name for name in CORNERS if name not in cells]
+    if len(missing) == len(CORNERS) and "mask" not in cells:
+        raise ValueError(f"{location}: nothing says where the patch lies; give the columns x1 to y4, or mask")
+    if 0 < len(missing) < len(CORNERS):
+        present = ", ".join(name for name in CORNERS if name in cells)
+        raise ValueError(f"{location}: it has {present}, but no {', '.join(missing)}")
+    numbers = [] if missing else [_number(location, name, cells[name]) for name in CORNERS]
+    quad = tuple(zip(numbers[::2], numbers[1::2], strict=True)) or None
+    return PlacementCorners(location, quad, path.parent / cells["mask"] if "mask" in cells else None)
+
+
+def _number(location: str, name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{location}: `{name}` must be a number; got {short_path(repr(text))}")
+    return number
 
 
 def read_mask(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> tuple[Tensor | None, list[str]]:
@@ -61,33 +147,21 @@ def read_mask(placement: PlacementCorners, photo: str, size: tuple[int, int]) ->
     return mask, notes
 
 
-def find_corners(placement: PlacementCorners, sheet: Print, mask: Tensor | None) -> Tensor:
-    """The four corners (4,2) in pixels of the photograph. Raises ValueError for a middle without a size."""
-    location = placement.where
+def find_corners(placement: PlacementCorners, mask: Tensor | None) -> Tensor:
+    """The four corners (4,2) in pixels of the photograph."""
     if placement.quad is not None:
         return torch.tensor(placement.quad, dtype=torch.float64)
-    if placement.middle is None:
-        assert mask is not None
-        rows, columns = (mask > 0.5).any(1).nonzero().flatten(), (mask > 0.5).any(0).nonzero().flatten()
-        corner = torch.tensor([columns[0], rows[0]], dtype=torch.float64)
-        return corner + UNIT * UNIT.new_tensor([columns[-1] + 1 - columns[0], rows[-1] + 1 - rows[0]])
-    if sheet.width_mm is not None and not sheet.width_mm > 0:
-        raise ValueError(f"`perturbation.width_mm` must be above 0; got {sheet.width_mm:g}")
-    if placement.mm_per_pixel is None or sheet.width_mm is None:
-        missing = "perturbation.width_mm" if sheet.width_mm is None else "mm_per_pixel"
-        raise ValueError(f"{location}: a middle (x, y) needs a size; give `{missing}`, or four corners")
-    x, y, degrees = placement.middle
-    width = sheet.width_mm / placement.mm_per_pixel
-    height = width * sheet.texture[0] / sheet.texture[1]
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    rotation = UNIT.new_tensor([[cos, sin], [-sin, cos]])  # of rows (x, y), clockwise because y points down
-    return UNIT.new_tensor([x, y]) + (UNIT - 0.5) * UNIT.new_tensor([width, height]) @ rotation
+    assert mask is not None
+    rows, columns = (mask > 0.5).any(1).nonzero().flatten(), (mask > 0.5).any(0).nonzero().flatten()
+    corner = torch.tensor([columns[0], rows[0]], dtype=torch.float64)
+    return corner + UNIT * UNIT.new_tensor([columns[-1] + 1 - columns[0], rows[-1] + 1 - rows[0]])
 
 
 def check_corners(
-    placement: PlacementCorners, photo: str, corners: Tensor, size: tuple[int, int], sheet: Print
+    placement: PlacementCorners, photo: str, corners: Tensor, size: tuple[int, int], shares: Tensor
 ) -> list[str]:
-    """Notes on a quad. Raises ValueError if it is degenerate, or not inside the photograph."""
+    """Notes on a quad (4,2), also given in `shares` of the photograph's central square. Raises ValueError if it is
+    degenerate, not inside the photograph, or outside the square."""
     location, corner_list = placement.where, ", ".join(f"({x:g}, {y:g})" for x, y in corners.tolist())
     height, width = size
     if bool((corners.amax(0) <= 1).all()):
@@ -109,30 +183,17 @@ def check_corners(
     notes = []
     if _area(corners) < 0:
         notes.append(f"{location}: the corners run counterclockwise, so `{photo}` shows the patch mirrored")
-    if placement.quad is not None and placement.mm_per_pixel is not None and sheet.width_mm is not None:
-        top, bottom = (corners[1] - corners[0]).norm(), (corners[2] - corners[3]).norm()
-        width_mm = float(top + bottom) / 2 * placement.mm_per_pixel
-        if abs(width_mm / sheet.width_mm - 1) > OFF:
-            notes.append(
-                f"{location}: the quad in `{photo}` is {width_mm:.0f} mm wide at {placement.mm_per_pixel:g} mm a "
-                f"pixel, and perturbation.width_mm is {sheet.width_mm:g}; the quad is used"
-            )
-    return notes
-
-
-def check_crop(placement: PlacementCorners, photo: str, shares: Tensor) -> list[str]:
-    """A note if the central square of the photograph cuts off a part of a quad (4,2), given in shares of the square.
-    Raises ValueError if it cuts off the whole quad."""
-    location, inside = placement.where, clipped_area(shares.tolist(), EDGES) / abs(_area(shares))
-    reach = float((shares - 0.5).abs().max())
-    if inside < 1e-6 or reach >= 1.5:
+    inside = clipped_area(shares.tolist(), EDGES) / abs(_area(shares))
+    if inside < 1e-6 or float((shares - 0.5).abs().max()) >= 1.5:
         raise ValueError(
             f"{location}: the quad lies outside the central square of `{photo}`, or reaches far out of it; only "
             "this is used: move it, or crop the photograph"
         )
-    if inside > 0.999:
-        return []
-    return [f"{location}: {1 - inside:.0%} of the quad is outside the central square of `{photo}`, and cut off"]
+    if inside <= 0.999:
+        notes.append(
+            f"{location}: {1 - inside:.0%} of the quad is outside the central square of `{photo}`, and cut off"
+        )
+    return notes
 
 
 def _area(points: Tensor) -> float:
@@ -158,29 +219,21 @@ def texel_cover(placement: PlacementCorners, mask: Tensor, corners: Tensor, text
     return cover
 
 
-class Photo(NamedTuple):
-    """A photograph and the placements in it."""
-
-    entry: Entry
-    placements: tuple[PlacementCorners, ...]
-
-
 def read_scenes(
     path: str, size: int, unreadable: str = "refuse", column: str | None = None
 ) -> tuple[Shelf, list[Photo]]:
     """The photographs of a table (see `read_table`), each cut to a `square`, and the placements in each. Raises
     FileNotFoundError or ValueError, in one line."""
-    photos = {
-        entry.name: Photo(entry, placements)
-        for entry, placements in read_table(BUNDLED_TABLE if path == "bundled" else path, column)
-    }
+    table = read_table(BUNDLED_TABLE if path == "bundled" else path, column)
+    photos = {photo.entry.name: photo for photo in table}
     shelf = read_entries([photo.entry for photo in photos.values()], [], size, unreadable)
     return shelf, [photos[name] for name in shelf.names]
 
 
-def placements_in(photos: Sequence[Photo], size: int, sheet: Print) -> tuple[Placements, list[str]]:
-    """The placements in the squares of these photographs, and notes. A photograph with fewer placements than another
-    is padded with placements of cover 0. Raises ValueError in one line, with the line of the table."""
+def placements_in(photos: Sequence[Photo], size: int, texture: tuple[int, int]) -> tuple[Placements, list[str]]:
+    """The placements of a texture of this (height, width) in the squares of these photographs, and notes. One with
+    fewer placements than another is padded with placements of cover 0. Raises ValueError in one line, with the line
+    of the table."""
     largest = max(len(photo.placements) for photo in photos)
     quads = torch.empty(len(photos), largest, 4, 2, dtype=torch.float64)
     visible = torch.zeros(len(photos), largest, 1, 1)
@@ -191,17 +244,16 @@ def placements_in(photos: Sequence[Photo], size: int, sheet: Print) -> tuple[Pla
         size_of_photo = (image.shape[1], image.shape[2])
         for k, placement in enumerate(placements):
             mask, mask_notes = read_mask(placement, entry.name, size_of_photo)
-            corners = find_corners(placement, sheet, mask)
-            notes += [*mask_notes, *check_corners(placement, entry.name, corners, size_of_photo, sheet)]
+            corners = find_corners(placement, mask)
             quads[i, k] = to_square(corners, size_of_photo, size)
-            notes += check_crop(placement, entry.name, quads[i, k])
+            notes += [*mask_notes, *check_corners(placement, entry.name, corners, size_of_photo, quads[i, k])]
             visible[i, k] = 1
             if mask is not None:
-                covers[i, k] = texel_cover(placement, mask, corners, sheet.texture)
+                covers[i, k] = texel_cover(placement, mask, corners, texture)
         quads[i, len(placements) :] = quads[i, 0]
     if not covers:
         return Placements(quads, None if bool(visible.all()) else visible), notes
-    cover = visible.repeat(1, 1, *sheet.texture)
+    cover = visible.repeat(1, 1, *texture)
     for index, part in covers.items():
         cover[index] = part
     return Placements(quads, cover), notes

@@ -80,5 +80,5 @@ class ScenesConfig(PicturesConfig):
     """
 
     name: str = "scenes"
-    path: str = option(MISSING, "a .csv or .json of photographs and places; bundled: a few that ship")
+    path: str = option(MISSING, "a .csv of photographs and places; bundled: a few that ship")
     gallery: str | None = option(None, "what a view can be taken for, as of folder; null: all of data.path")

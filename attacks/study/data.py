@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.data import gallery
 from attacks.data.gallery import Gallery, Pictures
 from attacks.data.pictures import Shelf, read_files
-from attacks.data.scenes import Print, placements_in, read_scenes
+from attacks.data.scenes import placements_in, read_scenes
 from attacks.data.vectors import read_vectors
 from attacks.evaluation.classes import Classes
 from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
@@ -63,8 +63,7 @@ def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery
     queries, pictures, truth = _choose(node, shelf, rows)
     if perturbation is None:
         return queries, pictures, truth
-    sheet = Print(made_size(perturbation), perturbation.width_mm)
-    placements, notes = placements_in([photos[row] for row in rows], node.size, sheet)
+    placements, notes = placements_in([photos[row] for row in rows], node.size, made_size(perturbation))
     return replace(queries, placements=placements, notes=(*queries.notes, *notes)), pictures, truth
 
 

@@ -12,7 +12,7 @@ import attacks.data.pictures
 from attacks.data.images import load_image, save_image
 from attacks.data.listing import list_entries
 from attacks.data.pictures import SLENDER, read_files, square
-from attacks.data.scene_table import read_table
+from attacks.data.scenes import read_table
 from attacks.data.split import FIT, JUDGE, MIN_CLUSTERS, WORDS, assign_split
 from attacks.schema.data import FolderConfig
 from attacks.study.data import data
@@ -299,7 +299,7 @@ def test_a_column_overrules_where_it_keeps_clusters_whole(words, data):
 
 @pytest.mark.parametrize("word", ["fit", "judge", "", "Fit", "train", "fit "])
 def test_the_words_of_a_column(tmp_path, word):
-    (tmp_path / "list.csv").write_text(f"path,x,y,side\na.png,1,1,fit\nb.png,1,1,{word}\n")
+    (tmp_path / "list.csv").write_text(f"path,mask,side\na.png,m,fit\nb.png,m,{word}\n")
     path = tmp_path / "list.csv"
     for read in (lambda: list_entries(path, "side")[0], lambda: [entry for entry, _ in read_table(path, "side")]):
         if word.strip() in WORDS:

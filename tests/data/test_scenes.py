@@ -18,7 +18,7 @@ from attacks.schema.data import ScenesConfig
 from attacks.schema.groups import PatchConfig
 from attacks.study.data import data
 from tests.helpers.runs import call
-from tests.helpers.scenery import CORNERS, SIDE, blob, box, document, noise, photo, read, table
+from tests.helpers.scenery import CORNERS, SIDE, blob, box, noise, photo, read, table
 from transforms import Affine, Compose
 from transforms.compose import seen
 
@@ -151,13 +151,12 @@ def test_photographs_that_cannot_be_read_are_left_out_with_their_places(three):
 
 @pytest.mark.nightly
 def test_a_run_records_the_placement_of_the_patch(three, monkeypatch, capsys):
-    folder, _ = three
+    folder, rows = three
     noise(folder / "wide.png", 5, 60, 40)
-    places = {"wide.png": {"quads": [[[20, 10], [40, 12], [40, 30], [20, 30]]]}}
-    places["a.png"] = {"quads": [[[2, 3], [18, 3], [18, 19], [2, 19]], [[20, 21], [36, 21], [36, 37], [20, 37]]]}
+    path = table(folder / "y.csv", ["wide.png", 20, 10, 40, 12, 40, 30, 20, 30], rows[0], rows[2])
     short = ["attack.steps=2", "attack.views=2", "evaluate.views=8", "evaluate.refine=0", f"data.size={SIDE}"]
     short.append("sanity=none")
-    out = ["data.count=null", f"data.path={document(folder / 'x.json', places)}", f"hydra.run.dir={folder / 'run'}"]
+    out = ["data.count=null", f"data.path={path}", f"hydra.run.dir={folder / 'run'}"]
     assert call(monkeypatch, "config=patch_universal", "perturbation.size=[8,10]", *short, *out) == 0
     assert "eot" in capsys.readouterr().out
     result = json.loads((folder / "run" / "placement.json").read_text())
@@ -168,9 +167,6 @@ def test_a_run_records_the_placement_of_the_patch(three, monkeypatch, capsys):
     )
     with Image.open(folder / "run" / "patch.png") as patch:
         assert patch.size == (10, 8)
-
-
-MIDDLE = ("path", "x", "y", "degrees", "mm_per_pixel")
 
 
 def light(picture, grey=0.02):
@@ -223,26 +219,6 @@ def test_a_mirrored_quad_is_noted(tmp_path):
     left, right = [4, 6, 20, 6, 20, 22, 4, 22], [20, 6, 4, 6, 4, 22, 20, 22]
     assert not read(table(tmp_path / "x.csv", ["a.png", *left]))[2]
     assert "mirrored" in read(table(tmp_path / "x.csv", ["a.png", *right]))[2][0]
-
-
-def test_a_centre_and_the_print_width_define_a_quad(tmp_path):
-    noise(tmp_path / "a.png", 0)
-    path = table(tmp_path / "x.csv", ["a.png", 22, 17, 0, 2], ["a.png", 20, 20, 90, 2], columns=MIDDLE)
-    _, places, notes = read(path, texture=(6, 12), width_mm=24)
-    upright, rotated = places.quads[0] * 40
-    torch.testing.assert_close(upright, torch.tensor([[16, 14], [28, 14], [28, 20], [16, 20]], dtype=double))
-    # A quarter turn clockwise: the upper left corner of the texture is at the upper right.
-    torch.testing.assert_close(rotated, torch.tensor([[23, 14], [23, 26], [17, 26], [17, 14]], dtype=double))
-    assert not notes
-
-
-def test_a_quad_that_contradicts_the_print_width_is_noted(tmp_path):
-    noise(tmp_path / "a.png", 0)
-    path = table(tmp_path / "x.csv", ["a.png", *box(4, 6, 24, 26), 2], columns=("path", *CORNERS, "mm_per_pixel"))
-    assert not read(path, width_mm=None)[2] and not read(path, width_mm=38.5)[2]
-    _, places, notes = read(path, width_mm=37)
-    assert "40 mm wide at 2 mm a pixel, and perturbation.width_mm is 37" in notes[0]
-    assert places.quads[0, 0, 0].tolist() == [0.1, 0.15]
 
 
 def test_a_mask_on_whole_texels_covers_the_mean_of_its_pixels(tmp_path):

@@ -1,12 +1,11 @@
 """Photographs and tables of scenes for the tests."""
 
 import csv
-import json
 
 import numpy as np
 from PIL import Image
 
-from attacks.data.scenes import Print, placements_in, read_scenes
+from attacks.data.scenes import placements_in, read_scenes
 
 #: Size of the attacked squares.
 SIDE = 40
@@ -47,18 +46,13 @@ def table(path, *rows, columns=("path", *CORNERS)):
     return path
 
 
-def document(path, content):
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return path
-
-
 def box(left, top, right, bottom):
     """The eight numbers of an upright quad."""
     return [left, top, right, top, right, bottom, left, bottom]
 
 
-def read(path, size=SIDE, texture=(8, 8), width_mm=None):
+def read(path, size=SIDE, texture=(8, 8)):
     """The shelf, the places and the notes of a table."""
     shelf, photos = read_scenes(str(path), size)
-    places, notes = placements_in(photos, size, Print(texture, width_mm))
+    places, notes = placements_in(photos, size, texture)
     return shelf, places, notes
