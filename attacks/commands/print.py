@@ -6,7 +6,7 @@
 
 Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several), card.png (what is cut out) and
 sheet.json (all positions, in mm) into the run's folder `print`. The card has the run's id and arm, and fiducials of
-this run and arm alone. A patch too large for one sheet is tiled; assembly.png shows which sheet goes where.
+this run and arm alone. A patch too large for one sheet is tiled.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     result = write_sheet(**arguments)
     print_notes(result.notes)
     sheets, card = result.plan, result.plan.card
-    count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets, then which of them goes where"
+    count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets"
     print(
         f"{result.folder / 'sheet.pdf'}: {count}, {sheets.paper} {sheets.width:g} x {sheets.height:g} mm; patch "
         f"{card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "

@@ -1,8 +1,6 @@
-"""The sheets of paper as drawings in millimetres, which the PNG files and the PDF both draw: the tile of the card on
-each, and the marks, ruler and text beside it."""
+"""The sheets of paper as drawings in millimetres, which the PNG files and the PDF both draw."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attacks.perturbations.patch.card import Box, Card, Colour, Fill, Text
@@ -21,7 +19,7 @@ OVERLAP = 10.0
 RULER = 100  # mm
 #: Line widths, the length of a dash, and the sizes of text, in mm.
 HAIR, THIN, DASH = 0.15, 0.1, 0.8
-TEXT, SMALL, NUMBER, LARGE = 2.5, 2.1, 3.0, 9.0
+TEXT, SMALL, NUMBER = 2.5, 2.1, 3.0
 TERMS = "For authorised testing of your own models only."
 WHITE: Colour = (255, 255, 255)
 GREY: Colour = (90, 90, 90)
@@ -92,25 +90,9 @@ def _split(length: float, room: float, pixel: float) -> list[tuple[int, int]]:
     return [(round(i * (total - part) / (parts - 1)), part) for i in range(parts)]
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A sheet in mm from its upper left corner: `part` of the card, enlarged or reduced into `box`, and over it the
-    shapes and then the lines of text."""
-
-    part: Box
-    box: Box
-    fills: tuple[Fill, ...]
-    texts: tuple[Text, ...]
-
-
-def drawings(plan: Plan) -> list[Drawing]:
-    """All sheets of a plan; where there are several, the assembly page is the last."""
-    pages = [tile_page(plan, page) for page in plan.pages]
-    return pages if len(pages) == 1 else [*pages, assembly(plan)]
-
-
-def tile_page(plan: Plan, page: Page) -> Drawing:
-    """The sheet with a tile: cut marks, glue marks, ruler and text beside it."""
+def draw_page(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
+    """What lies over and beside the tile of a sheet, in mm from its upper left corner: cut marks, glue marks, ruler
+    and lines of text."""
     cuts = [
         Fill((_line(vertical, at, start, MARK, HAIR),))
         for vertical, at in _cuts(plan, page)
@@ -119,19 +101,14 @@ def tile_page(plan: Plan, page: Page) -> Drawing:
     glue, numbers = _glue(plan, page)
     ruler, figures = _ruler(plan)
     rule = Fill((Box(MARGIN, plan.height - MARGIN - FOOT + 1, plan.width - 2 * MARGIN, THIN),), LIGHT)
-    box = Box(page.left, page.top, page.tile.width, page.tile.height)
-    return Drawing(page.tile, box, (*cuts, *glue, rule, *ruler), (*numbers, *figures, *_text(plan, page)))
+    return [*cuts, *glue, rule, *ruler], [*numbers, *figures, *_text(plan, page)]
 
 
 def _cuts(plan: Plan, page: Page) -> list[tuple[bool, float]]:
     """(vertical?, position on the sheet) of each cut: the edges of the card, and those of a tile over another one."""
     right, low = page.on_page(plan.card.width, plan.card.height)
-    cuts = [(True, page.left), (False, page.top)]
-    if page.column == plan.columns - 1:
-        cuts.append((True, right))
-    if page.row == plan.rows - 1:
-        cuts.append((False, low))
-    return cuts
+    ends = [(True, right)] * (page.column == plan.columns - 1) + [(False, low)] * (page.row == plan.rows - 1)
+    return [(True, page.left), (False, page.top), *ends]
 
 
 def _ends(page: Page, vertical: bool) -> tuple[float, float]:
@@ -158,10 +135,8 @@ def _glue(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
         for start in _ends(page, vertical):
             dashes = (start, start + (MARK - DASH) / 2, start + MARK - DASH)
             fills.append(Fill(tuple(_line(vertical, at, dash, DASH, HAIR) for dash in dashes)))
-            if vertical:
-                texts.append(Text(str(number), at + 0.8, start + MARK / 2 + NUMBER / 3, NUMBER, bold=True))
-            else:
-                texts.append(Text(str(number), start + MARK / 2, at + NUMBER, NUMBER, "middle", bold=True))
+            place = (at + 0.8, start + MARK / 2 + NUMBER / 3) if vertical else (start + MARK / 2, at + NUMBER)
+            texts.append(Text(str(number), *place, NUMBER, "start" if vertical else "middle", bold=True))
     return fills, texts
 
 
@@ -183,7 +158,8 @@ def _ruler(plan: Plan) -> tuple[list[Fill], list[Text]]:
 def _text(plan: Plan, page: Page) -> list[Text]:
     card, several = plan.card, len(plan.pages) > 1
     lines = [
-        f"{_sizes(card)}, {plan.dpi} dpi" + (f", row {page.row + 1}, column {page.column + 1}" if several else ""),
+        f"patch {card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "
+        f"{plan.dpi} dpi" + (f", row {page.row + 1}, column {page.column + 1}" if several else ""),
         f"{len(card.chart)} sRGB colours; AprilTag 36h11 " + ", ".join(str(tag.number) for tag in card.tags),
         "Cut at the solid marks, then lay each cut edge on the dashes with its number."
         if several
@@ -193,55 +169,6 @@ def _text(plan: Plan, page: Page) -> list[Text]:
     head = f"Viewproof {card.words}"
     if several:
         head += f", page {plan.number(page.row, page.column)} of {len(plan.pages)}"
-    return _foot(plan, MARGIN + RULER + 10, head, lines)
-
-
-def _sizes(card: Card) -> str:
-    return f"patch {card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm"
-
-
-def _foot(plan: Plan, left: float, head: str, lines: Sequence[str]) -> list[Text]:
-    """A bold line and small ones below the card, from `left` mm."""
-    top = plan.height - MARGIN - FOOT + 5.5
+    left, top = MARGIN + RULER + 10, plan.height - MARGIN - FOOT + 5.5
     small = (Text(line, left, top + 3.4 * (i + 1), SMALL, colour=GREY) for i, line in enumerate(lines))
     return [Text(head, left, top, TEXT, bold=True), *small]
-
-
-def assembly(plan: Plan) -> Drawing:
-    """The page that shows which sheet goes where: the reduced card, and the lines and the numbers of the tiles over
-    it, as they lie when each covers the edge of those to its left and above."""
-    card, margin = plan.card, 2 * MARGIN
-    scale = min((plan.width - 2 * margin) / card.width, (plan.height - FOOT - 2 * margin) / card.height)
-    box = Box((plan.width - scale * card.width) / 2, margin, scale * card.width, scale * card.height)
-    size = min(LARGE, 0.4 * min(box.width / plan.columns, box.height / plan.rows))
-    lines, plates, numbers = [], [], []
-    for page in plan.pages:
-        left, top = box.x + scale * page.tile.x, box.y + scale * page.tile.y
-        right = box.x + scale * _next(plan, page, page.row, page.column + 1).x
-        low = box.y + scale * _next(plan, page, page.row + 1, page.column).y
-        lines += [_line(True, left, top, low - top, 2 * HAIR), _line(False, top, left, right - left, 2 * HAIR)]
-        number, x, y = str(plan.number(page.row, page.column)), (left + right) / 2, (top + low) / 2
-        wide = 0.8 * size * len(number)
-        plates.append(Box(x - wide / 2, y - 0.6 * size, wide, 1.2 * size))
-        numbers.append(Text(number, x, y + 0.36 * size, size, "middle", bold=True))
-    lines += [_line(True, box.x + box.width, box.y, box.height, 2 * HAIR)]
-    lines += [_line(False, box.y + box.height, box.x, box.width, 2 * HAIR)]
-    first, third = card.tags[0].box, card.tags[2].box.corners[2]
-    rows = (
-        _sizes(card),
-        "Begin with page 1. Cut each page at its solid marks, and lay it on the dashes that bear its number.",
-        f"Check: the outer edges of the black squares at the corners are {third[0] - first.x:.1f} mm apart across, "
-        f"{third[1] - first.y:.1f} mm down.",
-        TERMS,
-    )
-    head = f"Viewproof {card.words}, assembly: {plan.rows} rows of {plan.columns} pages"
-    foot = _foot(plan, margin, head, rows)
-    card_box = Box(0, 0, card.width, card.height)
-    return Drawing(card_box, box, (Fill(tuple(plates), WHITE), Fill(tuple(lines))), (*numbers, *foot))
-
-
-def _next(plan: Plan, page: Page, row: int, column: int) -> Box:
-    """The tile at a row and a column; beyond the last, an empty one at the card's end."""
-    if row == plan.rows or column == plan.columns:
-        return Box(page.tile.x + page.tile.width, page.tile.y + page.tile.height, 0, 0)
-    return plan.pages[plan.number(row, column) - 1].tile

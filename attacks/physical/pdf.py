@@ -6,9 +6,9 @@ from typing import Any
 
 from PIL import Image
 
-from attacks.perturbations.patch.card import Box, Fill, Text, card_fills
+from attacks.perturbations.patch.card import Box, Fill, card_fills
 from attacks.perturbations.patch.card_raster import INCH, Picture
-from attacks.physical.paper import BLEED, TERMS, WHITE, Drawing, Plan, drawings
+from attacks.physical.paper import BLEED, TERMS, WHITE, Page, Plan, draw_page
 from attacks.runtime.extras import extra
 
 POINT = 72 / INCH  # a millimetre in points
@@ -23,11 +23,7 @@ def font_file(bold: bool) -> Path:
 
 
 def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
-    """Write the sheets of `plan`; the same arguments make the same bytes.
-
-    Args:
-        patch: the texture as it is to be printed, edge to edge.
-    """
+    """Write the sheets of `plan`, `patch` the texture as it is printed; the same arguments make the same bytes."""
     fonts, ttfonts = extra("reportlab.pdfbase.pdfmetrics"), extra("reportlab.pdfbase.ttfonts")
     for bold, name in FONTS.items():
         fonts.registerFont(ttfonts.TTFont(name, str(font_file(bold))))
@@ -41,34 +37,37 @@ def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
         canvas.setCreator("Viewproof")
         canvas.setViewerPreference("PrintScaling", "None")
         image = extra("reportlab.lib.utils").ImageReader(Image.fromarray(patch))
-        for drawing in drawings(plan):
-            _draw(canvas, image, plan, drawing)
+        for page in plan.pages:
+            _draw(canvas, image, plan, page)
             canvas.showPage()
         canvas.save()
     finally:
         settings.useA85 = previous
 
 
-def _draw(canvas: Any, image: Any, plan: Plan, drawing: Drawing) -> None:
+def _draw(canvas: Any, image: Any, plan: Plan, page: Page) -> None:
     """Draw a sheet in mm from its upper left corner; y is up in a PDF, so all y are negative."""
-    card, box, part = plan.card, drawing.box, drawing.part
+    card, part, left, top = plan.card, page.tile, page.left, page.top
     if len(plan.pages) == 1:  # the terms of print shops for the cut line and the margin outside it
         for set_box, margin in ((canvas.setTrimBox, 0.0), (canvas.setBleedBox, BLEED)):
-            right, low = box.x + card.width + margin, box.y + card.height + margin
-            corners = (box.x - margin, plan.height - low, right, plan.height - box.y + margin)
+            right, low = left + card.width + margin, top + card.height + margin
+            corners = (left - margin, plan.height - low, right, plan.height - top + margin)
             set_box(tuple(mm * POINT for mm in corners))
     canvas.scale(POINT, POINT)
     canvas.translate(0, plan.height)
     canvas.saveState()
-    canvas.clipPath(_path(canvas, (box,)), stroke=0, fill=0)
-    canvas.translate(box.x, -box.y)
-    canvas.scale(box.width / part.width, box.height / part.height)
-    canvas.translate(-part.x, part.y)
+    canvas.clipPath(_path(canvas, (Box(left, top, part.width, part.height),)), stroke=0, fill=0)
+    canvas.translate(left - part.x, part.y - top)
     canvas.drawImage(image, *_rectangle(card.patch))
     _fill(canvas, (_frame(card.patch), *card_fills(card)))
     canvas.restoreState()
-    _fill(canvas, drawing.fills)
-    _write(canvas, drawing.texts)
+    fills, texts = draw_page(plan, page)
+    _fill(canvas, fills)
+    for text in texts:
+        canvas.setFillColorRGB(*(level / 255 for level in text.colour))
+        canvas.setFont(FONTS[text.bold], text.size)
+        draw = canvas.drawString if text.anchor == "start" else canvas.drawCentredString
+        draw(text.x, -text.y, text.text)
 
 
 def _rectangle(box: Box) -> tuple[float, float, float, float]:
@@ -88,14 +87,6 @@ def _fill(canvas: Any, fills: Iterable[Fill]) -> None:
     for fill in fills:
         canvas.setFillColorRGB(*(level / 255 for level in fill.colour))
         canvas.drawPath(_path(canvas, fill.boxes), stroke=0, fill=1)
-
-
-def _write(canvas: Any, texts: Iterable[Text]) -> None:
-    for text in texts:
-        canvas.setFillColorRGB(*(level / 255 for level in text.colour))
-        canvas.setFont(FONTS[text.bold], text.size)
-        draw = canvas.drawString if text.anchor == "start" else canvas.drawCentredString
-        draw(text.x, -text.y, text.text)
 
 
 def _frame(box: Box) -> Fill:

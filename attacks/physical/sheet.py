@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from attacks.perturbations.patch import card_raster
-from attacks.perturbations.patch.card import SIDES, Box, Card, card, card_words
+from attacks.perturbations.patch.card import SIDES, Card, card, card_words
 from attacks.perturbations.patch.card_raster import INCH, WHITE, Picture, Texture
-from attacks.physical.paper import Drawing, Plan, drawings, plan
+from attacks.physical.paper import Page, Plan, draw_page, plan
 from attacks.physical.pdf import font_file, write_pdf
 from attacks.runtime.decoding import decoded
 from attacks.runtime.files import atomic, sha256, write_json
@@ -155,8 +155,8 @@ def write_sheet(
 
 
 def write_sheets(folder: Path, sheets: Plan, texture: Texture) -> None:
-    """Write card.png, sheet.pdf and sheet.png (sheet-1.png, ... and assembly.png if there are several); pages of an
-    earlier print that has more of them go. Raises ValueError, see `card_picture`."""
+    """Write card.png, sheet.pdf and sheet.png (sheet-1.png, ... if there are several); pages of an earlier print
+    that has more of them go. Raises ValueError, see `card_picture`."""
     picture = card_raster.card_picture(sheets.card, texture, sheets.dpi)
     rows, columns = texture.shape[:2]
     patch = card_raster.patch_picture(texture, pixels(sheets.card, (rows, columns), sheets.dpi))
@@ -165,12 +165,12 @@ def write_sheets(folder: Path, sheets: Plan, texture: Texture) -> None:
         write_pdf(temporary, patch, sheets)
     _save(folder / "card.png", picture, sheets.dpi)
     count = len(sheets.pages)
-    names = ["sheet.png"] if count == 1 else [*(f"sheet-{i + 1}.png" for i in range(count)), "assembly.png"]
+    names = ["sheet.png"] if count == 1 else [f"sheet-{i + 1}.png" for i in range(count)]
     for path in folder.glob("*.png") if (folder / "sheet.json").is_file() else ():
-        if re.fullmatch(r"(sheet(-\d+)?|assembly)\.png", path.name) and path.name not in names:
+        if re.fullmatch(r"sheet(-\d+)?\.png", path.name) and path.name not in names:
             path.unlink()
-    for name, drawing in zip(names, drawings(sheets), strict=True):
-        _save(folder / name, page_picture(picture, sheets, drawing), sheets.dpi)
+    for name, page in zip(names, sheets.pages, strict=True):
+        _save(folder / name, page_picture(picture, sheets, page), sheets.dpi)
 
 
 def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
@@ -180,23 +180,18 @@ def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
     return high, wide
 
 
-def page_picture(card_pixels: Picture, sheets: Plan, drawing: Drawing) -> Picture:
-    """A sheet in pixels; a tile at its own size is a copy of the card's pixels."""
-    scale = sheets.dpi / INCH
-
-    def area(box: Box) -> tuple[int, int, int, int]:
-        left, top, width, height = (round(mm * scale) for mm in (box.x, box.y, box.width, box.height))
-        return left, top, left + width, top + height
-
+def page_picture(card_pixels: Picture, sheets: Plan, page: Page) -> Picture:
+    """A sheet in pixels; its tile is a copy of the card's pixels."""
+    scale, tile, (fills, texts) = sheets.dpi / INCH, page.tile, draw_page(sheets, page)
     sheet = Image.new("RGB", (round(sheets.width * scale), round(sheets.height * scale)), "white")
-    left, top, right, low = area(drawing.box)
-    part = Image.fromarray(card_pixels).crop(area(drawing.part))
-    sheet.paste(part.resize((right - left, low - top), Image.Resampling.BOX), (left, top))
+    x, y, width, height = (round(mm * scale) for mm in (tile.x, tile.y, tile.width, tile.height))
+    part = Image.fromarray(card_pixels[y : y + height, x : x + width])
+    sheet.paste(part, (round(page.left * scale), round(page.top * scale)))
     picture = np.array(sheet)
-    card_raster.fill_boxes(picture, card_raster.RasterGrid(scale, scale), drawing.fills)
+    card_raster.fill_boxes(picture, card_raster.RasterGrid(scale, scale), fills)
     sheet = Image.fromarray(picture)
     draw = ImageDraw.Draw(sheet)
-    for text in drawing.texts:
+    for text in texts:
         font = ImageFont.truetype(str(font_file(text.bold)), text.size * scale)
         draw.text((text.x * scale, text.y * scale), text.text, text.colour, font, ANCHORS[text.anchor])
     return np.asarray(sheet)

@@ -39,7 +39,7 @@ def test_patch_tags_and_ruler_have_their_positions_on_each_page(tmp_path, paper,
     assert record["card"]["patch"]["width"] == width
     assert record["card"]["patch"]["height"] == pytest.approx(width * shape[0] / shape[1])
     boxes, value = [record["card"]["patch"], *(tag["box"] for tag in record["card"]["tags"])], 0
-    for sheet, (size, picture) in zip(record["pages"], pages, strict=False):
+    for sheet, (size, picture) in zip(record["pages"], pages, strict=True):
         assert np.array(size) * MM / 72 == pytest.approx(page, abs=1e-4)
         assert sheet["left"] * 2 + sheet["width"] == pytest.approx(page[0], abs=0.3), "centred"
         inside = [
@@ -94,21 +94,19 @@ def _images(path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("paper", "width", "shape", "count"),
-    [("a4", 100, (24, 24), 1), ("letter", 380, (20, 80), 3), ("a4", 230, (24, 24), 5)],
+    [("a4", 100, (24, 24), 1), ("letter", 380, (20, 80), 2), ("a4", 230, (24, 24), 4)],
 )
 def test_every_page_of_the_pdf_is_its_picture(tmp_path, paper, width, shape, count):
     """The PNG files and the PDF draw one description; PDFium is the oracle."""
     result, record = make_print(fake_run(tmp_path, frame_texture(shape)), width, paper, 150)
     pages = list(rasterise(result.folder / "sheet.pdf", 150))
-    names = ["sheet"] if count == 1 else [*(f"sheet-{i}" for i in range(1, count)), "assembly"]
+    names = ["sheet"] if count == 1 else [f"sheet-{i}" for i in range(1, count + 1)]
     rims = _rims(record, np.asarray(Image.open(result.folder / "card.png")).shape[:2], 150 / MM)
     assert len(pages) == count
     for i, (name, (_, page)) in enumerate(zip(names, pages, strict=True)):
         picture = np.asarray(Image.open(result.folder / f"{name}.png")).astype(int)
         off = np.abs(page[: picture.shape[0], : picture.shape[1]] - picture).max(2)
         assert off.mean() < 2.0, name
-        if name == "assembly":
-            continue
         at = {key: round(record["pages"][i][key] * 150 / MM) for key in ("x", "y", "width", "height", "left", "top")}
         part = np.s_[at["y"] : at["y"] + at["height"], at["x"] : at["x"] + at["width"]]
         assert off[_enlarged_area(at, 0)][~rims[part]].max() < 25, "the texture was sampled on another grid, no more"

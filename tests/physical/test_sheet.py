@@ -15,7 +15,7 @@ from PIL import Image, ImageFont
 from attacks.commands import main
 from attacks.perturbations.patch.card import card, letters, parse_card
 from attacks.perturbations.patch.card_raster import patch_picture
-from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, assembly, plan, tile_page
+from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, draw_page, plan
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import WIDTH, subject, write_sheet
 from tests.helpers.prints import ID, MM, fake_run, frame_texture
@@ -108,7 +108,7 @@ def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
     assert (tmp_path / "out" / "sheet-9.png").stat().st_size == 0
     (tmp_path / "out" / "sheet-notes.png").touch()
     assert main(["print", *arguments, "--width-mm", "60"]) == 0
-    names = {path.name for path in (tmp_path / "out").iterdir()}  # no assembly.png either
+    names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"card.png", "sheet.json", "sheet.pdf", "sheet.png", "sheet-notes.png"}
 
 
@@ -144,14 +144,14 @@ def test_text_and_marks_stay_within_the_margins_without_overlap(width, height):
     layout = card(width, height, "vp-ffffffff  one_view")
     result = plan(layout, "a4", 600)
     for page in (result.pages[0], result.pages[-1]):
-        drawing = tile_page(result, page)
+        fills, texts = draw_page(result, page)
         spans = []
-        for line in drawing.texts:
+        for line in texts:
             font = ImageFont.truetype(str(font_file(line.bold)), 100)
             long = font.getlength(line.text) * line.size / 100
             left = line.x - {"start": 0, "middle": long / 2}[line.anchor]
             spans.append((left, left + long, line.y - 0.75 * line.size, line.y + 0.2 * line.size))
-        marks = [(b.x, b.x + b.width, b.y, b.y + b.height) for fill in drawing.fills for b in fill.boxes]
+        marks = [(b.x, b.x + b.width, b.y, b.y + b.height) for fill in fills for b in fill.boxes]
         for x0, x1, y0, y1 in [*spans, *marks]:
             assert x0 >= MARGIN - 0.01 and x1 <= result.width - MARGIN + 0.01, (x0, x1)
             assert y0 >= MARGIN - 0.1 and y1 <= result.height - MARGIN + 0.1, (y0, y1)
@@ -160,29 +160,6 @@ def test_text_and_marks_stay_within_the_margins_without_overlap(width, height):
                 single[1] <= other[0] or other[1] <= single[0] or single[3] <= other[2] or other[3] <= single[2]
             )
             assert difference, (single, other)
-
-
-@pytest.mark.parametrize(("width", "height"), [(220, 55), (1200, 1200), (2000, 500)])
-def test_the_assembly_page_shows_each_tile_up_to_the_next(width, height):
-    result = plan(card(width, height, "vp-ffffffff  one_view"), "a4", 600)
-    drawing = assembly(result)
-    box, (_, lines), texts = drawing.box, drawing.fills, drawing.texts
-    scale = box.width / result.card.width
-    assert box.height == pytest.approx(scale * result.card.height)
-    assert box.x >= MARGIN and box.y + box.height <= result.height - MARGIN - FOOT
-    starts = {(round(box.x + scale * page.tile.x, 3), round(box.y + scale * page.tile.y, 3)) for page in result.pages}
-    ups = {(round(b.x + b.width / 2, 3), round(b.y, 3)) for b in lines.boxes if b.height > b.width}
-    assert starts <= ups
-    numbers = {text.text: (text.x, text.y) for text in texts if text.text.isdigit()}
-    assert list(numbers) == [str(i + 1) for i in range(len(result.pages))]
-    for number, (x, y) in numbers.items():
-        on_card = (x - box.x) / scale, (y - box.y) / scale
-        above = [page for page in result.pages if _inside(on_card, page.tile)]
-        assert result.pages.index(above[-1]) + 1 == int(number), "the last page laid there"
-
-
-def _inside(point, box):
-    return box.x <= point[0] <= box.x + box.width and box.y <= point[1] <= box.y + box.height
 
 
 def test_alpha_is_paper_and_mixes_as_premultiplied_layers_do(tmp_path):
