@@ -20,7 +20,7 @@ from attacks.commands import add_encoder
 from attacks.physical.chart import measured_printer
 from attacks.physical.photo_measure import VIEWS
 from attacks.physical.photo_report import photo_table
-from attacks.physical.scoring import Photographs, score_photos
+from attacks.physical.scoring import score_photos
 from attacks.physical.sheet import ARMS
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.untrusted import refuse_file
@@ -35,8 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--view", choices=VIEWS, default=VIEWS[0], help=view)
     parser.add_argument("--arm", choices=ARMS, default=ARMS[0], help="of the run, whose print it is (default: eot)")
     parser.add_argument("--picture", metavar="NAME", help="the picture of the run that all photographs show")
-    quad = "the patch's corners in pixels of a photograph, upper left first, clockwise: eight numbers, or a JSON file"
-    parser.add_argument("--quad", metavar="FILE|X,Y,...", help=quad + ' {"photograph.jpg": [[x, y], ...]}')
     add_encoder(parser, "auto", dest="program")
     out = "where to write (default: RUN/photos; of a chart the file printer.json)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=out)
@@ -51,8 +49,7 @@ def run(options: argparse.Namespace) -> None:
     if options.photos is None:
         raise ValueError("`RUN PHOTOS` are missing: a run and a folder of photographs of its print, or --chart PHOTO")
     refuse_file(options.out, "--out")
-    photos = Photographs(*(arguments.pop(key) for key in ("photos", "picture", "quad")))
-    content = score_photos(photos=photos, **arguments)
+    content = score_photos(**arguments)
     print_notes(content.notes)
     print(photo_table(content.content))
     print(f"written: {content.folder}; a second patch: viewproof run config={content.folder / 'preset.yaml'}")

@@ -209,9 +209,9 @@ def fit_colours(source: Floats, swatches: Swatches) -> ColourFit:
     Raises:
         ValueError: too few swatches.
     """
-    count = int(swatches.valid.sum(0).min())
-    degrees = [degree for degree, minimum in MIN_SWATCHES.items() if count >= minimum]
+    degrees = fit_degrees(swatches)
     if not degrees:
+        count = swatches.valid.sum(0).min()
         raise ValueError(
             f"`swatches` must be at least {MIN_SWATCHES[1]} that the photograph shows whole and not saturated, in "
             f"every channel; found {count} (less light, or the whole card in the picture)"
@@ -229,6 +229,11 @@ def fit_colours(source: Floats, swatches: Swatches) -> ColourFit:
         nominal_error=float(colour_difference(source[rows], swatches.light[rows]).mean()),
         held_out_error=error[best],
     )
+
+
+def fit_degrees(swatches: Swatches) -> list[int]:
+    """The degrees of a map that the valid swatches of every channel are enough for."""
+    return [degree for degree, minimum in MIN_SWATCHES.items() if swatches.valid.sum(0).min() >= minimum]
 
 
 def _held_out(source: Floats, swatches: Swatches, degree: int, rows: NDArray[np.intp]) -> Floats:

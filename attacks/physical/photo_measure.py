@@ -1,10 +1,9 @@
 """What is measured in one photograph: the pose of the card, its colours, and the view for the encoder."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +45,12 @@ MOST_DEGREES, MOST_STRETCH = 45.0, 1.8
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What photographs of a print should show: the id of the run, the arm, its card (None where the user gives the
-    corners), and the textures of all arms of the run (h,w,3), 0..255 over white, by name."""
+    """What photographs of a print should show: the id of the run, the arm, its card, and the textures of all arms of
+    the run (h,w,3), 0..255 over white, by name."""
 
     id: str
     arm: str
-    card: Card | None
+    card: Card
     textures: Mapping[str, NDArray[np.float32]]
 
     def arm_with(self, numbers: Iterable[int]) -> str | None:
@@ -64,7 +63,7 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What speaks for a photograph: the `patch`, the `purity` of the chart's colours (None without a chart), and the
+    """What speaks for a photograph: the `patch`, the `purity` of the chart's colours (None: too few seen), and the
     `place` of the card in its scene (None where it has none of its own)."""
 
     patch: Resemblance
@@ -147,15 +146,14 @@ class CardDetection:
 class PhotoMeasurement:
     """The measurements of one photograph.
 
-    `fit` and `swatches` are None if the user gave the corners of the patch; `gain` (3,) is that of light against the
-    run's picture, or None if the scenes cannot be compared; `pose` is that of the patch, in pixels a mm (a texel,
-    without tags); `scene` that of the scene in the view's stage frame, or None if it is partly behind the camera, or
-    the patch has no place in it; `evidence` says whether the photograph is scored.
+    `gain` (3,) is that of light against the run's picture, or None if the scenes cannot be compared; `pose` is that
+    of the patch, in pixels a mm; `scene` that of the scene in the view's stage frame, or None if it is partly behind
+    the camera, or the patch has no place in it; `evidence` says whether the photograph is scored.
     """
 
     photo: PhotoFile
-    fit: CardFit | None
-    swatches: Swatches | None
+    fit: CardFit
+    swatches: Swatches
     gain: Floats | None
     pose: Pose
     scene: Pose | None
@@ -169,7 +167,6 @@ def measure_photo(
     pixels: NDArray[np.uint8],
     picture: NDArray[np.uint8],
     expected: Expected,
-    quad: Floats | None,
     placement: PlacementRecord,
     kind: str,
     detected_card: CardDetection = CardDetection(),
@@ -178,50 +175,39 @@ def measure_photo(
 
     Args:
         picture: the run's picture that it shows, without the patch.
-        quad: the corners of the patch as the user gave them; it replaces the tags.
         kind: of the view, photo or scene.
         detected_card: what is known of the photograph already.
 
     Raises:
         ValueError: in one line, why the photograph cannot be scored.
     """
-    card, fit, swatches = expected.card, None, None
-    if quad is not None:
-        box = Box(0, 0, placement.texture[1], placement.texture[0])
-        homography = from_corners(box.corners, quad)
-        to_pixels: Callable[[Any], Floats] = partial(project, homography)
-        ideal, flat_picture, flat, ground = pixels, pixels, homography, homography
-    elif card is None:
-        raise ValueError("the run has no print/sheet.json, and no --quad says where the patch is")
-    else:
-        box, fit = card.patch, _locate_card(pixels, card, expected, detected_card)
-        surface = fit.surface
-        homography, to_pixels, ideal = surface.homography, surface.project, ideal_photo(pixels, surface)
-        ground = surface.resting  # where the scene is, which a bent card leaves
-        flat_picture, flat = flattened(pixels, surface, card)
-        swatches = measure_swatches(flat_picture, flat, card)
-    if not visible(homography, box.corners):
+    card, box, size_of_photo = expected.card, expected.card.patch, (pixels.shape[0], pixels.shape[1])
+    fit = _locate_card(pixels, expected, detected_card)
+    surface, ideal = fit.surface, ideal_photo(pixels, fit.surface)
+    ground = surface.resting  # where the scene is, which a bent card leaves
+    flat_picture, flat = flattened(pixels, surface, card)
+    swatches = measure_swatches(flat_picture, flat, card)
+    if not visible(surface.homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
-    scenes = _scenes(ground, box, placement, photo.row, (pixels.shape[0], pixels.shape[1]))
-    scene = scenes[0]
-    compared_card = None if fit is None else card  # with corners given by hand there is none to compare
-    position = place(ideal, picture, scene, compared_card, ground)
+    scenes = _scenes(ground, box, placement, photo.row, size_of_photo)
+    scene, position = scenes[0], place(ideal, picture, scenes[0], card, ground)
     for other in scenes[1:]:  # of several placements, the nearest that shows its scene
-        if not position.belongs and (candidate := place(ideal, picture, other, compared_card, ground)).belongs:
+        if not position.belongs and (candidate := place(ideal, picture, other, card, ground)).belongs:
             scene, position = other, candidate
     size = placement.size[0]
-    lens = None if fit is None else fit.surface.distort
-    view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, placement.size, size, lens)
+    if kind == "photo":
+        view = photo_view(pixels, size)
+    else:
+        view = scene_view(pixels, scene, placement.size, size, surface.distort)
     frame = Box(0, 0, placement.size[1], placement.size[0])
     known_scene = placement.fixed and visible(scene, frame.corners)
     scene_pose = pose(view.frame() @ scene, frame) if known_scene else None
-    corners = from_corners(box.corners, to_pixels(box.corners))
+    corners = from_corners(box.corners, surface.project(box.corners))
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
     looks = {arm: expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
-    inside = cells_inside(to_pixels, box, (pixels.shape[0], pixels.shape[1]))
     evidence = Evidence(
-        resemblance(patch, inside, looks, expected.arm, swatches is not None),
-        None if swatches is None or card is None else purity(swatches, card),
+        resemblance(patch, cells_inside(surface.project, box, size_of_photo), looks, expected.arm),
+        purity(swatches, card),
         position if placement.fixed else None,
     )
     gain = None if position.cells is None else gains(position.cells)
@@ -236,8 +222,9 @@ def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
     return CardDetection(detection)
 
 
-def _locate_card(pixels: NDArray[np.uint8], card: Card, expected: Expected, detected_card: CardDetection) -> CardFit:
+def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: CardDetection) -> CardFit:
     """The card in the photograph. Raises ValueError with the tags that were detected."""
+    card = expected.card
     if detected_card.fit is not None and detected_card.k1 is None:
         return detected_card.fit
     detection = detect(pixels, card) if detected_card.detection is None else detected_card.detection
@@ -245,9 +232,7 @@ def _locate_card(pixels: NDArray[np.uint8], card: Card, expected: Expected, dete
         return locate(grey_picture(pixels), card, detection.corners, detected_card.k1)
     numbers = ", ".join(str(tag.number) for tag in card.tags)
     if detection.duplicates:
-        raise ValueError(
-            f"the card is there more than once (fiducial {detection.duplicates[0]}); photograph one, or give --quad"
-        )
+        raise ValueError(f"the card is there more than once (fiducial {detection.duplicates[0]}); photograph one")
     if detection.foreign and (arm := expected.arm_with(detection.foreign)) is not None:
         raise ValueError(f"it shows the card of the arm {arm}, not of {expected.arm} (--arm {arm} scores it)")
     if detection.foreign and not detection.corners:
@@ -255,10 +240,8 @@ def _locate_card(pixels: NDArray[np.uint8], card: Card, expected: Expected, dete
         raise ValueError(f"it shows another card: fiducials {foreign}, not {numbers}; is it the print of this run?")
     if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).corners) >= MIN_TAGS:
         raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
-    raise ValueError(
-        f"{len(detection.corners)} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, sharper, or "
-        "give --quad)"
-    )
+    found = len(detection.corners)
+    raise ValueError(f"{found} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, or sharper)")
 
 
 def _scenes(
@@ -281,14 +264,14 @@ def record(measurement: PhotoMeasurement) -> dict[str, Any]:
     fit, scene = measurement.fit, measurement.scene
     return {
         "photo": measurement.photo.name,
-        "fiducials": [] if fit is None else list(fit.tags),
-        "residual_px": None if fit is None else fit.residual,
-        "worst_px": None if fit is None else fit.worst,
-        "uncertain_px": None if fit is None else fit.uncertain,
-        "k1": None if fit is None else fit.surface.k1,
-        "bend": None if fit is None else fit.surface.bend,
-        "flagged": fit is not None and fit.flagged,
-        "patch": dataclasses.asdict(measurement.pose) | {"scale_unit": "px/texel" if fit is None else "px/mm"},
+        "fiducials": list(fit.tags),
+        "residual_px": fit.residual,
+        "worst_px": fit.worst,
+        "uncertain_px": fit.uncertain,
+        "k1": fit.surface.k1,
+        "bend": fit.surface.bend,
+        "flagged": fit.flagged,
+        "patch": dataclasses.asdict(measurement.pose) | {"scale_unit": "px/mm"},
         "scene": None
         if scene is None
         else {

@@ -46,7 +46,7 @@ def write_photo_report(
     Args:
         measurements: the photographs that are scored, and those that are left out.
         config: of the run's manifest.json.
-        stops: the exposure of each photograph with a chart, by its name.
+        stops: the exposure of each photograph, by its name.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "photos.json").is_file() and (folder / "rectified").is_dir():
@@ -67,7 +67,7 @@ def write_photo_report(
         colour.unlink(missing_ok=True)  # of photographs before these
     else:
         write_json(colour, fit.to_dict())
-    stages = ranges(scored_photos, list(stops.values()) if len(stops) == len(scored_photos) else [])
+    stages = ranges(scored_photos, list(stops.values()))
     write_text(folder / "preset.yaml", preset_text(config, stages, None if fit is None else colour))
 
 

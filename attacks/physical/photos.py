@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.data.images import SUFFIXES, over_white
-from attacks.physical.rectify import parse_quad
 from attacks.runtime.decoding import decoded
 from attacks.runtime.decoding import printable_name as printable
-from attacks.runtime.untrusted import parse_json
 
 #: Separates the picture's name from the rest of a file's name.
 PART = "--"
@@ -84,36 +82,3 @@ def _first_names(names: Sequence[str]) -> str:
 def read_photo(path: Path) -> NDArray[np.uint8]:
     """The pixels (H,W,3) of a photograph, set upright, in 8-bit RGB. Raises as `attacks.runtime.decoding.decoded`."""
     return np.asarray(over_white(decoded(path)[0]))
-
-
-def quads(text: str, photos: Sequence[PhotoFile]) -> dict[str, NDArray[np.float64]]:
-    """The patch's corners as the user gave them: by the photograph's name, (4,2) in its pixels.
-
-    Args:
-        text: x,y,x,y,x,y,x,y, the same for all photographs, or the path of a JSON file {name: [[x, y], ...]}.
-
-    Raises:
-        ValueError: not four corners, clockwise from the patch's upper left one, or an unknown photograph.
-    """
-    if not _is_file(text):
-        try:
-            numbers = [float(part) for part in text.split(",")]
-        except ValueError:
-            raise ValueError(
-                f"`--quad` must be eight numbers x,y,x,y,x,y,x,y or a JSON file that is there; got {text!r:.120}"
-            ) from None
-        corners = parse_quad(numbers, "--quad")
-        return {photo.name: corners for photo in photos}
-    content = parse_json(Path(text).read_bytes(), f"`--quad`: `{text}`")
-    names = {photo.name for photo in photos}
-    if not isinstance(content, dict) or not set(content) <= names:
-        reason = f"; {sorted(set(content) - names)[0]!r} is no photograph" if isinstance(content, dict) else ""
-        raise ValueError(f'`--quad`: `{text}` must be {{"photograph.jpg": [[x, y], ...], ...}}{reason}')
-    return {name: parse_quad(value, f"--quad: {name}") for name, value in content.items()}
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except OSError:  # longer than the name of a file may be
-        return False

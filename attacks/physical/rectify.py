@@ -29,8 +29,6 @@ OFF = 0.2
 LARGEST = 1024
 #: Most samples of a photograph along each axis of a rectified picture: a corner may lie near the horizon.
 FINEST = 8 * LARGEST
-#: The largest coordinate of a corner, in pixels.
-FARTHEST = 1e5
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,24 +172,6 @@ def natural_size(homography: Floats, box: Box) -> tuple[int, int]:
     """The (height, width) at which a rectangle has about the photograph's own resolution, at most `LARGEST`."""
     scale = min(pose(homography, box).scale, LARGEST / max(box.width, box.height))
     return max(8, round(box.height * scale)), max(8, round(box.width * scale))
-
-
-def parse_quad(values: Sequence[Any], name: str) -> Floats:
-    """Four corners from [[x, y], ...] or eight numbers. Raises ValueError with `name`, their source."""
-    try:
-        corners = np.array(values, np.float64).reshape(4, 2)
-    except (TypeError, ValueError):
-        raise ValueError(f"`{name}` must be four corners x,y of the patch, upper left first; got {values}") from None
-    if not (np.abs(corners) <= FARTHEST).all():
-        raise ValueError(f"`{name}` must be four corners in pixels of a photograph; got {values!r:.120}")
-    sides = np.roll(corners, -1, 0) - corners
-    following_sides = np.roll(sides, -1, 0)
-    turns = sides[:, 0] * following_sides[:, 1] - sides[:, 1] * following_sides[:, 0]
-    if not (turns > 1e-6 * np.abs(sides).max() ** 2).all():
-        raise ValueError(
-            f"`{name}` must be four corners, upper left first, clockwise, of a convex shape; got {values}"
-        )
-    return corners
 
 
 #: Swatches brighter than this (linear) have too little contrast to white paper.

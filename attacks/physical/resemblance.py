@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Box, Card
-from attacks.physical.colour_fit import MIN_SWATCHES, Swatches, colour_terms, least_squares_map, nominal
+from attacks.physical.colour_fit import Swatches, colour_terms, fit_degrees, least_squares_map, nominal
 from attacks.physical.detect import LIGHT
 from attacks.runtime.extras import extra
 
@@ -55,13 +55,12 @@ def correlation(a: Floats, b: Floats) -> float:
     return float((a * b).sum() / (math.sqrt(float((a**2).sum() * (b**2).sum())) + EPSILON * a.size))
 
 
-def expected_look(texture: NDArray[np.float32], swatches: Swatches | None, card: Card | None) -> Floats:
+def expected_look(texture: NDArray[np.float32], swatches: Swatches, card: Card) -> Floats:
     """A texture as the photograph should show it, (GRID,GRID,3) encoded in [0,1]: its light, mapped by a fit to the
     chart of the same photograph."""
     light = LIGHT[np.rint(texture).astype(np.uint8)].astype(np.float64)
-    count = 0 if swatches is None else int(swatches.valid.sum(0).min())
-    degrees = [degree for degree, minimum in MIN_SWATCHES.items() if count >= minimum]
-    if degrees and swatches is not None and card is not None:
+    degrees = fit_degrees(swatches)
+    if degrees:
         coefficients = least_squares_map(nominal(card), swatches, degrees[-1])
         light = (colour_terms(light.reshape(-1, 3), degrees[-1]) @ coefficients.T).reshape(light.shape)
     return _coarse(light)
@@ -85,23 +84,14 @@ def cells_inside(to_pixels: Callable[[Any], Floats], box: Box, size: tuple[int, 
 
 
 def resemblance(
-    patch: NDArray[np.uint8], inside: NDArray[np.bool_], looks: Mapping[str, Floats], arm: str, with_chart: bool
+    patch: NDArray[np.uint8], inside: NDArray[np.bool_], looks: Mapping[str, Floats], arm: str
 ) -> Resemblance:
-    """Compare a rectified patch with what was printed.
-
-    Args:
-        inside: see `cells_inside`.
-        looks: of each arm of the run, see `expected_look`.
-        arm: that which the photograph should show.
-        with_chart: whether `looks` were fitted to a chart; else each is fitted to the patch itself.
-    """
+    """Compare a rectified patch, of which the cells `inside` are seen, with the looks of all arms of the run (see
+    `expected_look`); `arm` is that which the photograph should show."""
     windows = _windows(inside).all((2, 3))
     if not windows.any():
         return Resemblance(0.0, "", 0.0, 0.0, 1.0)
-    photo = _coarse(LIGHT[patch])
-    if not with_chart:
-        looks = {name: _fit_colours(look, photo, inside) for name, look in looks.items()}
-    reference = looks[arm]
+    photo, reference = _coarse(LIGHT[patch]), looks[arm]
     rivals = {f"the patch of the arm {name}": look for name, look in looks.items() if name != arm}
     for i in range(1, 8):
         words = ("mirrored" if i > 3 else "", f"turned {TURNS[i % 4]}" if i % 4 else "")
@@ -121,12 +111,6 @@ def resemblance(
 
 def _windows(cells: NDArray[Any]) -> NDArray[Any]:
     return np.lib.stride_tricks.sliding_window_view(cells, (WINDOW, WINDOW), (0, 1))
-
-
-def _fit_colours(look: Floats, photo: Floats, inside: NDArray[np.bool_]) -> Floats:
-    constant = np.ones((GRID, GRID, 1))
-    rows = np.concatenate([constant, look], 2)
-    return np.asarray(rows @ np.linalg.lstsq(rows[inside], photo[inside], rcond=None)[0])
 
 
 def _likeness(photo: Floats, look: Floats, inside: NDArray[np.bool_]) -> float:

@@ -189,7 +189,7 @@ class ScenePlace:
 
 
 def place(
-    photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card | None, homography: Floats
+    photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
 ) -> ScenePlace:
     """Compare the scene round a card with the run's picture.
 
@@ -197,12 +197,9 @@ def place(
 
     Args:
         scene: from the picture's pixels, 0 its edge, to the photograph's.
-        card: None where the user gave the corners of the patch: then only its angle and stretch are known.
         homography: from mm of the flat card, in the plane that it lies on, to the photograph's pixels.
     """
     pose = stretch(scene, (picture.shape[0], picture.shape[1]))
-    if card is None:
-        return ScenePlace(None, None, False, *pose)
 
     def compare(at: Floats) -> tuple[SceneCells | None, float | None]:
         cells = scene_cells(photo, picture, at, card, homography)

@@ -24,7 +24,7 @@ from attacks.physical.photo_measure import (
     measure_photo,
     record,
 )
-from attacks.physical.photos import PhotoFile, list_photos, quads, read_photo
+from attacks.physical.photos import PhotoFile, list_photos, read_photo
 from attacks.physical.score import compare_arms, digital, judge_photos, make_judge, predict
 from attacks.physical.sheet import ARMS, arm_folder, read_texture, subject, texture_file
 from attacks.physical.surface_fit import shared_lens
@@ -39,7 +39,7 @@ MAX_NAMES = 5
 
 @dataclass(frozen=True)
 class Colours:
-    """The colour map fitted to all photographs; the gain of light (3,) of each photograph with a chart, by its name;
+    """The colour map fitted to all photographs; the gain of light (3,) of each photograph, by its name;
     the number of gains measured on the scene (0: they are against the median photograph); and the reason if there is
     no map."""
 
@@ -65,16 +65,6 @@ class Colours:
 
 
 @dataclass(frozen=True)
-class Photographs:
-    """A folder of photographs; the `picture` that they show and the `quad` where the patch lies, if the user says so
-    (see `photos.listed` and `photos.quads`)."""
-
-    folder: Path
-    picture: str | None = None
-    quad: str | None = None
-
-
-@dataclass(frozen=True)
 class ScoringResult:
     """What was written: the folder, the content of photos.json, and notes."""
 
@@ -85,7 +75,8 @@ class ScoringResult:
 
 def score_photos(
     run: Path,
-    photos: Photographs,
+    photos: Path,
+    picture: str | None = None,
     view: str = "photo",
     out: Path | None = None,
     device: str = "auto",
@@ -96,6 +87,8 @@ def score_photos(
     `attacks.physical.photo_measure`) are listed with the reason, and left out of all figures.
 
     Args:
+        photos: their folder.
+        picture: of the run, that all photographs show (see `list_photos`).
         view: what the encoder gets, photo (its central square) or scene (that square which shows the scene).
         out: the folder; None: `photos` in that of the run, `photos_noise` and so on for another arm than `eot`.
         program: see `rerun`.
@@ -109,32 +102,22 @@ def score_photos(
     folder = arm_folder(run, "photos", arm) if out is None else out
     if out is None:
         refuse_links(run)
-    if folder.resolve() == photos.folder.resolve():
+    if folder.resolve() == photos.resolve():
         raise ValueError(f"`{folder}` holds the photographs, so results cannot go there: `--out` another folder")
     placement, expectation = read_placement(run), expected(run, arm)
-    card = expectation.card
-    shots, notes = list_photos(photos.folder, placement.pictures, photos.picture)
-    corners = {} if photos.quad is None else quads(photos.quad, shots)
-    if card is None and not corners:
-        option = "" if arm == ARMS[0] else f" --arm {arm}"
-        raise ValueError(
-            f"`{arm_folder(run, 'print', arm)}` has no sheet.json: print it first, viewproof print {run}{option}, or "
-            "give --quad"
-        )
+    shots, notes = list_photos(photos, placement.pictures, picture)
     origin = rerun(run, device, program)  # before the photographs: it may raise
     scored_photos: list[PhotoMeasurement] = []
     refused_photos: list[PhotoMeasurement] = []
-    detections = {} if card is None else _detect_cards([photo for photo in shots if photo.name not in corners], card)
+    detections = _detect_cards(shots, expectation.card)
     for photo in shots:
         try:
             clean = to_bytes(origin.study.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
-            quad_px = corners.get(photo.name)
             measurement = measure_photo(
                 photo,
                 read_photo(photo.path),
                 clean,
                 expectation,
-                quad_px,
                 placement,
                 view,
                 detections.get(photo.name, CardDetection()),
@@ -175,32 +158,26 @@ def _detect_cards(photos: Sequence[PhotoFile], card: Card) -> dict[str, CardDete
 
 
 def expected(run: Path, arm: str) -> Expected:
-    """What photographs of an arm's print should show. Raises ValueError if another patch was printed."""
+    """What photographs of an arm's print should show. Raises ValueError if none or another patch was printed."""
     source, path = subject(run, arm), arm_folder(run, "print", arm) / "sheet.json"
-    card = None
-    if path.is_file():
-        print_data = read_sheet(path)
-        if (print_data.id, print_data.arm, print_data.sha256) != (source.id, arm, source.sha256):
-            raise ValueError(
-                f"`{path}` is the print of {print_data.id} {print_data.arm} {print_data.sha256[:8]}, and the patch "
-                f"is {source.id} {arm} {source.sha256[:8]}: print it again, and photograph that"
-            )
-        card = print_data.card
+    if not path.is_file():
+        option = "" if arm == ARMS[0] else f" --arm {arm}"
+        raise ValueError(f"`{path.parent}` has no sheet.json: print it first, viewproof print {run}{option}")
+    print_data = read_sheet(path)
+    if (print_data.id, print_data.arm, print_data.sha256) != (source.id, arm, source.sha256):
+        raise ValueError(
+            f"`{path}` is the print of {print_data.id} {print_data.arm} {print_data.sha256[:8]}, and the patch "
+            f"is {source.id} {arm} {source.sha256[:8]}: print it again, and photograph that"
+        )
     arms = (name for name in ARMS if name != arm and (run / "patches" / f"{name}.png").is_file())
     textures = {arm: source.texture} | {name: read_texture(texture_file(run, name)) for name in arms}
-    return Expected(source.id, arm, card, textures)
+    return Expected(source.id, arm, print_data.card, textures)
 
 
-def colours_of_photos(measurements: Sequence[PhotoMeasurement], card: Card | None) -> Colours:
+def colours_of_photos(measurements: Sequence[PhotoMeasurement], card: Card) -> Colours:
     """Fit the colours of all photographs together, at the exposure of the run's pictures if at least half of the
     photographs can be compared with them, else at the median photograph's."""
-    charts = [
-        (measurement.photo.name, measurement.swatches, measurement.gain)
-        for measurement in measurements
-        if measurement.swatches is not None
-    ]
-    if card is None or not charts:
-        return Colours(None, {}, 0, "no photograph shows the colour chart")
+    charts = [(measurement.photo.name, measurement.swatches, measurement.gain) for measurement in measurements]
     comparable = sum(gain is not None for _, _, gain in charts)
     if 2 * comparable < len(charts):
         comparable = 0
@@ -282,11 +259,7 @@ def _subset_notes(rows: Sequence[int], queries: Pictures) -> list[str]:
 
 
 def _flag_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
-    names = [
-        measurement.photo.name
-        for measurement in measurements
-        if measurement.fit is not None and measurement.fit.flagged
-    ]
+    names = [measurement.photo.name for measurement in measurements if measurement.fit.flagged]
     if not names:
         return []
     listing = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
@@ -295,7 +268,7 @@ def _flag_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
     ]
 
 
-def _colour_record(measurement: PhotoMeasurement, card: Card | None, colours: Colours) -> dict[str, Any]:
+def _colour_record(measurement: PhotoMeasurement, card: Card, colours: Colours) -> dict[str, Any]:
     """The mean colour difference (CIEDE2000) of one photograph's swatches: to the nominal colours, and to the common
     fit at this photograph's exposure."""
     content: dict[str, Any] = {
@@ -303,8 +276,6 @@ def _colour_record(measurement: PhotoMeasurement, card: Card | None, colours: Co
         "delta_e": None,
         "delta_e_fitted": None,
     }
-    if measurement.swatches is None or card is None:
-        return content
     is_valid = measurement.swatches.valid.all(1)
     if not is_valid.any():
         return content

@@ -153,9 +153,7 @@ def examination(case: CardCase, photo: Bytes) -> tuple[str | None, Evidence | No
     expected = Expected(case.id, ARMS[0], own_card(case), case.textures)
     try:
         photo_file = PhotoFile(None, "photo", 0)  # type: ignore[arg-type]  # a photograph in memory
-        measurement = measure_photo(
-            photo_file, np.ascontiguousarray(photo), case.scene, expected, None, placement, "photo"
-        )
+        measurement = measure_photo(photo_file, np.ascontiguousarray(photo), case.scene, expected, placement, "photo")
     except ValueError as error:
         return str(error), None
     return measurement.evidence.refusal, measurement.evidence

@@ -24,6 +24,8 @@ RANDOM = np.random.default_rng
 TRUE = Resemblance(0.95, "", 0.0, 0.0, 0.0)
 MATCH = SceneMatch(40, np.eye(3), 0.0, 1.0, 1.0, 0.0)
 PLACE = ScenePlace(None, 0.9, False, 0.0, 1.1, MATCH)
+#: A chart of which nothing is seen.
+UNSEEN = Swatches(np.zeros((32, 3)), np.zeros((32, 3), bool))
 
 
 def chart(strength, gains=(1.0, 1.0, 1.0), slope=(0.0, 0.0), contrast=1.0):
@@ -66,7 +68,7 @@ def test_a_print_resembles_only_its_own_texture(ink):
         looks = {
             arm: expected_look(texture, swatches, CARD) for arm, texture in (("eot", original), ("noise", other))
         }
-        return resemblance(patch.astype(np.uint8), full, looks, "eot", True)
+        return resemblance(patch.astype(np.uint8), full, looks, "eot")
 
     assert (
         output(original).correlation > 0.95 and output(original).better == "" and output(original).hidden_share == 0
@@ -88,25 +90,25 @@ def test_the_hidden_share_is_that_of_the_area_and_its_edge_wherever_it_lies(area
     random = RANDOM(5)
     original = cv2.GaussianBlur(random.uniform(0, 255, (4 * GRID, 4 * GRID, 3)).astype(np.float32), (0, 0), 6)
     original = np.clip(4 * (original - 127) + 127, 0, 255)
-    look, full = expected_look(original, None, None), np.ones((GRID, GRID), bool)
+    look, full = expected_look(original, UNSEEN, CARD), np.ones((GRID, GRID), bool)
     radius, (rows, columns) = math.sqrt(area / math.pi), (np.mgrid[: 4 * GRID, : 4 * GRID] + 0.5) / (4 * GRID)
     for _ in range(12):
         x, y = random.uniform(radius, 1 - radius, 2)
         cover = original.copy()
         cover[np.hypot(columns - x, rows - y) < radius] = 255
-        share = resemblance(cover.astype(np.uint8), full, {"eot": look}, "eot", True).hidden_share
+        share = resemblance(cover.astype(np.uint8), full, {"eot": look}, "eot").hidden_share
         assert 1.15 * area < share < 1.35 * area + 0.01
 
 
 def test_glare_on_less_than_a_tenth_does_not_outweigh_the_rest_of_a_pale_print():
     random = RANDOM(6)
     original, other = random.uniform(80, 150, (2, GRID, GRID, 3)).astype(np.float32)
-    full, looks = np.ones((GRID, GRID), bool), {"eot": expected_look(original, None, None)}
+    full, looks = np.ones((GRID, GRID), bool), {"eot": expected_look(original, UNSEEN, CARD)}
     for texture, minimum, maximum in ((original, 0.95, 1.0), (other, -0.3, 0.3)):
         view = texture.copy()
         view[4:12, 6:14] = 255  # 6 %, and its edge
-        output = resemblance(view.astype(np.uint8), full, looks, "eot", True)
-        likeness = correlation(*(item.reshape(-1, 3) for item in (expected_look(view, None, None), looks["eot"])))
+        output = resemblance(view.astype(np.uint8), full, looks, "eot")
+        likeness = correlation(*(item.reshape(-1, 3) for item in (expected_look(view, UNSEEN, CARD), looks["eot"])))
         assert minimum <= output.correlation <= maximum and likeness < 0.5
 
 
@@ -116,8 +118,8 @@ def test_a_place_that_is_only_noisy_is_not_hidden_and_one_that_is_flat_is():
     noisy, flat = original.copy(), original.copy()
     noisy[:16] += random.normal(0, 30, (16, GRID, 3))
     flat[:16] = original[:16].mean((0, 1))
-    looks, full = {"eot": expected_look(original, None, None)}, np.ones((GRID, GRID), bool)
-    shares = [resemblance(item.astype(np.uint8), full, looks, "eot", True).hidden_share for item in (noisy, flat)]
+    looks, full = {"eot": expected_look(original, UNSEEN, CARD)}, np.ones((GRID, GRID), bool)
+    shares = [resemblance(item.astype(np.uint8), full, looks, "eot").hidden_share for item in (noisy, flat)]
     assert shares[0] < 0.02 and shares[1] == pytest.approx(0.5, abs=0.06)
 
 

@@ -12,7 +12,6 @@ from attacks.physical.rectify import (
     fit_homography,
     from_corners,
     natural_size,
-    parse_quad,
     pose,
     project,
     rectify,
@@ -139,14 +138,3 @@ def test_shrinking_averages_a_patch():
     pixels[:, ::2] = 255
     true = from_corners(CARD.patch.corners, [[-0.5, -0.5], [799.5, -0.5], [799.5, 799.5], [-0.5, 799.5]])
     assert np.abs(rectify(pixels, true, CARD.patch, (50, 50)).astype(int) - 128).max() <= 2
-
-
-def test_the_four_corners_are_validated():
-    corners = [[0, 0], [10, 0], [10, 10], [0, 10]]
-    assert parse_quad([0, 0, 10, 0, 10, 10, 0, 10], "--quad").tolist() == corners
-    line = [[0, 0], [10, 0], [20, 0], [0, 10]]
-    for wrong in ([1, 2, 3], corners[::-1], line, [["a", 1]] * 4, [[0, np.nan]] * 4, None):
-        with pytest.raises(ValueError, match="--quad"):
-            parse_quad(wrong, "--quad")
-    with pytest.raises(ValueError, match="in a line"):
-        from_corners([[0, 0]] * 4, corners)

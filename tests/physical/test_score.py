@@ -250,7 +250,7 @@ def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypat
         scoring, "measure_photo", lambda photo, _, clean, *rest: output.append((photo.row, clean)) or int("no")
     )
     with pytest.raises(ValueError, match="could be scored"):
-        scoring.score_photos(run, scoring.Photographs(photos), device="cpu")
+        scoring.score_photos(run, photos, device="cpu")
     assert {row for row, _ in output} == {0, 1} and all(np.array_equal(original[row], clean) for row, clean in output)
 
 
@@ -266,25 +266,6 @@ def test_views_are_scored_as_in_the_run(run):
     scores = score.judge_photos(score.make_judge(parts), value[::-1])
     assert scores.cosine == pytest.approx(1, abs=1e-5) and bool(scores.recall_at_1.all())
     assert not scores.success.any() and list(scores.nearest) == list(parts.queries.names)[::-1]
-
-
-@pytest.mark.nightly
-def test_corners_given_by_the_user_replace_fiducials(run, tmp_path, capsys):
-    first = read_names(run)[0]
-    pixels, corners = shot(run, degrees=15, corners=CORNERS)
-    Image.fromarray(pixels).save(tmp_path / f"{first}--seen.png")
-    Image.fromarray(shot(run, degrees=15, corners=CORNERS, hidden=range(4))[0]).save(tmp_path / f"{first}--bare.png")
-    (tmp_path / "quads.json").write_text(json.dumps({f"{first}--bare.png": corners.tolist()}))
-    arguments = [str(run), str(tmp_path), "--view", "scene", "--device", "cpu", "--out"]
-    assert main(["score", *arguments, str(tmp_path / "a"), "--quad", str(tmp_path / "quads.json")]) == 0
-    by_hand, output = read_photos(tmp_path / "a")["photos"]
-    assert by_hand["fiducials"] == [] and len(output["fiducials"]) == 4
-    for key in ("degrees", "scale", "jitter"):
-        assert by_hand["scene"][key] == pytest.approx(output["scene"][key], abs=0.02)
-    eight = ",".join(str(v) for v in corners.flatten())
-    assert main(["score", *arguments, str(tmp_path / "b"), "--quad", eight, "--picture", first]) == 0
-    assert not (tmp_path / "b" / "colour.json").exists()
-    assert "no photograph shows the colour chart" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -328,7 +309,6 @@ FAULTS = {
     "print": (lambda run: edit(run / SHEET, "id", "vp-00000000"), [], "print it again"),
     "unprinted": (lambda run: (run / SHEET).unlink(), [], "print it first"),
     "clean": (blacken, [], "no longer what it was"),
-    "quad": (lambda run: None, ["--quad", "1,2,3"], "--quad"),
     "device": (lambda run: None, ["--device", "nothing"], "engine.device"),
 }
 

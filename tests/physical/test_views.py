@@ -23,7 +23,7 @@ from attacks.physical import photo_report, score
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import file_name
 from attacks.physical.photo_report import merge_stages, ranges
-from attacks.physical.photos import PhotoFile, list_photos, quads, read_photo
+from attacks.physical.photos import PhotoFile, list_photos, read_photo
 from attacks.physical.rectify import Pose, from_corners, pose, project
 from attacks.physical.score import make_judge, predict, score_views, with_poses
 from attacks.physical.views import PlacementRecord, Rerun, photo_view, scene_view
@@ -212,8 +212,6 @@ def test_a_photograph_is_matched_to_its_picture_by_name(tmp_path):
         list_photos(tmp_path, ["p", "q"])
     with pytest.raises(FileNotFoundError, match="no folder"):
         list_photos(tmp_path / "missing", ["a"])
-    with pytest.raises(ValueError, match="eight numbers"):
-        quads("1,2,x", result)
 
 
 def test_photographs_are_read_like_the_pictures_of_the_run(tmp_path):
@@ -240,12 +238,6 @@ def test_a_text_in_the_exif_where_a_number_belongs_changes_no_pixel(tmp_path, ta
         expected = np.rot90(np.asarray(picture), -1)
     assert np.array_equal(read_photo(tmp_path / "a.jpg"), expected)
     assert np.array_equal(to_bytes(load_image(tmp_path / "a.jpg")[0]), expected)
-
-
-def test_a_quad_longer_than_the_name_of_a_file_is_refused_in_one_line():
-    with pytest.raises(ValueError, match=r"`--quad` must be eight numbers") as error_line:
-        quads("0,0," * 3000 + "x", [PhotoFile(Path("a.jpg"), "a.jpg", 0)])
-    assert len(str(error_line.value)) < 300
 
 
 @pytest.mark.parametrize("error", [struct.error("no integer"), TypeError("no number"), IndexError("no tag")])
