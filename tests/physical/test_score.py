@@ -49,7 +49,7 @@ def run(tmp_path_factory):
     names = [Path(name).stem for name in parts.queries.names]
     for name, image in zip(names, parts.queries.images, strict=True):
         save_image(folder / "pictures" / "clean" / f"{name}.png", image)
-    save_image(folder / "patch.png", torch.rand(3, 16, 16))
+    save_image(folder / "patch.png", torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0)))
     description = identity(config.encoder, parts.encoder)
     write_json(folder / "manifest.json", {"config": dataclasses.asdict(config), "encoder": description})
     stored_scores(folder, torch.full((2, 4), 0.5), torch.tensor([[True, False] * 2] * 2))
