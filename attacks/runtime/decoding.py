@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, UnidentifiedImageError
 
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
@@ -26,7 +26,8 @@ MOST_PIXELS, MOST_BYTES, MOST_SCANS = 2**26, 2**29, 100
 #: The longest side: no format but PNG and TIFF has more, and 500 bytes of a moving WebP can say 17 x 4 million.
 MOST_SIDE = 65_535
 ORIENTATION = 0x0112  # the EXIF tag
-TURNED = range(2, 9)  # its values where a picture is not upright
+#: What sets a picture upright, by the tag's value; `ImageOps.exif_transpose` fails where another tag is odd.
+TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))
 #: Chromaticities of sRGB (white, red, green, blue), and its code points in a cICP chunk.
 _SRGB, _SRGB_CODE = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06), bytes([1, 13, 0, 1])
 #: A marker of a JPEG; and data for restart intervals, unlike the zeros that libjpeg takes for missing data.
@@ -100,22 +101,22 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
             padded = _padded(content)
         raw, negative = str([tile.args for tile in image.tile]), tags is not None and tags[262] == 0
         _paint(image, _INKS[0])
-        was_turned = image.getexif().get(ORIENTATION) in TURNED
+        was_turned = image.getexif().get(ORIENTATION) in TURNS
         image.load()
         if image.format != "WEBP":  # libwebp refuses missing data
             _refuse_missing(image, padded)
-        is_turned = image.getexif().get(ORIENTATION) in TURNED  # behind a PNG's pixels; TIFFs are upright now
+        turn = TURNS.get(image.getexif().get(ORIENTATION, 1))  # behind a PNG's pixels; TIFFs are upright now
         colours = _colours(image, chunks)
         if image.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * int(np.asarray(image).max()):
             raise ValueError("some of its pixels have no colour in its palette")
         if image.mode in ("1", "L", "RGB") and b"tRNS" in chunks:
             _scale_key(image.info, chunks[b"IHDR"][8], chunks[b"tRNS"])
         maximum = 4095 if ";12" in raw else 65_535 if ";16" in raw and image.format != "BMP" else 255
-        upright = ImageOps.exif_transpose(image) if is_turned else image
+        upright = image if turn is None else image.transpose(turn)
         picture = _eight_bits(upright, maximum, negative, notes)
         several = getattr(image, "is_animated", False)  # last, for it looks for a second frame
     notes += [f"{colours} not applied: values are taken as sRGB"] if colours else []
-    notes += ["set upright as its EXIF orientation says"] if was_turned or is_turned else []
+    notes += ["set upright as its EXIF orientation says"] if was_turned or turn is not None else []
     notes += ["the first of several frames is taken"] if several else []
     return picture, notes
 
