@@ -104,8 +104,9 @@ def score_photos(
         refuse_links(run)
     if folder.resolve() == photos.resolve():
         raise ValueError(f"`{folder}` holds the photographs, so results cannot go there: `--out` another folder")
-    placement, expectation = read_placement(run), expected(run, arm)
+    placement = read_placement(run)
     shots, notes = list_photos(photos, placement.pictures, picture)
+    expectation = expected(run, arm)
     origin = rerun(run, device, program)  # before the photographs: it may raise
     scored_photos: list[PhotoMeasurement] = []
     refused_photos: list[PhotoMeasurement] = []
