@@ -14,8 +14,8 @@ from pathlib import Path
 
 from attacks.commands import add_encoder
 from attacks.evaluation.rare.failure import ARMS
-from attacks.experiment.reopened import reopen
-from attacks.experiment.sections.failure import failure_of
+from attacks.experiment.preparation import reopen
+from attacks.experiment.sections.judged import failure_of
 from attacks.experiment.sections.section import sample_of
 from attacks.report.view_sheet import draw_failures
 from attacks.runtime.command_line import printable

@@ -1,16 +1,40 @@
 """The drawings and the report of a run, made from its results."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from attacks.data.images import to_bytes
+from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import trace_of
 from attacks.experiment.bench import MAIN, Bench
-from attacks.experiment.contact_sheet import contact_sheet, typical
 from attacks.experiment.sections.registry import Sections
 from attacks.experiment.view_scores import ViewScores
 from attacks.report import page
+from attacks.report.explanations import draw_explanations
+from attacks.report.resizers import draw_deployment
+from attacks.report.view_sheet import draw_failures
 from attacks.report.warnings import warnings
+from attacks.report.words import ARMS as NAMES
+from attacks.runtime.files import atomic
+from transforms.compose import view
+from transforms.scene import scene_of
+
+#: The contact sheet shows so many views, the first of the held-out bank.
+VIEWS = 6
+#: Inches: the column of names, a column and a row of pictures, and what lies between pictures.
+LEFT, COLUMN, ROW, MARGIN = 0.3, 1.42, 1.64, 0.08
+#: By section what draws its figure.
+DRAWERS: dict[str, Callable[[Path, Any], None]] = {
+    "deployment": draw_deployment,
+    "explanations": draw_explanations,
+    "failure": draw_failures,
+}
 
 
 def draw(
@@ -25,7 +49,10 @@ def draw(
 def draw_sheets(out: Path, bench: Bench, scores: ViewScores, extras: Sections) -> None:
     """Write the drawings."""
     contact_sheet(out / "views.png", bench, scores.scores[MAIN])
-    extras.draw(out)
+    for name, result in extras.results.items():
+        section = extras.sections[name]
+        if section is not None and section.figure is not None and result.drawing is not None:
+            DRAWERS[name](out / section.figure, result.drawing)
 
 
 def page_values(
@@ -34,3 +61,51 @@ def page_values(
     """What the page is made of."""
     first = [line for line in trace_of(bench.exhibits.out) if line.batch == 0]
     return content, record, warnings(content), first, typical(bench, scores.scores[MAIN])
+
+
+def typical(bench: Bench, scores: Mapping[str, Scores]) -> int:
+    """The index of the judged picture with the median mean cosine under attack."""
+    rows = bench.study.queries.judged
+    cosine = scores["eot"].cosine[rows]
+    return rows[int(cosine.mean(1).argsort()[(len(cosine) - 1) // 2])]
+
+
+def contact_sheet(path: str | Path, bench: Bench, scores: Mapping[str, Scores]) -> None:
+    """Save views of the typical picture, one row per arm: the file itself, then held-out views with their cosine to
+    the clean embedding. The frame is red where the encoder retrieves another picture."""
+    picture, arms = typical(bench, scores), bench.study.arms
+    study, bank, exhibits = bench.study, bench.banks[MAIN], bench.exhibits.for_one_process
+    u = bank.u[:VIEWS]
+    size = LEFT + (len(u) + 1) * COLUMN, len(arms) * ROW
+    figure = Figure(figsize=size, dpi=110)
+    # A single axes, in inches: one for every picture takes three times as long.
+    axis = figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(size[1], 0))
+    axis.set_axis_off()
+    direct = "the file" if study.perturbation.texture_size is None else "head-on"
+    for row, arm in enumerate(arms):
+        axis.text(LEFT / 2, (row + 0.5) * ROW, NAMES[arm], fontsize=9, rotation=90, ha="center", va="center")
+        _show(axis, (row, 0), exhibits.pictures(arm, [picture])[0], direct, "#888888")
+        views = view(bank.transforms, scene_of(exhibits.displayed(arm, [picture])), u).cpu()
+        for column, (image, cosine, nearest) in enumerate(
+            zip(views, scores[arm].cosine[picture], scores[arm].nearest[picture], strict=False), 1
+        ):
+            is_match = bool(study.gallery.same(nearest, study.truth[picture]))
+            is_goal = study.goal is not None and bool(study.gallery.same(nearest, study.goal[picture]))
+            note = "" if is_match else "  the target" if is_goal else "  not known"
+            _show(axis, (row, column), image, f"{cosine:.2f}{note}", "#2f855a" if is_match else "#c53030")
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _show(axis: Axes, place: tuple[int, int], image: Tensor, title: str, colour: str) -> None:
+    """A picture in its frame below its title, at a row and column of the sheet."""
+    (row, column), (height, width) = place, image.shape[-2:]
+    scale = (COLUMN - MARGIN) / max(height, width)
+    middle, centre = LEFT + (column + 0.5) * COLUMN, row * ROW + ROW - MARGIN / 2 - (COLUMN - MARGIN) / 2
+    x, y = (
+        (middle - scale * width / 2, middle + scale * width / 2),
+        (centre + scale * height / 2, centre - scale * height / 2),
+    )
+    axis.imshow(to_bytes(image), extent=(*x, *y), aspect="auto")
+    axis.add_patch(Rectangle((x[0], y[1]), x[1] - x[0], y[0] - y[1], fill=False, color=colour, linewidth=2))
+    axis.text(middle, y[1] - 0.04, title, fontsize=8, color=colour, ha="center", va="bottom")

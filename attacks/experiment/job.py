@@ -23,7 +23,7 @@ from attacks.evaluation.sanity.check import Sanity, skip
 from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.artefact_list import CHECKPOINT, duplicates_of, finish
 from attacks.experiment.bench import Bench, bench_of
-from attacks.experiment.directory import finished, interrupted_run, refuse_overrides
+from attacks.experiment.directory import RunEntry, enter, finished, interrupted_run, refuse_overrides
 from attacks.experiment.identity import refuse_other_command
 from attacks.experiment.preparation import Preparation, cache_folder, prepare_run, resume_preparation
 from attacks.experiment.required import is_decided, keep, refuse_changed
@@ -36,10 +36,7 @@ from attacks.experiment.results import (
     rows_of,
     table_text,
 )
-from attacks.experiment.sections.drift import result_of as drift_rows
 from attacks.experiment.sections.registry import Sections, measure_sections
-from attacks.experiment.sections.section import all_pictures
-from attacks.experiment.states import RunEntry, enter
 from attacks.experiment.unit import Failure, UnitResult, joined_units
 from attacks.experiment.units import Execute, OtherProcessFinishes, in_process, tables, work
 from attacks.experiment.view_scores import view_scores, write_results
@@ -219,8 +216,7 @@ def _begin(out: Path, preparation: Preparation, entry: RunEntry) -> None:
 def _prepare_to_draw() -> None:
     """Import the modules that draw. Not earlier: matplotlib writes a cache into the home, and a refused run writes
     nothing. Not at the end of the run: hours later the sources may have changed."""
-    import attacks.experiment.drawings
-    import attacks.report.panels  # noqa: F401
+    import attacks.experiment.drawings  # noqa: F401
 
 
 def _follow(trackers: Trackers, preparation: Preparation, out: Path, entry: RunEntry) -> None:
@@ -278,8 +274,7 @@ def _tables(
     bench, scores = replace(bench, costs=bench.costs | result.costs), view_scores(bench, result)
     if preparation.world.first:
         write_results(bench, result, scores)
-    rows_so_far = {} if result.drift is None else {"drift": drift_rows(result.drift, all_pictures(bench))}
-    extras = measure_sections(bench, rows_so_far)
+    extras = measure_sections(bench, result.drift)
     preparation.world.meet()  # the checkpoint is deleted next, and the others may still read it
     sanity = result.sanity
     if sanity is None and bench.study.sanity.pictures:

@@ -1,30 +1,97 @@
-"""What a run needs before it attacks: torch's settings, its parts, the engine's decision, and its manifest."""
+"""A run that can begin, goes on or is opened again: torch's settings, its parts, its engine, and manifest.json."""
 
+import platform
+import subprocess
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from attacks.encoders.engine import Choice, keep_freed_memory
-from attacks.experiment.artefact_list import CHECKPOINT, artefact_plan
-from attacks.experiment.bench import Place
-from attacks.experiment.directory import PreviousRun
+from attacks.encoders.description import MODULE
+from attacks.encoders.engine import Choice, Decision, keep_freed_memory
+from attacks.evaluation.comparisons import declaration
+from attacks.experiment.artefact_list import CHECKPOINT, artefact_differences, artefact_plan
+from attacks.experiment.bench import Bench, Place, bench_of
+from attacks.experiment.directory import PreviousRun, open_run, refuse_program
 from attacks.experiment.embeddings import cache_of
 from attacks.experiment.identity import key_of, refuse_other, run_identity
-from attacks.experiment.manifest import manifest
 from attacks.experiment.required import refuse_lacking, refuse_unfit
 from attacks.experiment.sections.registry import check, sections_of
 from attacks.experiment.tuning import engine_choice
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
+from attacks.runtime.untrusted import refuse_links
 from attacks.schema.validate import Run
 from attacks.solvers.trace import Trace
 from attacks.study.assembly import build
 from attacks.study.study import Study
+
+#: Of manifest.json and metrics.json.
+SCHEMA = 5
+PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
+#: Libraries that draw, and write the report.
+DRAWING = ("matplotlib", "jinja2")
+#: Optional libraries of encoders and resizers.
+LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
+
+
+def manifest(
+    run: Run, study: Study, preset: str, overrides: list[str], choice: Choice, world: World
+) -> dict[str, Any]:
+    """The content of manifest.json, which reproduces the run. `engine.settings` are overrides that repeat the
+    engine's decision without measuring."""
+    return {
+        "schema": SCHEMA,
+        "preset": preset,
+        "overrides": overrides,
+        "seed": run.seed,
+        "primary": declaration(run.evaluate.primary, study.queries.sides),
+        "config": asdict(run),
+        "device": torch.cuda.get_device_name(study.device) if study.device.type == "cuda" else str(study.device),
+        "threads": torch.get_num_threads(),
+        "processes": world.size,
+        "engine": {
+            "decision": choice.decision.to_dict(),
+            "settings": choice.decision.settings(),
+            "measurements": [measurement.to_dict() for measurement in choice.measurements],
+        },
+        "encoder": study.identity,
+        "git": revision(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: version_of(name) for name in (*PACKAGES, *DRAWING)}
+        | {name: installed for name in LIBRARIES if (installed := version_of(name)) is not None},
+        "notes": list(study.queries.notes),
+    }
+
+
+def version_of(name: str) -> str | None:
+    """The installed version of a package; None without it."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def revision() -> str | None:
+    """The git revision of the source tree, "-dirty" appended if it was changed; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,3 +175,36 @@ def _deterministic() -> None:
     `transforms.deterministic=true` nothing calls it."""
     warnings.filterwarnings("ignore", message="grid_sampler_2d_backward_cuda does not have a deterministic")
     torch.set_deterministic_debug_mode("warn")
+
+
+def reopen(
+    folder: Path, program: str | None = None, device: str | None = None, module: nn.Module | None = None
+) -> Bench:
+    """The bench of a finished run, of the pictures that are in its tables. Its files must have their digests.
+
+    Args:
+        program: the file or plug-in of an encoder that runs code, as the user gives it.
+        device: instead of that of the run.
+        module: the encoder of a run of a module in memory.
+
+    Raises ValueError or OSError in one line.
+    """
+    refuse_links(folder)
+    previous, content = open_run(folder)
+    changes = [*artefact_differences(folder, previous.manifest, content)]
+    if changes:
+        raise ValueError(f"`{folder}` was changed after its run: {changes[0]}; `viewproof verify` names everything")
+    run = previous.run
+    if run.encoder.name == MODULE and module is None:
+        raise ValueError("`encoder` was a module in memory, which no directory holds")
+    refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
+    run.engine.device = device or run.engine.device
+    study = build(run, module)
+    exact = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
+    return bench_of(study, study.encoder, exact, Place(folder)).only(rows_in(study, content))
+
+
+def rows_in(study: Study, content: Mapping[str, Any]) -> list[int]:
+    """The pictures of a study that are in the tables of its run, by the `content` of metrics.json."""
+    failures = {failure["picture"] for failure in content["failed"]}
+    return [row for row in range(len(study.queries) - content["left"]) if row not in failures]

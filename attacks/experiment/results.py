@@ -18,10 +18,9 @@ from attacks.evaluation.per_image import arms_table, judged_rows, per_image_rows
 from attacks.evaluation.retrieval import thresholds
 from attacks.evaluation.significance import Measure
 from attacks.experiment.artefact_list import duplicates_of
-from attacks.experiment.bench import MAIN, WIDE, Bench
+from attacks.experiment.bench import MAIN, WIDE, Bench, Cost
 from attacks.experiment.chance import chance_levels
-from attacks.experiment.cost import Cost
-from attacks.experiment.manifest import SCHEMA
+from attacks.experiment.preparation import SCHEMA
 from attacks.experiment.required import verdict_of
 from attacks.experiment.view_scores import ViewScores
 from attacks.report.facts import step_text, verdict

@@ -22,8 +22,7 @@ from attacks.evaluation.sanity.battery import examine
 from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import Attempt, optimise, question
-from attacks.experiment.bench import MAIN, Bench
-from attacks.experiment.cost import Cost, CountedCalls
+from attacks.experiment.bench import MAIN, Bench, Cost, CountedCalls
 from attacks.objectives.aim import Knowledge
 from attacks.objectives.embedding import Away
 from attacks.runtime.values import stored

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attacks.experiment.bench import Bench, bench_of
-from attacks.experiment.directory import interrupted_run
+from attacks.experiment.directory import LOCK, interrupted_run
 from attacks.experiment.preparation import resume_preparation
-from attacks.experiment.states import LOCK
 from attacks.experiment.unit import Unit
 from attacks.experiment.units import Execute, UnitOutcome, do
 from attacks.runtime.distributed import ALONE

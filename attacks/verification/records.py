@@ -17,8 +17,7 @@ from attacks.encoders.description import MODULE
 from attacks.eot.risk import Mean
 from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
-from attacks.experiment.bench import Bench
-from attacks.experiment.cost import Cost
+from attacks.experiment.bench import Bench, Cost
 from attacks.experiment.directory import misfit
 from attacks.experiment.view_scores import NAME as SCORES
 from attacks.experiment.view_scores import ViewScores, read_scores

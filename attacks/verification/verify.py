@@ -29,8 +29,7 @@ from attacks.experiment.bench import MAIN, Bench, Place, bench_of
 from attacks.experiment.directory import PreviousRun, misfit, open_run, read_json, refuse_program
 from attacks.experiment.drawings import draw_sheets, page_values
 from attacks.experiment.identity import run_identity, sources
-from attacks.experiment.manifest import DRAWING, manifest, version_of
-from attacks.experiment.reopened import rows_in
+from attacks.experiment.preparation import DRAWING, manifest, rows_in, version_of
 from attacks.experiment.required import refuse_lacking
 from attacks.experiment.results import RunFigures, metrics
 from attacks.experiment.sections.registry import Sections, sections_of

@@ -14,7 +14,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from attacks.experiment.manifest import revision, version_of
+from attacks.experiment.preparation import revision, version_of
 
 #: The figures of a row, None where there is none; or words in their place.
 Row = tuple[float | None, ...] | str

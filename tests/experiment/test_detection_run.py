@@ -98,7 +98,7 @@ def test_a_function_that_fails_on_a_picture_costs_only_this_part(tmp_path, monke
     def fails(*_):
         raise ValueError("`pipeline` must turn an 8-bit picture")
 
-    monkeypatch.setattr("attacks.experiment.sections.detection.detection.cosines", fails)
+    monkeypatch.setattr("attacks.experiment.sections.judged.detection.cosines", fails)
     folder = run_folder(tmp_path / "run", "evaluate.pipeline=pil_nearest")
     content = read_json(folder / "metrics.json")
     assert content["detection"] is None and "`pipeline`" in content["failed_parts"]["detection"]

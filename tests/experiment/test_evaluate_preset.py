@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from attacks.evaluation.response import slice_axes
-from attacks.experiment.sections.response import plan_of
+from attacks.experiment.sections.judged import plan_of
 from attacks.run import compose
 from attacks.study.pipeline import pipeline
 from tests.helpers.sampling import mostly_slow

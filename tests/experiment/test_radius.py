@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-import attacks.experiment.sections.radii
-from attacks.experiment.cost import Cost
-from attacks.experiment.sections.radii import RadiiSection
+import attacks.experiment.sections.attacks
+from attacks.experiment.bench import Cost
+from attacks.experiment.sections.attacks import RadiiSection
 from attacks.report.pairs import read_pair_scores
 from attacks.runtime.tables import read_rows
 from tests.helpers.processes import facts
@@ -78,7 +78,7 @@ def test_another_run_can_be_compared_with_its_radii(finished_run):
 
 
 def test_a_search_that_was_stopped_ends_with_the_same_bytes(finished_run, tmp_path, monkeypatch):
-    folder, real = tmp_path / "run", attacks.experiment.sections.radii.smallest_radius
+    folder, real = tmp_path / "run", attacks.experiment.sections.attacks.smallest_radius
 
     def stopping(*args, **options):
         for number, state in enumerate(real(*args, **options)):
@@ -87,11 +87,11 @@ def test_a_search_that_was_stopped_ends_with_the_same_bytes(finished_run, tmp_pa
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(attacks.experiment.sections.radii, "smallest_radius", stopping)
+        patch.setattr(attacks.experiment.sections.attacks, "smallest_radius", stopping)
         assert call(patch, *RUN, "evaluate.one_view=false", f"hydra.run.dir={folder}") == 130
     trial_counts = []
     monkeypatch.setattr(
-        attacks.experiment.sections.radii,
+        attacks.experiment.sections.attacks,
         "smallest_radius",
         lambda *a, **o: trial_counts.append(o["state"].trials) or real(*a, **o),
     )

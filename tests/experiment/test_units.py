@@ -318,7 +318,7 @@ def test_a_part_that_fails_is_reported_and_left_out(attack_unit, monkeypatch, ca
     def break_section(*_):
         raise NAN
 
-    monkeypatch.setattr("attacks.experiment.sections.deployment.DeploymentSection.rows", break_section)
+    monkeypatch.setattr("attacks.experiment.sections.judged.DeploymentSection.rows", break_section)
     code, run = attack_unit(2, "evaluate.deploy=1")
     output = capsys.readouterr()
     assert code == 1

@@ -31,7 +31,7 @@ BATTERY = {
     "cost": {"forward": 900.0, "backward": 90.0},
 }
 #: Smaller parts: by the dotted name of a constant its value.
-SMALL_PARTS = {"attacks.experiment.sections.response.CELLS": 2, "attacks.experiment.sections.response.CURVE_CELLS": 2}
+SMALL_PARTS = {"attacks.experiment.sections.judged.CELLS": 2, "attacks.experiment.sections.judged.CURVE_CELLS": 2}
 SMALL_PARTS |= {"attacks.evaluation.rare.splitting.FIRST": 2, "attacks.evaluation.rare.splitting.MAX_DRAWS": 8}
 
 

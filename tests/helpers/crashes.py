@@ -119,11 +119,11 @@ def _command_line(arguments):
 
 def _stub_drawings():
     """Figures take most of the time of a small run; files are written where they were."""
-    import attacks.experiment.contact_sheet
+    import attacks.experiment.drawings
     import attacks.report.page
     from attacks.data.images import save_image
 
-    attacks.experiment.contact_sheet.contact_sheet = lambda path, *_: save_image(path, torch.zeros(3, 1, 1))
+    attacks.experiment.drawings.contact_sheet = lambda path, *_: save_image(path, torch.zeros(3, 1, 1))
     attacks.report.page.render_page = lambda *_: "a report"
 
 

@@ -8,7 +8,7 @@ import torch
 from attacks.commands import main
 from attacks.evaluation.rare import splitting
 from attacks.evaluation.rare.failure import margin_score
-from attacks.experiment.reopened import reopen
+from attacks.experiment.preparation import reopen
 from attacks.experiment.view_scores import read_scores
 from attacks.runtime.tables import read_rows
 from tests.helpers.page import Page

@@ -9,8 +9,7 @@ import torch
 from attacks import Away, bank, load_encoder
 from attacks.data.images import load_image
 from attacks.evaluation.scores import evaluate
-from attacks.experiment.bench import Bench
-from attacks.experiment.cost import CountedCalls
+from attacks.experiment.bench import Bench, CountedCalls
 from attacks.experiment.results import table_text
 from attacks.experiment.unit import STARTS, worst_cosine
 from attacks.report.words import interval_text, number_words

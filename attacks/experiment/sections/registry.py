@@ -3,24 +3,25 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from attacks.eot.batching import memory_told
 from attacks.evaluation.ablation import varying
 from attacks.evaluation.deployment import deployed_size
-from attacks.evaluation.drift import VIEWS
+from attacks.evaluation.drift import VIEWS, Drift
 from attacks.evaluation.response import slice_axes
-from attacks.experiment.bench import Bench
-from attacks.experiment.cost import Cost, Meter
-from attacks.experiment.sections.deployment import DeploymentSection
-from attacks.experiment.sections.detection import DetectionSection
-from attacks.experiment.sections.drift import DriftSection
-from attacks.experiment.sections.explanations import ExplanationsSection
-from attacks.experiment.sections.failure import FailureSection
-from attacks.experiment.sections.left_out import LeftOutSection
-from attacks.experiment.sections.radii import RadiiSection
-from attacks.experiment.sections.response import ResponseSection, plan_of
+from attacks.experiment.bench import Bench, Cost, Meter
+from attacks.experiment.sections.attacks import LeftOutSection, RadiiSection
+from attacks.experiment.sections.judged import (
+    DeploymentSection,
+    DetectionSection,
+    DriftSection,
+    ExplanationsSection,
+    FailureSection,
+    ResponseSection,
+    drift_result,
+    plan_of,
+)
 from attacks.experiment.sections.section import Section, SectionResult
 from attacks.experiment.units import FAULTS, keep_fault
 from attacks.study.study import Study
@@ -82,26 +83,22 @@ class Sections:
         section, result = self.sections[name], self.results.get(name)
         return None if section is None or result is None else {**section.summary(result.rows), **result.facts}
 
-    def draw(self, out: Path) -> None:
-        """Write the drawings of the sections that have one."""
-        for name, result in self.results.items():
-            section = self.sections[name]
-            if section is not None and section.figure is not None and result.drawing is not None:
-                section.draw(out / section.figure, result.drawing)
 
-
-def measure_sections(bench: Bench, results: Mapping[str, SectionResult]) -> Sections:
-    """All configured sections; every process of the world takes part. `results`: those that are made already."""
-    sections, finished_results = sections_of(bench.study), dict(results)
+def measure_sections(bench: Bench, drift: Drift | None) -> Sections:
+    """All configured sections; every process of the world takes part. The `drift` is measured already."""
+    sections, meter = sections_of(bench.study), bench.meter()
+    results: dict[str, SectionResult] = {}
     costs: dict[str, Cost] = {}
     failed: dict[str, str] = {}
-    meter = bench.meter()
     for name, section in sections.items():
-        if section is None or name in finished_results:
+        if section is None:
+            continue
+        if name == "drift" and drift is not None:
+            results[name] = drift_result(drift, section.sample(bench))
             continue
         try:
             with memory_told():
-                finished_results[name], costs[name] = bench.checkpoint.once(
+                results[name], costs[name] = bench.checkpoint.once(
                     name, partial(_rows_and_cost, section, bench, meter)
                 )
         except (*FAULTS, ValueError) as error:  # the tables of the arms do not need it
@@ -110,7 +107,7 @@ def measure_sections(bench: Bench, results: Mapping[str, SectionResult]) -> Sect
             keep_fault(bench, error, name)
             failed[name] = str(error)
         meter.read()
-    return Sections(sections, finished_results, costs, failed)
+    return Sections(sections, results, costs, failed)
 
 
 def _rows_and_cost(section: Section, bench: Bench, meter: Meter) -> tuple[SectionResult, Cost]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -10,8 +9,7 @@ from torch import Tensor
 
 from attacks.data.gallery import evenly
 from attacks.evaluation.clusters import Row, Sample
-from attacks.experiment.bench import Bench
-from attacks.experiment.cost import Meter
+from attacks.experiment.bench import Bench, Meter
 from attacks.runtime.values import stored
 
 
@@ -27,11 +25,8 @@ class SectionResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A section: its settings, and the functions from files to rows and from rows to figures.
-
-    Args:
-        pictures: how many pictures it has.
-    """
+    """The settings of a section of so many `pictures`, and the functions from files to rows and from rows to
+    figures."""
 
     pictures: int
 
@@ -43,13 +38,16 @@ class Section:
     facts: ClassVar[Mapping[str, Any]] = {}
     #: Columns that follow from the rows of all pictures, so that the rows of some have others.
     derived: ClassVar[tuple[str, ...]] = ()
-    #: Whether `rows` repeats an attack, and whether the rows of a picture depend on the others.
+    #: Whether `rows` repeats an attack, whether the rows of a picture depend on the others, and whether it has rows
+    #: of pictures that are not judged.
     attacks: ClassVar[bool] = False
     joint: ClassVar[bool] = False
+    unjudged: ClassVar[bool] = False
 
     def sample(self, bench: Bench) -> Sample:
-        """Judged pictures spread evenly over their clusters."""
-        return sample_of(bench, bench.study.queries.judged, self.pictures)
+        """Its pictures, spread evenly over their clusters."""
+        queries = bench.study.queries
+        return sample_of(bench, range(len(queries)) if self.unjudged else queries.judged, self.pictures)
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
         """The rows of the pictures of a sample, from the files of the run. Every process of the world calls this."""
@@ -68,9 +66,6 @@ class Section:
         """The rows with the columns `derived` computed again."""
         return rows
 
-    def draw(self, path: Path, drawing: Any) -> None:
-        """Save the drawing, from `SectionResult.drawing`."""
-
 
 def sample_of(bench: Bench, rows: Sequence[int], count: int) -> Sample:
     """`count` of the pictures `rows`, or all, spread evenly over their clusters."""
@@ -84,9 +79,3 @@ def sample_of(bench: Bench, rows: Sequence[int], count: int) -> Sample:
 def pictures_of(bench: Bench, sample: Sample) -> dict[str, Tensor]:
     """The pictures of a sample (n,3,H,W) by arm, read back from their files."""
     return {arm: bench.exhibits.pictures(arm, sample.rows.tolist()) for arm in bench.study.arms}
-
-
-def all_pictures(bench: Bench) -> Sample:
-    """All pictures of a run."""
-    queries = bench.study.queries
-    return Sample(torch.arange(len(queries)), queries.names, queries.clusters)

@@ -11,7 +11,7 @@ from attacks.encoders.engine import Decision, engine_reset, engine_restore, engi
 from attacks.eot.bank import bank
 from attacks.eot.faults import NotFinite
 from attacks.evaluation.sanity.short_attack import PassCount
-from attacks.experiment.cost import CountedCalls
+from attacks.experiment.bench import CountedCalls
 from attacks.objectives import Members
 from tests.helpers.faulty import attack_steps, net, pictures, run_attack
 from transforms import Affine, Compose

@@ -1,50 +1,85 @@
-"""The smallest radius of each picture, from the attack at the largest one."""
+"""Sections that repeat an attack: without a stage of the views, and at smaller radii."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
 from attacks.eot.bank import bank
+from attacks.evaluation import ablation
 from attacks.evaluation.clusters import Row, Sample
 from attacks.evaluation.judge import score_cells
 from attacks.evaluation.radii import radii_summary
-from attacks.experiment.arms import ArmState, question
-from attacks.experiment.bench import MAIN, Bench
-from attacks.experiment.cost import Meter
-from attacks.experiment.sections.section import Section, SectionResult, all_pictures
+from attacks.experiment.arms import ArmState, optimise, question
+from attacks.experiment.bench import MAIN, Bench, Meter
+from attacks.experiment.sections.section import Section, SectionResult, sample_of
 from attacks.experiment.unit import attempt_of
 from attacks.objectives.retrieval import Retrieval
 from attacks.runtime.progress import Progress
 from attacks.schema.objective import LayersConfig
 from attacks.solvers.radius import RadiusState, RadiusTrial, smallest_radius, trial_plan, views_of
+from transforms import Compose
+from transforms.draws import stream
+from transforms.scene import Shown
 
 #: Runs at one radius whose passes the search may take.
 RUNS = 2
 
 
 @dataclass(frozen=True)
-class RadiiSection(Section):
-    """The section `radii`, of all pictures: search from the files of the arm `eot`, write `pictures/radius/`, and
-    judge these files on held-out views.
+class LeftOutSection(Section):
+    """The run's own attack of so many `steps` without each of the `stages` of the views in turn."""
 
-    Args:
-        eps: the largest radius.
-    """
+    steps: int
+    stages: tuple[str, ...]
+
+    key: ClassVar[str] = "left_out"
+    attacks: ClassVar[bool] = True
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
+        study, numbers = bench.study, count()
+        judged_study = study.only(sample.rows.tolist())
+        fit = sample_of(bench, study.queries.attacked, self.pictures).rows.tolist()
+        silent = replace(bench, place=replace(bench.place, follow=None))
+
+        def attack(transforms: Compose) -> Shown:
+            checkpoint = bench.checkpoint.under(f"left_out.{next(numbers)}")
+            fit_study = replace(study.only(fit), transforms=transforms)
+            attempt = attempt_of(silent, fit_study, fit, stream(study.seed, "left out"))
+            (best, _), cost = checkpoint.once(
+                "eot", lambda: (optimise("eot", attempt, meter, checkpoint), meter.peek())
+            )
+            meter.begin(cost)
+            delta = fit_study.perturbation.quantise(best.delta, attempt.knowledge.images)
+            return judged_study.perturbation.evaluated(judged_study.queries.images.to(study.device), delta)
+
+        views = len(bench.banks[MAIN].u)
+        rows = ablation.left_out(attack, study.transforms, sample, bench.judge, views=views, seed=study.seed)
+        return SectionResult(rows)
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        content = ablation.summary(rows)
+        if content["stages"] != [*self.stages]:
+            raise ValueError(f"its stages must be {', '.join(self.stages)}; got {', '.join(content['stages'])}")
+        return content | {"steps": self.steps}
+
+
+@dataclass(frozen=True)
+class RadiiSection(Section):
+    """The smallest radius of all pictures, up to `eps`: search from the files of the arm `eot`, write
+    `pictures/radius/`, and judge these files on held-out views."""
 
     eps: float
 
     key: ClassVar[str] = "radii"
     facts: ClassVar[Mapping[str, Any]] = {"passes": {"search": int}}
     attacks: ClassVar[bool] = True
-
-    def sample(self, bench: Bench) -> Sample:
-        """All pictures."""
-        return all_pictures(bench)
+    unjudged: ClassVar[bool] = True
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
         study, rows = bench.study, sample.rows.tolist()
@@ -54,23 +89,14 @@ class RadiiSection(Section):
             pictures = exhibits.pictures("radius", rows)
         scores = score_cells(bench.judge, pictures, sample.rows, bench.banks[MAIN])
         success, views = scores.success.double().mean(1).tolist(), scores.success.shape[1]
-        columns = (sample.names, sample.clusters, state.smallest.tolist(), state.share.tolist(), success)
-        table: list[dict[str, object]] = [
-            {
-                "picture": name,
-                "cluster": cluster,
-                "radius": norm if math.isfinite(norm) else None,
-                "found": share,
-                "success": hits,
-                "views": views,
-                "largest": self.eps,
-            }
-            for name, cluster, norm, share, hits in zip(*columns, strict=True)
-        ]
+        norms = [norm if math.isfinite(norm) else None for norm in state.smallest.tolist()]
+        columns = (sample.names, sample.clusters, norms, state.share.tolist(), success)
+        names = ("picture", "cluster", "radius", "found", "success", "views", "largest")
+        table = [dict(zip(names, (*row, views, self.eps), strict=True)) for row in zip(*columns, strict=True)]
         return SectionResult(table, {"passes": _passes(bench, state.passes)})
 
     def recorded_facts(self, bench: Bench, content: Mapping[str, Any]) -> dict[str, Any]:
-        """The recorded facts; of the passes only those of the search are not computed again."""
+        """Of the passes only those of the search are not computed again."""
         return {"passes": _passes(bench, content["passes"]["search"])}
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:

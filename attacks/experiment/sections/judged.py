@@ -1,0 +1,221 @@
+"""Sections that judge the files of a run: no attack is repeated."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.encoders.defended import view_defence
+from attacks.eot.bank import Bank
+from attacks.evaluation import deployment, detection, drift, response
+from attacks.evaluation.clusters import Row, Sample
+from attacks.evaluation.explain.explanation import explain, explanation_summary
+from attacks.evaluation.rare.failure import ARMS, Arm, PictureFailure, failure_summary, margin_score
+from attacks.evaluation.rare.splitting import rare
+from attacks.evaluation.response import SlicePlan, axis
+from attacks.experiment.bench import MAIN, Bench, Meter
+from attacks.experiment.sections.section import Section, SectionResult, pictures_of
+from attacks.experiment.unit import drift_of
+from attacks.study.study import Study
+from transforms import Compose
+from transforms.doors import unchecked
+from transforms.draws import stream
+from transforms.wrappers import widened
+
+#: Pictures that are resized at once.
+BLOCK = 16
+#: Cells along the sides of a map and along a curve, and views of a cell.
+CELLS, CURVE_CELLS, VIEWS = 7, 9, 4
+#: The coordinates of maps and curves for `auto`: the first of these that vary, then any other.
+TELLING = ("affine angle", "affine scale", "yaw", "distance", "angle", "scale", "shift right", "quality")
+
+
+@dataclass(frozen=True)
+class DeploymentSection(Section):
+    """File formats, and resizers to the `size` (height, width) from its `ratios`; a patch is deployed within the
+    picture that contains it."""
+
+    size: tuple[int, int]
+    ratios: tuple[float, ...]
+
+    key: ClassVar[str] = "deployment"
+    figure: ClassVar[str | None] = "deployment.png"
+    facts: ClassVar[Mapping[str, Any]] = {"missing": [str]}
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
+        study, pictures = bench.study, pictures_of(bench, sample)
+        defence = view_defence(study.transforms)
+        result = deployment.deployment(pictures, sample, bench.judge, self.size, self.ratios, defence, study.seed)
+        return SectionResult(result.rows, {"missing": list(result.missing)}, result.example)
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return deployment.deployment_summary(rows) | {"size": list(self.size)}
+
+
+@dataclass(frozen=True)
+class DetectionSection(Section):
+    """Pictures that the configured `pipeline` shows otherwise than people see them: all judged ones."""
+
+    pipeline: str
+
+    key: ClassVar[str] = "detection"
+    facts: ClassVar[Mapping[str, Any]] = {"size": [int]}
+    derived: ClassVar[tuple[str, ...]] = ("threshold", "flagged")
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
+        pipeline, judge, rows = bench.study.pipeline, bench.judge, sample.rows.tolist()
+        assert pipeline is not None
+        encoder = bench.counter if bench.world.first else bench.counter.encoder  # every process computes it
+
+        def encode(pictures: Tensor) -> Tensor:
+            features = Bank(Compose([]), pictures.new_zeros(1, 0)).features(pictures, encoder, bench.chunk)[:, 0]
+            return features if judge.signature is None else judge.signature(features)
+
+        cosine: dict[str, list[Tensor]] = {arm: [] for arm in bench.study.arms}
+        for arm, start in itertools.product(cosine, range(0, len(rows), BLOCK)):
+            pictures = bench.exhibits.pictures(arm, rows[start : start + BLOCK])
+            cosine[arm].append(detection.cosines(pictures, pipeline, encode))
+        table = detection.flagged_rows({arm: torch.cat(parts) for arm, parts in cosine.items()}, sample)
+        return SectionResult(table, {"size": list(pipeline.size)})
+
+    def recorded_facts(self, bench: Bench, content: Mapping[str, Any]) -> dict[str, Any]:
+        """The size is as recorded where the pipeline was a function that is not here."""
+        pipeline = bench.study.pipeline
+        return {"size": content["size"] if pipeline is None else list(pipeline.size)}
+
+    def derived_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+        return detection.derived_rows(rows)
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return detection.detection_summary(rows) | {"pipeline": self.pipeline}
+
+
+@dataclass(frozen=True)
+class DriftSection(Section):
+    """Where in the network the embedding drifts: rows of all pictures, made with the units of the run, and figures of
+    the `judged` ones, by name; `views` of a picture."""
+
+    judged: frozenset[str]
+    views: int
+
+    key: ClassVar[str] = "drift"
+    facts: ClassVar[Mapping[str, Any]] = {"cost": {"forward": int, "seconds": int | float}}
+    unjudged: ClassVar[bool] = True
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
+        return drift_result(drift_of(bench, sample.rows.tolist()), sample)
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return {"views": self.views, **drift.drift_summary([row for row in rows if row["picture"] in self.judged])}
+
+
+def drift_result(drifts: drift.Drift, sample: Sample) -> SectionResult:
+    """The rows of a drift that was measured on a sample."""
+    return SectionResult(drifts.rows(sample), {"cost": {"forward": drifts.forward, "seconds": drifts.seconds}})
+
+
+@dataclass(frozen=True)
+class ExplanationsSection(Section):
+    """Maps of what the encoder looks at, before and after the attack."""
+
+    key: ClassVar[str] = "explanations"
+    figure: ClassVar[str | None] = "explanations.png"
+    facts: ClassVar[Mapping[str, Any]] = {
+        "layer": (str, None),
+        "missing": [str],
+        "cost": {"forward": int, "backward": int, "seconds": int | float},
+    }
+    joint: ClassVar[bool] = True
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
+        judge, pictures = bench.judge, pictures_of(bench, sample)
+        anchors: Tensor = judge.own if judge.goal is None else judge.gallery[judge.goal.to(judge.gallery.device)]
+        anchors = anchors[sample.rows.to(anchors.device)]
+        clean = pictures.pop("clean")
+        result = explain(bench.study.encoder, clean, pictures, anchors, bench.banks[MAIN], chunk=bench.chunk)
+        cost = {"forward": result.forward, "backward": result.backward, "seconds": result.seconds}
+        facts = {"layer": result.layer, "missing": list(result.missing), "cost": cost}
+        return SectionResult(result.rows(sample), facts, result)
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return explanation_summary(rows)
+
+
+@dataclass(frozen=True)
+class FailureSection(Section):
+    """The probability of rare failures in both arms, from a search with so many `particles`. A picture's rows do not
+    depend on the others."""
+
+    particles: int
+
+    key: ClassVar[str] = "failure"
+    figure: ClassVar[str | None] = "failure.png"
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
+        numbers, seed = sample.rows.tolist(), bench.study.seed
+        results = [failure_of(bench, row, arm, self.particles, seed) for arm in ARMS for row in numbers]
+        return SectionResult([failure.row() for failure in results], {}, results)
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return failure_summary(rows) | {"particles": self.particles}
+
+
+@torch.no_grad()
+def failure_of(bench: Bench, row: int, arm: Arm, particles: int, seed: int) -> PictureFailure:
+    """The failure probability of the picture with that number."""
+    queries, bank = bench.study.queries, bench.banks[MAIN]
+    views, pictures = bank.transforms, bench.exhibits.displayed(arm, [row])
+    name, cluster = queries.names[row], queries.clusters[row]
+    score = margin_score(bench.judge, pictures, row, views, arm)
+    estimate = rare(score, views.dims, particles, stream(seed, "failure", arm, name))
+    point = torch.from_numpy(np.ascontiguousarray(estimate.worst[:1])).to(bank.u)
+    values = dict(zip(views.names, views.values(point)[0].tolist(), strict=True))
+    view = unchecked(views)(pictures, point)[0].cpu()
+    figures = (estimate.p, estimate.low, estimate.high, estimate.worth, estimate.passes, estimate.method)
+    return PictureFailure(name, cluster, arm, *figures, values, view)
+
+
+@dataclass(frozen=True)
+class ResponseSection(Section):
+    """Maps and curves: success over coordinates of the views."""
+
+    plan: SlicePlan
+
+    key: ClassVar[str] = "response"
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
+        pictures = {arm: bench.exhibits.displayed(arm, sample.rows.tolist()) for arm in bench.study.arms}
+        seed = bench.study.seed
+        return SectionResult(response.response(pictures, sample, bench.judge, self.plan, seed=seed, views=VIEWS))
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return response.response_summary(rows, self.plan)
+
+
+def plan_of(study: Study) -> SlicePlan | None:
+    """The configured maps and curves, each by the names of its coordinates; None without any. `auto` stands for up to
+    two coordinates that vary, so that a preset suits any views."""
+    config, transforms = study.evaluate, study.transforms
+    wide = widened(transforms, config.wide) if config.wide > 1 else transforms
+    names = _telling(transforms, wide) if "auto" in (*config.maps, *config.curves) else []
+    grids, lines = [names] if len(names) > 1 else [], names
+    maps = [pair for entry in config.maps for pair in (grids if entry == "auto" else [entry])]
+    curves = [name for entry in config.curves for name in (lines if entry == "auto" else [entry])]
+    return SlicePlan(maps, curves, transforms, wide, CELLS, CURVE_CELLS) if maps or curves else None
+
+
+def _telling(transforms: Compose, wide: Compose) -> list[str]:
+    """Up to two coordinates that vary. Those of a random choice of stages come last."""
+    names: list[str] = []
+    for pattern in (*TELLING, *sorted(wide.names, key=lambda name: name.startswith(("oneof", "sometimes")))):
+        try:
+            name = axis(pattern, transforms, wide, CELLS, "auto").name
+        except ValueError:  # none, several, a seed, or one that stands still
+            continue
+        if name not in names:
+            names.append(name)
+    return names[:2]
