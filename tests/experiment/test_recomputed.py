@@ -11,7 +11,8 @@ import pytest
 from attacks.data.gallery import tiles
 from attacks.data.images import save_image
 from attacks.evaluation.per_image import COLUMNS, arms_table, primary, secondary
-from attacks.experiment.sections import registry, response
+from attacks.experiment import drawings
+from attacks.experiment.sections import judged
 from attacks.runtime.tables import write_rows
 from tests.helpers.recomputation import EXACT, FLIPS, MEANS, MEDIANS, SHARES, from_rows, leaves, read, recompute, rows
 from tests.helpers.runs import call
@@ -43,9 +44,9 @@ def sixteen(work):
     (work / "list.csv").write_text("\n".join(lines))
     data = [f"data.path={work / 'list.csv'}", f"data.gallery={work / 'list.csv'}"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(response, "CELLS", 3)
-        patch.setattr(response, "CURVE_CELLS", 2)
-        patch.setattr(registry.Sections, "draw", lambda self, out: None)
+        patch.setattr(judged, "CELLS", 3)
+        patch.setattr(judged, "CURVE_CELLS", 2)
+        patch.setattr(drawings, "DRAWERS", dict.fromkeys(drawings.DRAWERS, lambda *_: None))
         patch.setattr("attacks.report.page.write_report", lambda *_, **__: None)
         assert call(patch, *TINY, *data, f"hydra.run.dir={work / 'run'}") == 0
 
