@@ -27,7 +27,7 @@ COMMANDS = {
     "compare": "which encoder is the most robust: runs ranked, and their differences",
     "plan": "how many pictures a study needs",
     "audit": "where a chain of transforms loses the gradient",
-    "replay": "one view of a run, stage by stage",
+    "replay": "the view that a run stopped at, stage by stage",
     "show": "a contact sheet: a picture under drawn views",
     "print": "the sheets of a run's patch, in true size",
     "simulate": "photographs of a printed patch, simulated",

@@ -1,8 +1,7 @@
-"""Replay one view of a run, stage by stage, to find where a value or a gradient stops being finite.
+"""Show the view that a run stopped at, stage by stage, to find where a value or a gradient stops being finite.
 
-    viewproof replay outputs/my_run                                # the view that the run stopped at
+    viewproof replay outputs/my_run
     viewproof replay outputs/my_run/fault.safetensors --out view.png
-    viewproof replay outputs/my_run --step 12 --view 3 --picture 0 # any view of a finished run
 
 Prints a line for each stage: the least and greatest value after it, the number of non-finite values, and the norm of
 the loss's gradient there. Steps, views and pictures count from 0.
@@ -11,11 +10,9 @@ the loss's gradient there. Steps, views and pictures count from 0.
 import argparse
 from pathlib import Path
 
-from attacks.commands import add_encoder
 from attacks.data.images import save_image
-from attacks.eot.faults import NAME
+from attacks.eot.faults import NAME, read_fault
 from attacks.eot.faults.trace import Line, first_fault
-from attacks.experiment.replay import Replay, ViewAddress, of_fault, of_run
 
 
 def _fault_file(run: Path) -> Path:
@@ -27,16 +24,6 @@ def _fault_file(run: Path) -> Path:
         names = ", ".join(map(str, files[:3])) + (", ..." if len(files) > 3 else "")
         raise ValueError(f"`{run}` holds {len(files)} views that were not finite; name one of them: {names}")
     return files[0] if files else run / NAME
-
-
-def _replay(options: argparse.Namespace) -> Replay:
-    """The view that the command line names."""
-    numbers = (options.step, options.view, options.picture)
-    if numbers == (None, None, None):
-        return of_fault(_fault_file(options.run))
-    if None in numbers:
-        raise ValueError("a view of a finished run needs all of `--step`, `--view` and `--picture`")
-    return of_run(options.run, ViewAddress(*numbers), options.device, options.encoder_code)
 
 
 def _stage_lines(lines: tuple[Line, ...]) -> list[str]:
@@ -51,24 +38,19 @@ def _stage_lines(lines: tuple[Line, ...]) -> list[str]:
 
 def run(options: argparse.Namespace) -> None:
     """Print the view, and write it to `--out`."""
-    replay = _replay(options)
-    print(replay.title)
-    for name, value in replay.values.items():
+    fault = read_fault(_fault_file(options.run))
+    step = "" if fault.step is None else f", step {fault.step}"
+    print(f"{fault.doing}{step}, view {fault.view} of image {fault.picture} of its batch")
+    for name, value in fault.values.items():
         print(f"  {name}: {value:.6g}")
-    print("\n".join(_stage_lines(replay.lines)))
-    place = first_fault(replay.lines)
+    print("\n".join(_stage_lines(fault.lines)))
+    place = first_fault(fault.lines)
     print(f"NaN or inf begins at {place}" if place else "every value and gradient is finite")
-    for note in replay.notes:
-        print(f"note: {note}")
     if options.out is not None:
-        save_image(options.out, replay.displayed[0].nan_to_num(0, 1, 0).clamp(0, 1))
+        save_image(options.out, fault.shown[0].nan_to_num(0, 1, 0).clamp(0, 1))
         print(f"written: {options.out}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help=f"the directory of a run, or a {NAME} in it")
-    parser.add_argument("--step", type=int, help="of a finished run: the step")
-    parser.add_argument("--view", type=int, help="the view in it")
-    parser.add_argument("--picture", type=int, help="the picture, as numbered in metrics.json")
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="write the view")
-    add_encoder(parser, "auto")

@@ -32,14 +32,6 @@ def pipe(folder):
         os.mkfifo(folder / "run" / name)
 
 
-def program(folder):
-    """A run whose encoder is a program, with a view to replay."""
-    empty(folder)
-    content = manifest(config__encoder={"name": "torchscript", "model": "x.pt"})
-    (folder / "run" / "manifest.json").write_text(content)
-    (folder / "run" / "metrics.json").write_text(json.dumps({"schema": 1}))
-
-
 def partial(folder):
     empty(folder)
     (folder / "run" / "manifest.json").write_text(manifest())
@@ -47,7 +39,7 @@ def partial(folder):
 
 def faulty(folder):
     """A run whose metrics.json has lost its content, and a policy."""
-    program(folder)
+    empty(folder)
     (folder / "run" / "manifest.json").write_text(manifest())
     (folder / "run" / "metrics.json").write_text("{}")
     rows = "requirements: [{measure: success, arm: eot, at_most: 0.6}]"
@@ -74,7 +66,6 @@ def program_preset(folder):
     (folder / "evil.yaml").write_text("name: evil\nstages: {affine: {_target_: os.system}}\n")
 
 
-VIEW = ["--step", "0", "--view", "0", "--picture", "0"]
 #: Wrong arguments, whatever the folder holds.
 AUDIT = """
 --transforms nothing|--transforms missing.yaml|--callable nowhere:thing|--callable torch|--callable torch:nothing|
@@ -131,11 +122,6 @@ CASES = [
     ("replay", ["run"], empty, "met no view that is not finite"),
     ("replay", ["run"], strange, "fault.safetensors"),
     ("replay", ["run"], pipe, "fault.safetensors"),
-    ("replay", ["run", *VIEW], empty, "manifest.json"),
-    ("replay", ["run", *VIEW], strange, "manifest.json"),
-    ("replay", ["run", *VIEW], pipe, "manifest.json"),
-    ("replay", ["run", *VIEW], program, "--encoder-code"),
-    ("replay", ["run", "--step", "first"], empty, "--step"),
 ]
 
 

@@ -1,21 +1,16 @@
-"""A view of an attack is replayed exactly from the directory of the run."""
+"""The view that stopped a run is in its directory, and the command shows it."""
 
-import json
-import shutil
 from dataclasses import dataclass
 
 import pytest
 import torch
-from PIL import Image
-from safetensors.torch import load_file
 
 from attacks import Away, attack
 from attacks.commands import main
+from attacks.data.images import load_image
 from attacks.eot.estimator import EOT
 from attacks.eot.faults import NotFinite, fault
-from attacks.eot.faults.trace import first_fault
 from attacks.experiment.job import job
-from attacks.experiment.replay import ViewAddress, of_fault, of_run
 from attacks.schema import validate as schema
 from attacks.study.assembly import build
 from tests.helpers.faulty import Turn
@@ -41,84 +36,6 @@ def run_of(*overrides, **stages):
     if stages:
         run.transforms.stages = stages
     return run
-
-
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("shared", "targeted")]
-
-
-@pytest.fixture(params=["batches", *SLOW])
-def finished(request, shared_runs):
-    """(directory, the views of every step of the arm eot by batch, its kind)."""
-    overrides = {
-        "batches": ["evaluate.batch=1"],
-        "shared": ["perturbation.shared=true"],
-        "targeted": ["objective=toward", "objective.target=another"],
-    }[request.param]
-    coordinates, plain = [], EOT.estimate
-
-    def spy(self, problem, delta, u, **options):
-        if self.views == 4:
-            coordinates.append(u)
-        return plain(self, problem, delta, u, **options)
-
-    def make(folder):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(EOT, "estimate", spy)
-            job(run_of(*overrides), folder / "run", "smoke", [])
-        torch.save(coordinates, folder / "views.pt")
-
-    folder = shared_runs.folder(f"replay, {request.param}", make)
-    return folder / "run", torch.load(folder / "views.pt"), request.param
-
-
-@pytest.mark.slow
-def test_a_replayed_view_equals_the_view_of_the_attack(finished):
-    out, coordinates, kind = finished
-    deltas = load_file(out / "perturbation.safetensors")["eot"]
-    for step, view, picture in ((0, 0, 0), (1, 3, 1)):
-        u = coordinates[(picture if kind == "batches" else 0) * 2 + step]
-        u = u[picture, view] if kind == "shared" else u[view]
-        replay = of_run(out, ViewAddress(step, view, picture))
-        pipeline = build(run_of()).transforms
-        assert replay.values == pipeline.describe(u[None])[0]
-        assert first_fault(replay.lines) is None
-        if len(deltas) > 1:
-            clean = build(run_of()).queries.images[picture]
-            adversarial = clean + deltas[picture]
-            assert replay.lines[0].least == pytest.approx(float(adversarial.min()), abs=1e-5)
-            assert replay.lines[0].greatest == pytest.approx(float(adversarial.max()), abs=1e-5)
-
-
-@pytest.mark.slow
-def test_the_script_prints_a_line_for_each_stage_and_writes_the_view(finished, capsys, tmp_path):
-    out, _, _ = finished
-    overrides = [str(out), "--step", "1", "--view", "2", "--picture", "1", "--out", str(tmp_path / "view.png")]
-    assert main(["replay", *overrides]) == 0
-    output = capsys.readouterr().out
-    for word in ("picture", "affine", "perspective", "encoder", "objective"):
-        assert f"\n{word} " in output
-    assert "affine angle (deg): " in output
-    assert "with the perturbation that the run has written" in output
-    with Image.open(tmp_path / "view.png") as image:
-        assert image.mode == "RGB"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ("--step 2 --view 0 --picture 0", "`--step` must be one of 0 to 1"),
-        ("--step 0 --view 4 --picture 0", "`--view` must be one of 0 to 3"),
-        ("--step 0 --view 0 --picture 2", "`--picture` must be one of 0 to 1"),
-        ("--step 0", "needs all of"),
-        ("", "met no view"),
-    ],
-)
-def test_a_view_that_does_not_exist_is_refused_in_one_line(finished, capsys, overrides, message):
-    assert main(["replay", str(finished[0]), *overrides.split()]) == 1
-    output = capsys.readouterr().err
-    assert message in output
-    assert output.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -156,26 +73,17 @@ def _stop_run(out, monkeypatch, kind):
 @pytest.mark.slow
 def test_the_view_that_stopped_a_run_can_be_replayed(stopped_run, capsys):
     out, error = stopped_run
-    bad = {line.name: line.bad for line in of_fault(out / fault.NAME).lines}
+    bad = {line.name: line.bad for line in fault.read_fault(out / fault.NAME).lines}
     assert bad["affine"] == bad["picture"] == 0
     assert bad["turn"] > 0
     command = str(error).partition("viewproof replay ")[2]
-    assert main(["replay", command]) == 0
+    assert main(["replay", command, "--out", str(out / "view.png")]) == 0
     output = capsys.readouterr().out
     assert "NaN or inf begins at stage `turn`" in output
+    for word in ("picture", "affine", "turn", "encoder", "objective"):
+        assert f"\n{word} " in output
+    assert load_image(out / "view.png")[0].shape[0] == 3
     assert f"turn angle (deg): {error.fault.values['turn angle (deg)']:.6g}" in output
-
-
-@pytest.mark.slow
-def test_a_program_must_be_named_to_be_loaded(finished, capsys, tmp_path):
-    out = tmp_path / "run"
-    shutil.copytree(finished[0], out)
-    manifest = json.loads((out / "manifest.json").read_text())
-    manifest["config"]["encoder"] |= {"name": "torchscript", "model": "net.pt"}
-    manifest["config"]["encoder"].pop("weights", None)
-    (out / "manifest.json").write_text(json.dumps(manifest))
-    assert main(["replay", str(out), "--step", "0", "--view", "0", "--picture", "0"]) == 1
-    assert "say --encoder-code net.pt" in capsys.readouterr().err
 
 
 @dataclass(frozen=True)
