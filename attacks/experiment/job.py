@@ -3,7 +3,7 @@
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from attacks.experiment.results import (
     rows_of,
     table_text,
 )
-from attacks.experiment.sections.registry import Sections, measure_sections
+from attacks.experiment.sections.registry import measure_sections
 from attacks.experiment.unit import Failure, UnitResult, joined_units
 from attacks.experiment.units import Execute, OtherProcessFinishes, in_process, tables, work
 from attacks.experiment.view_scores import view_scores, write_results
@@ -75,9 +75,7 @@ def job(
     pipeline: Callable[[Any], Any] | None = None,
 ) -> dict[str, Any]:
     """Run an experiment, write the run directory, and print the arms and the report's path. An interrupted run of
-    this configuration in the directory is gone on with; one at work is joined.
-
-    Of several processes (torchrun) every one calls this; the first one writes and prints.
+    this configuration in the directory is gone on with; one at work is joined. Every process of torchrun calls this.
 
     Args:
         module: replaces the configured encoder: (N,3,H,W) in [0,1] -> (N,D).
@@ -90,8 +88,7 @@ def job(
         run.encoder = in_memory(run.encoder)
     if pipeline is not None:
         run.evaluate.pipeline = function_name(pipeline)
-    if (module is not None or pipeline is not None) and run.workers != 1:
-        kind = "function" if module is None else "module"
+    if run.workers != 1 and (kind := "module" if module is not None else "function" if pipeline is not None else ""):
         raise ValueError(f"`workers` must be 1 for a {kind} in memory, which no other process has; got {run.workers}")
     if run.overwrite and run.shard is not None:
         raise ValueError("`overwrite` must be false with `shard`: each shard would remove what the others have done")
@@ -135,16 +132,16 @@ def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -> dict[str, Any]:
     """Attack what is not done in a run directory that this process has entered (`entry`: of the first process of
     several), and make the tables."""
-    world, run = preparation.world, preparation.run
+    world, run, study = preparation.world, preparation.run, preparation.study
     if not world.agree(entry is None or entry.is_exclusive or world.size == 1):
         raise ValueError(f"`{out}`: another process is at work there, and those of torchrun join none")
+    start = partial(started, run.tracker, out / CHECKPOINT, out, preparation.manifest["config"])
     if entry is not None:
         _begin(out, preparation, entry)
-    study = preparation.study
     with ledger_at(study.encoder, out / LEDGER), Trackers() as trackers:
         try:
             if entry is not None:
-                _follow(trackers, preparation, out, entry)
+                _follow(trackers, run, out, start if entry.is_exclusive else None)
             with watching_layers(study.encoder, study.objective) as encoder, memory_told():
                 place = preparation.place(out, lambda line: log_step(trackers, line, line.batch))
                 bench = bench_of(study, encoder, preparation.choice.decision, place)
@@ -153,7 +150,7 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
                 if (box := black_box(encoder)) is not None:
                     box.confirm()
                 with nullcontext() if world.size > 1 else tables(out / CHECKPOINT, trackers.close):
-                    content, sanity = _tables(preparation, bench, *results, trackers)
+                    content, sanity = _tables(preparation, bench, results, partial(trackers.ending, start))
         except (OtherProcessFinishes, OSError) as error:
             return _result_of_other(error, out / CHECKPOINT, out, world)
         except NotFinite as error:  # not of one picture: several processes, a shared delta, a section
@@ -210,28 +207,20 @@ def _begin(out: Path, preparation: Preparation, entry: RunEntry) -> None:
         write_json(out / "manifest.json", preparation.manifest)  # a directory with it can be resumed
     make_folder(out / CHECKPOINT)
     entry.share()
-    _prepare_to_draw()
-
-
-def _prepare_to_draw() -> None:
-    """Import the modules that draw. Not earlier: matplotlib writes a cache into the home, and a refused run writes
-    nothing. Not at the end of the run: hours later the sources may have changed."""
+    # Not earlier: matplotlib writes a cache into the home, and a refused run writes nothing. Not at the end of the
+    # run: hours later the sources may have changed.
     import attacks.experiment.drawings  # noqa: F401
 
 
-def _follow(trackers: Trackers, preparation: Preparation, out: Path, entry: RunEntry) -> None:
-    """Begin the journal of this process; of several in one directory the first starts the tracker of the run, too."""
-    node, folder = preparation.run.tracker, out / CHECKPOINT
+def _follow(trackers: Trackers, run: Run, out: Path, start: Callable[[], dict[str, Tracker]] | None) -> None:
+    """Begin the journal of this process; the first of several in one directory must `start` the tracker, too."""
+    node, folder = asdict(run.tracker), out / CHECKPOINT
     with tables(folder):
-        if entry.is_exclusive:
-            trackers.others = _start_trackers(preparation, out)
+        if start is not None:
+            trackers.others = start()
         trackers.events = journal(folder)
-        if (other := tracker_state(folder).get("tracker", asdict(node))) != asdict(node):
-            raise ValueError(f"`tracker` must be that of the process at work in {out}, {other}; got {asdict(node)}")
-
-
-def _start_trackers(preparation: Preparation, out: Path) -> dict[str, Tracker]:
-    return started(preparation.run.tracker, out / CHECKPOINT, out, preparation.manifest["config"])
+        if (other := tracker_state(folder).get("tracker", node)) != node:
+            raise ValueError(f"`tracker` must be that of the process at work in {out}, {other}; got {node}")
 
 
 def index(sweep: Path) -> None:
@@ -260,42 +249,36 @@ def show_part(run: Run) -> None:
 def _tables(
     preparation: Preparation,
     bench: Bench,
-    results: Sequence[UnitResult],
-    failed: Sequence[Failure],
-    trackers: Trackers,
+    outcomes: tuple[Sequence[UnitResult], Sequence[Failure]],
+    ending: Callable[..., AbstractContextManager[Trackers]],
 ) -> tuple[dict[str, Any], Sanity | None]:
     """The content of metrics.json and the sanity checks, after all tables and figures are written."""
-    out, left = (
-        bench.exhibits.out,
-        len(bench.study.queries) - sum(len(result.rows) for result in results) - len(failed),
-    )
+    out, world, (results, failed) = bench.exhibits.out, bench.world, outcomes
     result = joined_units(results, bench.study.perturbation.shared)
+    left = len(bench.study.queries) - len(result.rows) - len(failed)
     bench = bench.only(result.rows)
     bench, scores = replace(bench, costs=bench.costs | result.costs), view_scores(bench, result)
-    if preparation.world.first:
+    if world.first:
         write_results(bench, result, scores)
     extras = measure_sections(bench, result.drift)
-    preparation.world.meet()  # the checkpoint is deleted next, and the others may still read it
+    world.meet()  # the checkpoint is deleted next, and the others may still read it
     sanity = result.sanity
     if sanity is None and bench.study.sanity.pictures:
         sanity = Sanity((skip("all", NO_CHECKS),), {"forward": 0, "backward": 0, "seconds": 0.0})
-    facts = RunFigures(
-        bench.costs | extras.costs,
-        bench.cached,
-        [failure._asdict() for failure in failed],
-        extras.failed,
-        list(result.fell_back),
-        left,
-        None if sanity is None else sanity.to_dict(),
-    )
+    costs, failures = bench.costs | extras.costs, [failure._asdict() for failure in failed]
+    checks = None if sanity is None else sanity.to_dict()
+    facts = RunFigures(costs, bench.cached, failures, extras.failed, list(result.fell_back), left, checks)
     record, contents = preparation.manifest, {name: extras.content(name) for name in extras.sections}
     content, rows = metrics(bench, scores, result.budget, facts, contents, record["preset"])
-    if preparation.world.first:
-        _write_tables(bench, rows, extras)
+    if world.first:
+        tables = {"per_image": rows} | {name: section.rows for name, section in extras.results.items()}
+        tables |= {"duplicates": pairs} if (pairs := duplicates_of(bench.study)) else {}
+        for name, table in tables.items():
+            write_rows(out / f"{name}.csv", table)
         from attacks.experiment.drawings import draw
 
         draw(bench, content, record, scores, extras)
-        with trackers.ending(partial(_start_trackers, preparation, out), out / CHECKPOINT, out) as open_trackers:
+        with ending(out / CHECKPOINT, out) as open_trackers:
             log_end(open_trackers, content, out)
         clean(out)  # temporary files of a process that shared the run and was killed
         finish(out, record, content)  # metrics.json is written last: a directory with it is finished
@@ -303,24 +286,12 @@ def _tables(
     return content, sanity
 
 
-def _write_tables(bench: Bench, rows: list[dict[str, object]], extras: Sections) -> None:
-    tables = {"per_image": rows} | {name: result.rows for name, result in extras.results.items()}
-    tables |= {"duplicates": pairs} if (pairs := duplicates_of(bench.study)) else {}
-    for name, table_rows in tables.items():
-        write_rows(bench.exhibits.out / f"{name}.csv", table_rows)
-
-
 def _print(out: Path, content: dict[str, Any], sanity: Sanity | None) -> None:
     if content["gate"] is not None:
         print(verdict_text(content["gate"]))
-    print(headline(content))
-    print(f"gallery: {gallery(content)}")
-    for warning in warnings(content):
-        print(f"warning: {warning}")
-    print(table_text(content))
-    print(legend(content))
-    for line in comparison_lines(content):
-        print(line)
+    notes = (f"warning: {warning}" for warning in warnings(content))
+    lines = (headline(content), f"gallery: {gallery(content)}", *notes, table_text(content), legend(content))
+    print("\n".join([*lines, *comparison_lines(content)]))
     if content["drift"] is not None:
         print(drift_line(content["drift"]))
     if sanity is not None:
