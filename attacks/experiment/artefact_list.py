@@ -12,13 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attacks.data.images import file_names
-from attacks.encoders.black_box.asked import LEDGER, black_box
-from attacks.experiment.sections.section import Section
-from attacks.gate.policy import POLICY
 from attacks.runtime.files import sha256, write_json
 from attacks.runtime.untrusted import contents, parse_json, refuse_outside
-from attacks.study.study import Study
 
 SCHEMA = 1
 #: The list of files, and the file that is written last and holds the digest of the list.
@@ -33,31 +28,6 @@ MOST_ARMS = 64
 ZEROS = "0" * 64
 #: Where the digest of files.json stands in metrics.json: a key of its first level.
 PLACE = re.compile(rb'\n  "files": "([0-9a-f]{64})"')
-
-
-def artefact_plan(study: Study, sections: Mapping[str, Section | None], policy: bool) -> dict[str, Any]:
-    """The files that a run may write, for manifest.json; see `listed`. Nothing else in its directory is its own.
-    `sections`: of the run, None
-    for one that is not configured; `policy`: whether it has one."""
-    arms, active = list(study.arms), {name: x for name, x in sections.items() if x is not None}
-    files = [*CORE_FILES, *(f"{name}.csv" for name in active)]
-    files += [section.figure for section in active.values() if section.figure is not None]
-    files += [LEDGER] if black_box(study.encoder) is not None else []
-    files += ["duplicates.csv"] if duplicates_of(study) else []
-    files += [POLICY] if policy else []
-    if study.patch is not None:
-        files += ["placement.json"]
-    if study.perturbation.texture_size is not None:
-        files += ["patch.png", *(f"patches/{arm}.png" for arm in arms if arm != "clean")]
-    files += ["fault.safetensors", *(f"fault.{name}.safetensors" for name in sections)]
-    arms += ["radius"] if "radii" in active else []
-    pictures = {"arms": arms, "names": file_names(study.queries.names)}
-    return {"pictures": pictures, "files": files, "folders": [CHECKPOINT]}
-
-
-def duplicates_of(study: Study) -> list[dict[str, object]]:
-    """The rows of duplicates.csv, the near duplicates among the run's pictures; without any there is no file."""
-    return [pair._asdict() for pair in getattr(study.gallery, "duplicates", ())]
 
 
 def artefact_paths(manifest: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,8 @@ from attacks.schema.validate import Run, validate
 #: Encoders that run code or send pictures away. A run directory may come from a stranger, so it alone may not start
 #: one.
 PROGRAMS = (*schema.PROGRAMS, "plugin")
+#: Of manifest.json and metrics.json.
+SCHEMA = 5
 #: What those who read a finished run need of its two records: keys with a type, or the shape of what is in them.
 MANIFEST = {"preset": str, "overrides": list, "identity": dict, "versions": dict, "engine": {"decision": dict}}
 SANITY = {"failed": [str], "checks": [{"name": str, "verdict": str, "words": str}], "cost": {"forward": int | float}}

@@ -21,7 +21,7 @@ from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import line as drift_line
 from attacks.evaluation.sanity.check import Sanity, skip
 from attacks.evaluation.sanity.check import table as sanity_table
-from attacks.experiment.artefact_list import CHECKPOINT, duplicates_of, finish
+from attacks.experiment.artefact_list import CHECKPOINT, finish
 from attacks.experiment.bench import Bench, bench_of
 from attacks.experiment.directory import RunEntry, enter, finished, interrupted_run, refuse_overrides
 from attacks.experiment.identity import refuse_other_command
@@ -272,7 +272,7 @@ def _tables(
     content, rows = metrics(bench, scores, result.budget, facts, contents, record["preset"])
     if world.first:
         tables = {"per_image": rows} | {name: section.rows for name, section in extras.results.items()}
-        tables |= {"duplicates": pairs} if (pairs := duplicates_of(bench.study)) else {}
+        tables |= {"duplicates": pairs} if (pairs := bench.study.duplicates) else {}
         for name, table in tables.items():
             write_rows(out / f"{name}.csv", table)
         from attacks.experiment.drawings import draw

@@ -12,17 +12,21 @@ from typing import Any
 import torch
 from torch import nn
 
+from attacks.data.images import file_names
+from attacks.encoders.black_box.asked import black_box
+from attacks.encoders.black_box.ledger import LEDGER
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision, keep_freed_memory
 from attacks.evaluation.comparisons import declaration
-from attacks.experiment.artefact_list import CHECKPOINT, artefact_differences, artefact_plan
+from attacks.experiment.artefact_list import CHECKPOINT, CORE_FILES, artefact_differences
 from attacks.experiment.bench import Bench, Place, bench_of
-from attacks.experiment.directory import PreviousRun, open_run, refuse_program
+from attacks.experiment.directory import SCHEMA, PreviousRun, open_run, refuse_program
 from attacks.experiment.embeddings import cache_of
 from attacks.experiment.identity import key_of, refuse_other, run_identity
 from attacks.experiment.required import refuse_lacking, refuse_unfit
 from attacks.experiment.sections.registry import check, sections_of
 from attacks.experiment.tuning import engine_choice
+from attacks.gate.policy import POLICY
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.untrusted import refuse_links
@@ -31,8 +35,6 @@ from attacks.solvers.trace import Trace
 from attacks.study.assembly import build
 from attacks.study.study import Study
 
-#: Of manifest.json and metrics.json.
-SCHEMA = 5
 PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
 #: Libraries that draw, and write the report.
 DRAWING = ("matplotlib", "jinja2")
@@ -67,7 +69,27 @@ def manifest(
         "versions": {name: version_of(name) for name in (*PACKAGES, *DRAWING)}
         | {name: installed for name in LIBRARIES if (installed := version_of(name)) is not None},
         "notes": list(study.queries.notes),
+        "artefacts": artefact_plan(study, run.require is not None),
     }
+
+
+def artefact_plan(study: Study, policy: bool) -> dict[str, Any]:
+    """The files that a run, with a `policy` or none, may write; see `artefact_paths`. Nothing else in its directory is
+    its own."""
+    sections, arms = sections_of(study), list(study.arms)
+    active = {name: section for name, section in sections.items() if section is not None}
+    files = [*CORE_FILES, *(f"{name}.csv" for name in active)]
+    files += [section.figure for section in active.values() if section.figure is not None]
+    files += [LEDGER] if black_box(study.encoder) is not None else []
+    files += ["duplicates.csv"] if study.duplicates else []
+    files += [POLICY] if policy else []
+    files += ["placement.json"] if study.patch is not None else []
+    if study.perturbation.texture_size is not None:
+        files += ["patch.png", *(f"patches/{arm}.png" for arm in arms if arm != "clean")]
+    files += ["fault.safetensors", *(f"fault.{name}.safetensors" for name in sections)]
+    arms += ["radius"] if "radii" in active else []
+    pictures = {"arms": arms, "names": file_names(study.queries.names)}
+    return {"pictures": pictures, "files": files, "folders": [CHECKPOINT]}
 
 
 def version_of(name: str) -> str | None:
@@ -143,7 +165,6 @@ def prepare_run(
     refuse_lacking(run.require, study)
     choice = engine_choice(run.engine, study, world, cache_folder(run))
     record = manifest(run, study, preset, overrides, choice, world)
-    record["artefacts"] = artefact_plan(study, sections_of(study), run.require is not None)
     record["identity"] = run_identity(run, study, choice.decision, world, record["versions"])
     return Preparation(run, study, choice, record, world)
 

@@ -17,10 +17,9 @@ from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, judged_rows, per_image_rows, primary, secondary
 from attacks.evaluation.retrieval import thresholds
 from attacks.evaluation.significance import Measure
-from attacks.experiment.artefact_list import duplicates_of
 from attacks.experiment.bench import MAIN, WIDE, Bench, Cost
 from attacks.experiment.chance import chance_levels
-from attacks.experiment.preparation import SCHEMA
+from attacks.experiment.directory import SCHEMA
 from attacks.experiment.required import verdict_of
 from attacks.experiment.view_scores import ViewScores
 from attacks.report.facts import step_text, verdict
@@ -138,7 +137,7 @@ def _gallery(study: Study) -> dict[str, Any]:
     is_single = gallery.alone(study.truth)
     audit = {
         "source": "data.classes" if isinstance(gallery, Classes) else gallery.source,
-        "near_duplicates": len(duplicates_of(study)),
+        "near_duplicates": len(study.duplicates),
         "alone": None if is_single is None else int(is_single.sum()),
     }
     return {

@@ -126,6 +126,11 @@ class Study:
         return tuple(arm for arm in ARMS if arm != "one_view" or (self.evaluate.one_view and several))
 
     @property
+    def duplicates(self) -> list[dict[str, object]]:
+        """The rows of duplicates.csv: near duplicates among the run's pictures; without any there is no file."""
+        return [pair._asdict() for pair in getattr(self.gallery, "duplicates", ())]
+
+    @property
     def unit_size(self) -> int:
         """The number of pictures attacked together: all without `evaluate.batch`, or if they share a perturbation."""
         count, batch = len(self.queries), self.evaluate.batch

@@ -22,8 +22,6 @@ from attacks.experiment.artefact_list import (
     FILES,
     METRICS,
     artefact_differences,
-    artefact_plan,
-    duplicates_of,
 )
 from attacks.experiment.bench import MAIN, Bench, Place, bench_of
 from attacks.experiment.directory import PreviousRun, misfit, open_run, read_json, refuse_program
@@ -224,8 +222,9 @@ def _attack_problems(
 def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Notes and problems: today's parts against manifest.json."""
     decision = Decision.from_dict(record["engine"]["decision"])
-    today = manifest(run, study, record["preset"], record["overrides"], Choice(decision, ()), ALONE)
-    today = records.as_json(today | {"artefacts": artefact_plan(study, sections_of(study), run.require is not None)})
+    today = records.as_json(
+        manifest(run, study, record["preset"], record["overrides"], Choice(decision, ()), ALONE)
+    )
     current: dict[str, str] = run_identity(run, study, decision, ALONE, today["versions"])
     was, notes, problems = dict(record["identity"]), list[str](), list[str]()
     for name in [name for name in {**was, **current} if was.get(name) != current.get(name)]:
@@ -311,7 +310,7 @@ def _metrics(
     budget = {arm: norm(bench.exhibits.pictures(arm, range(len(images))) - images).cpu() for arm in study.arms}
     new, per_image = metrics(bench, scores, budget, facts, sections, preset, limits)
     tables["per_image"] = per_image
-    tables |= {"duplicates": pairs} if (pairs := duplicates_of(study)) else {}
+    tables |= {"duplicates": pairs} if (pairs := study.duplicates) else {}
     for name, rows in tables.items():
         yield from records.first_lines(
             records.row_differences(f"{name}.csv", run_rows(out, name), rows), f"{name}.csv"
