@@ -74,8 +74,7 @@ def manifest(
 
 
 def artefact_plan(study: Study, policy: bool) -> dict[str, Any]:
-    """The files that a run, with a `policy` or none, may write; see `artefact_paths`. Nothing else in its directory is
-    its own."""
+    """The files that a run, with a `policy` or none, may write (see `artefact_paths`): no other there is its own."""
     sections, arms = sections_of(study), list(study.arms)
     active = {name: section for name, section in sections.items() if section is not None}
     files = [*CORE_FILES, *(f"{name}.csv" for name in active)]
