@@ -57,23 +57,20 @@ class Attempt:
     seed: int
     batch: int = 0
 
-    @property
-    def title(self) -> str:
-        """The title of the unit, for a progress bar."""
-        return f", batch {self.batch}" if self.batch else ""
-
 
 def optimise(
     arm: str, attempt: Attempt, meter: Meter, checkpoint: Checkpoint = NOWHERE, gradients: int = 0
 ) -> tuple[Best, list[Trace]]:
     """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
     take at most `gradients` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
-    sign, best, state = shown_sign(attempt.study.objective), None, None
-    look, held_out = None, None
-    trace: list[Trace] = []
-    encoder, follow, count = attempt.bench.encoder, attempt.bench.place.follow, len(attempt.knowledge.images)
-    total, first = gradients or _expected(attempt), attempt.bench.world.first
-    with checkpoint.task(arm) as task, Progress(f"{arm}{attempt.title}", total, visible=first) as progress:
+    sign, trace = shown_sign(attempt.study.objective), list[Trace]()
+    best = state = look = held_out = None
+    title = f"{arm}, batch {attempt.batch}" if attempt.batch else arm
+    encoder, follow, count = attempt.bench.encoder, attempt.bench.follow, len(attempt.knowledge.images)
+    attack, first = attempt.study.attack, attempt.bench.world.first
+    starts = attack.restarts if attack.nearest is None else len(_members(attempt, attack.nearest))
+    total = gradients or attack.views.steps * starts
+    with checkpoint.task(arm) as task, Progress(title, total, visible=first) as progress:
         engine_reset(encoder)  # an arm does not depend on the ones before it
         if task.state is not None:
             state, engine, best, resumed_rows, earlier_cost = task.state
@@ -85,19 +82,9 @@ def optimise(
             if best is not None and best.latest is not look:
                 look, held_out = best.latest, float(best.latest.mean())  # waits for the device, once a look
             loss, stderr, snr, views = mean_figures(step.estimate)
-            line = Trace(
-                batch=attempt.batch,
-                arm=arm,
-                attack=name,
-                step=len(trace),
-                objective=sign * loss,
-                stderr=stderr / count**0.5,
-                snr=snr,
-                held_out=None if held_out is None else sign * held_out,
-                views=views,
-                pictures=int(step.active.sum()),
-                evals=step.evals,
-            )
+            look_loss, active = None if held_out is None else sign * held_out, int(step.active.sum())
+            figures = (sign * loss, stderr / count**0.5, snr, look_loss, views, active, step.evals)
+            line = Trace(attempt.batch, arm, name, len(trace), *figures)
             trace.append(line)
             if follow is not None:
                 follow(line)
@@ -116,26 +103,21 @@ def mean_figures(estimate: Estimate) -> tuple[float, float, float, float]:
     return loss, stderr, snr, float(estimate.views.double().mean())
 
 
-def question(purpose: str, attempt: Attempt) -> tuple[Problem, Options]:
-    """What an attack at a fixed number of views solves and how, with a stream of its own."""
-    return _problem("eot", attempt), _options(purpose, attempt)
-
-
 def _steps(
     arm: str, attempt: Attempt, gradients: int, state: Any, timer: Callable[[], AbstractContextManager[None]]
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of an arm from `state` on (None: from the start), each with the name of its attack."""
     attack, options = attempt.study.attack, _full_options(attempt)
-    problem, stop, restarts = _problem(arm, attempt), None, 1
+    problem, stop, restarts = problem_of(arm, attempt), None, 1
     select = replace(selection(problem, options), timer=timer)  # the bank and the risk of `eot`, for all arms
     size = len(select.bank.u)
     if arm == "no_eot":
         views = options.eot.views if attack.sampled else 1  # the losses of a step
         plain = replace(options.eot, transforms=fixed(options.eot.transforms), views=views, risk=Mean())
-        options = replace(_options(arm, attempt), eot=plain, steps=gradients // views)
+        options = replace(options_of(arm, attempt), eot=plain, steps=gradients // views)
         select = replace(select, early=True, plan=overfitting(options.steps, size))
     elif arm == "one_view":
-        options = replace(_options(arm, attempt), eot=replace(options.eot, views=1, risk=Mean()), steps=gradients)
+        options = replace(options_of(arm, attempt), eot=replace(options.eot, views=1, risk=Mean()), steps=gradients)
         select = replace(select, plan=plan_for(2 * gradients, size))
     elif attack.nearest is not None:
         yield from suite(problem, options, _members(attempt, attack.nearest), state=state, select=select)
@@ -147,12 +129,14 @@ def _steps(
         yield attack.optimiser, step, best
 
 
-def _problem(arm: str, attempt: Attempt) -> Problem:
+def problem_of(arm: str, attempt: Attempt) -> Problem:
+    """What is solved in an arm."""
     aim, perturbation = attempt.aim, attempt.study.perturbation.for_arm(arm)
     return Problem(attempt.knowledge.images, aim.anchor, attempt.bench.encoder, aim.objective, perturbation)
 
 
-def _options(arm: str, attempt: Attempt) -> Options:
+def options_of(arm: str, attempt: Attempt) -> Options:
+    """How an arm is attacked at a fixed number of views, with a stream of its own."""
     study, bench = attempt.study, attempt.bench
     return Options(
         optimiser=study.optimiser,
@@ -165,19 +149,11 @@ def _options(arm: str, attempt: Attempt) -> Options:
 
 def _full_options(attempt: Attempt) -> Options:
     """The options of the arm `eot`: with the adversary, or with views chosen by their noise."""
-    attack, views, options = attempt.study.attack, attempt.study.views, _options("eot", attempt)
+    attack, views, options = attempt.study.attack, attempt.study.views, options_of("eot", attempt)
     if attack.nearest is not None:
         return options
     options = replace(options, adversary=attack.adversary)
     return options if views.adaptive is None else replace(options, adaptive=views.adaptive, budget=views.gradients)
-
-
-def _expected(attempt: Attempt) -> int:
-    """The number of steps, if no attack ends early."""
-    attack = attempt.study.attack
-    return attack.views.steps * (
-        attack.restarts if attack.nearest is None else len(_members(attempt, attack.nearest))
-    )
 
 
 def _members(attempt: Attempt, nearest: int) -> list[Member]:
@@ -185,11 +161,12 @@ def _members(attempt: Attempt, nearest: int) -> list[Member]:
 
 
 def csv(trace: list[Trace]) -> str:
+    """The content of steps.csv."""
+
     def cell(value: object) -> str:
         return "" if value is None or value != value else f"{value:.6g}" if isinstance(value, float) else str(value)
 
-    rows = [",".join(Trace._fields), *(",".join(map(cell, line)) for line in trace)]
-    return "\n".join(rows) + "\n"
+    return "\n".join([",".join(Trace._fields), *(",".join(map(cell, line)) for line in trace)]) + "\n"
 
 
 def read_steps(text: str) -> list[Trace]:

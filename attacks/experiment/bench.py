@@ -28,7 +28,6 @@ from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import stored
 from attacks.solvers.trace import Trace
 from attacks.study.study import Study
-from transforms import Compose
 from transforms.doors import unchecked
 from transforms.wrappers import widened
 
@@ -122,11 +121,13 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """A study ready to run. `costs` are those of what is done, at first of the gallery's embeddings, of which
-    `cached` came from a cache."""
+    """A study ready to run in its `Place`. `costs` are those of what is done, at first of the gallery's embeddings, of
+    which `cached` came from a cache."""
 
     study: Study
-    place: Place
+    world: World
+    checkpoint: Checkpoint
+    follow: Callable[[Trace], None] | None
     module: nn.Module  # the encoder, with the layers that the objective reads
     encoder: CountedCalls  # `module` as the engine runs it, for the gradients
     exact: CountedCalls  # `module` in full precision, for the anchors
@@ -139,19 +140,9 @@ class Bench:
     costs: dict[str, Cost] = field(default_factory=dict)
     cached: int = 0
 
-    @property
-    def world(self) -> World:
-        """The processes that share the run."""
-        return self.place.world
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """The checkpoint of the run."""
-        return self.place.checkpoint
-
     def under(self, name: str) -> "Bench":
         """The same with the checkpoint of the task `name`."""
-        return replace(self, place=replace(self.place, checkpoint=self.checkpoint.under(name)))
+        return replace(self, checkpoint=self.checkpoint.under(name))
 
     def meter(self) -> Meter:
         """A meter of all encoders; some may be the same object."""
@@ -170,30 +161,24 @@ class Bench:
 
     @property
     def refine_steps(self) -> int:
-        """The number of gradient steps toward the worst view. 0 with a target: the worst view would be the one least
-        like the target, which an empty view wins. 0 for an encoder compared by its bits, or that can only be asked:
-        they have no gradient."""
-        encoder, plain = self.study.encoder, self.study.goal is None
-        plain = plain and signature_method(encoder) is None and black_box(encoder) is None
-        return self.study.evaluate.refine if plain else 0
+        """The number of gradient steps toward the worst view. 0 with a target, since an empty view is least like it;
+        0 for an encoder without a gradient, compared by its bits or only asked."""
+        study = self.study
+        lacks_gradient = signature_method(study.encoder) is not None or black_box(study.encoder) is not None
+        return 0 if study.goal is not None or lacks_gradient else study.evaluate.refine
 
 
 def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) -> Bench:
-    """Prepare encoders, gallery, judge and views.
-
-    Args:
-        module: the encoder, reading the objective's layers (see `attacks.study.objective.watched`).
-    """
+    """Prepare encoders, gallery, judge and views. `module`: the encoder as `watching_layers` returns it."""
     began, device, chunk = time.perf_counter(), study.device, decision.chunk
     full = replace(decision, precision="float32")
     encoder = CountedCalls(prepare(module, decision))
     is_plain = module is study.encoder and full == decision
     counter = encoder if is_plain else CountedCalls(prepare(study.encoder, full))
     exact = counter if module is study.encoder else CountedCalls(prepare(module, full))
-    images = study.queries.images
+    images, world = study.queries.images, place.world
     first = images[:1].to(device)
     layers = layer_order(study.encoder, study.evaluate.layers, first) if study.evaluate.layers else {}
-    world = place.world
     gallery, passes, cached, notes = embed_gallery(
         study.gallery, counter.encoder, device, chunk, place.cache, keep=world.first
     )
@@ -205,31 +190,21 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
         embeddings = embed(images, counter.encoder, device, chunk)
         assert isinstance(embeddings, Tensor)
         anchors, passes = embeddings, passes + len(images)
-    right = (study.gallery, study.truth, study.goal)
-    judge = Judge(
-        counter,
-        anchors,
-        gallery,
-        *right,
-        study.evaluate.neighbours,
-        chunk,
-        world,
-        signature_method(study.encoder),
-    )
+    right = (study.gallery, study.truth, study.goal, study.evaluate.neighbours)
+    judge = Judge(counter, anchors, gallery, *right, chunk, world, signature_method(study.encoder))
     names = tuple(file_names(study.queries.names))
     exhibits = Exhibits(place.out, names, images, study.perturbation, device, world)
-    views = banks_of(study, first)
     cost = Cost(passes, 0, time.perf_counter() - began)
     cost, cached = place.checkpoint.once("gallery", lambda: (cost, cached))  # as the first attempt measured it
-    parts = (module, encoder, exact, counter, judge, views, layers, exhibits)
-    return Bench(study, place, *parts, chunk, {"gallery": cost}, cached)
+    parts = (module, encoder, exact, counter, judge, banks_of(study, first), layers, exhibits)
+    return Bench(study, world, place.checkpoint, place.follow, *parts, chunk, {"gallery": cost}, cached)
 
 
 def banks_of(study: Study, like: Tensor) -> dict[str, Bank]:
     """Held-out views of the attack's own distribution, and of a wider one if configured."""
     views, transforms = study.evaluate.views, study.transforms
-    pipelines: dict[str, tuple[Compose, str]] = {MAIN: (transforms, "evaluate")}
+    banks = {MAIN: bank(transforms, views, seed=study.seed, purpose="evaluate")}
     if study.evaluate.wide > 1 and transforms.dims:
-        pipelines[WIDE] = widened(transforms, study.evaluate.wide), "evaluate wide"
-    banks = {name: bank(pipeline, views, seed=study.seed, purpose=use) for name, (pipeline, use) in pipelines.items()}
+        wide = widened(transforms, study.evaluate.wide)
+        banks[WIDE] = bank(wide, views, seed=study.seed, purpose="evaluate wide")
     return {name: views_of._replace(u=views_of.u.to(like.dtype)) for name, views_of in banks.items()}

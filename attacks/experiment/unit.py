@@ -21,7 +21,7 @@ from attacks.evaluation.retrieval import Rows
 from attacks.evaluation.sanity.battery import examine
 from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores
-from attacks.experiment.arms import Attempt, optimise, question
+from attacks.experiment.arms import Attempt, optimise, options_of, problem_of
 from attacks.experiment.bench import MAIN, Bench, Cost, CountedCalls
 from attacks.objectives.aim import Knowledge
 from attacks.objectives.embedding import Away
@@ -273,8 +273,7 @@ def check_pictures(attempt: Attempt, trace: list[Trace]) -> Sanity | None:
     rows = torch.arange(min(sanity.pictures, len(images)), device=images.device)
     sign, first = shown_sign(study.objective), [line for line in trace if line.attack == trace[0].attack]
     held_out = [line.held_out for line in first[: study.views.steps]]  # of the first restart
-    problem, options = question("sanity", attempt)
-    options = replace(options, steps=sanity.steps)
+    problem, options = problem_of("eot", attempt), replace(options_of("sanity", attempt), steps=sanity.steps)
     if study.views.adaptive is not None:  # short runs need views enough to show the noise
         options = replace(options, eot=replace(options.eot, views=sanity.views))
     return examine(

@@ -13,6 +13,7 @@ from attacks.experiment.bench import Bench, CountedCalls
 from attacks.experiment.results import table_text
 from attacks.experiment.unit import STARTS, worst_cosine
 from attacks.report.words import interval_text, number_words
+from attacks.runtime.checkpoint import NOWHERE
 from attacks.runtime.distributed import ALONE
 from attacks.study.pipeline import preset
 from attacks.study.study import ARMS
@@ -68,8 +69,7 @@ def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(case, goal
     plain = load_encoder("phash") if bits else net
     study = SimpleNamespace(goal=goal, encoder=plain, evaluate=SimpleNamespace(refine=3))
     blank = dict.fromkeys(("module", "encoder", "exact", "judge", "layers", "exhibits"))
-    place = SimpleNamespace(world=ALONE)
-    bench = Bench(study, place, counter=CountedCalls(net), banks={"same": views}, chunk=8, **blank)
+    bench = Bench(study, ALONE, NOWHERE, None, counter=CountedCalls(net), banks={"same": views}, chunk=8, **blank)
     assert bench.refine_steps == steps
     rough = scores.cosine.amax(1)
     if goal is not None:  # the worst view of a targeted attack is the one least similar to the target

@@ -15,7 +15,7 @@ from attacks.evaluation import ablation
 from attacks.evaluation.clusters import Row, Sample
 from attacks.evaluation.judge import score_cells
 from attacks.evaluation.radii import radii_summary
-from attacks.experiment.arms import ArmState, optimise, question
+from attacks.experiment.arms import ArmState, optimise, options_of, problem_of
 from attacks.experiment.bench import MAIN, Bench, Meter
 from attacks.experiment.sections.section import Section, SectionResult, sample_of
 from attacks.experiment.unit import attempt_of
@@ -45,7 +45,7 @@ class LeftOutSection(Section):
         study, numbers = bench.study, count()
         judged_study = study.only(sample.rows.tolist())
         fit = sample_of(bench, study.queries.attacked, self.pictures).rows.tolist()
-        silent = replace(bench, place=replace(bench.place, follow=None))
+        silent = replace(bench, follow=None)
 
         def attack(transforms: Compose) -> Shown:
             checkpoint = bench.checkpoint.under(f"left_out.{next(numbers)}")
@@ -120,7 +120,7 @@ def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tup
     study, encoder = bench.study, bench.encoder
     attempt = attempt_of(bench, study, rows, study.seed)
     knowledge = attempt.knowledge
-    problem, options = question("radius", attempt)
+    problem, options = problem_of("eot", attempt), options_of("radius", attempt)
     if knowledge.goal is None and bench.judge.signature is None and not isinstance(study.objective, LayersConfig):
         # What breaks a picture is another that is nearer: no other objective finds the smallest radius.
         margin = Retrieval(knowledge.gallery, identity=knowledge.identity)
