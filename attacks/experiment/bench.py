@@ -121,8 +121,8 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """A study ready to run in its `Place`. `costs` are those of what is done, at first of the gallery's embeddings, of
-    which `cached` came from a cache."""
+    """A study ready to run in its `Place`. `costs` are those of what is done, at first of the gallery's embeddings,
+    of which `cached` came from a cache."""
 
     study: Study
     world: World

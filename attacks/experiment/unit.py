@@ -1,13 +1,9 @@
-"""A unit of an experiment: attack its pictures, write the files, and score the files.
-
-All arms are scored alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (same optimiser and at most as
-many gradients, of the untransformed picture), `one_view` (as many gradients, one random view per step; only where
-`eot` may have several) and `eot`. The iterates of the last three are chosen on the same views.
-"""
+"""A unit of an experiment: attack its pictures, write the files, and score the files, those of all arms alike."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +18,7 @@ from attacks.evaluation.sanity.battery import examine
 from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import Attempt, optimise, options_of, problem_of
-from attacks.experiment.bench import MAIN, Bench, Cost, CountedCalls
+from attacks.experiment.bench import MAIN, Bench, Cost
 from attacks.objectives.aim import Knowledge
 from attacks.objectives.embedding import Away
 from attacks.runtime.values import stored
@@ -66,11 +62,10 @@ class Unit:
 @stored("batch_result")
 @dataclass(frozen=True)
 class UnitResult:
-    """The result of a unit: for the pictures `rows` the scores by bank and arm, the cosine in the worst view, the
-    norm of the change, the deltas as saved, and the trace. `chosen` by optimised arm: after how many steps (N,) each
-    picture's perturbation was chosen (of a suite, within its member). `sanity` exists for the first unit only. The
-    arms `fell_back` continued in float32 because the engine's precision did not suffice. `files`: the SHA-256 of each
-    picture that was written, by its path in the run directory."""
+    """Of the pictures `rows`: the scores by bank and arm, the cosine in the worst view, the norm of the change, the
+    deltas as saved, and the trace. `chosen` by optimised arm: after how many steps (N,) each picture's perturbation
+    was chosen (of a suite, within its member). `sanity` is of the first unit. `fell_back` continued in float32.
+    `files`: the SHA-256 of each picture that was written, by its path in the run directory."""
 
     rows: tuple[int, ...]
     scores: dict[str, dict[str, Scores]]
@@ -101,12 +96,13 @@ def joined_units(results: Sequence[UnitResult], shared: bool) -> UnitResult:
     def column(name: str) -> dict[str, Tensor]:
         return {arm: torch.cat([getattr(result, name)[arm] for result in results]) for arm in getattr(first, name)}
 
+    scores = {
+        bank: {arm: concatenate([result.scores[bank][arm] for result in results]) for arm in arms}
+        for bank, arms in first.scores.items()
+    }
     return UnitResult(
         rows=tuple(row for result in results for row in result.rows),
-        scores={
-            bank: {arm: concatenate([result.scores[bank][arm] for result in results]) for arm in arms}
-            for bank, arms in first.scores.items()
-        },
+        scores=scores,
         worst=column("worst"),
         budget=column("budget"),
         saved=first.saved if shared else column("saved"),
@@ -129,11 +125,9 @@ class Failure(NamedTuple):
 
 
 def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
-    """Run the arms on the pictures of a unit, write the files, and score them. Results in the checkpoint are
-    reused."""
+    """Run the arms on the pictures of a unit, write the files, and score them, reusing what the checkpoint has."""
     rows, meter, seed = range(unit.start, unit.stop), bench.meter(), unit.seed(bench.study.seed)
-    costs: dict[str, Cost] = {}
-    bench = bench.under(unit.name)
+    costs, bench = dict[str, Cost](), bench.under(unit.name)
     checkpoint, study = bench.checkpoint, bench.study.only(rows)
 
     def task(name: str, part: str, make: Callable[[], Any]) -> Any:
@@ -147,16 +141,13 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
     images, arms, perturbation = study.queries.images.to(study.device), study.arms, study.perturbation
     costs["anchors"] = meter.read()
 
-    noise = torch.Generator().manual_seed(stream(seed, "noise"))
-    deltas = {"noise": perturbation.noise(images, noise)}
-    trace: dict[str, list[Trace]] = {}
-    fell_back: set[str] = set()
-    choices: dict[str, Tensor] = {}
+    deltas = {"noise": perturbation.noise(images, torch.Generator().manual_seed(stream(seed, "noise")))}
+    trace, choices, fell_back = dict[str, list[Trace]](), dict[str, Tensor](), list[str]()
     for arm in ("eot", *arms[2:-1]):
         evals = 0 if arm == "eot" else trace["eot"][-1].evals // len(fit)
-        run_arm = partial(optimise, arm, attempt, meter, checkpoint=checkpoint, gradients=evals)
-        (best, trace[arm]), fallback = task(arm, arm, partial(_with_fallback, run_arm, bench.encoder))
-        deltas[arm], fell_back = best.delta, fell_back | ({arm} if fallback else set())
+        run_arm = partial(_optimise, arm, attempt, meter, checkpoint, evals)
+        (best, trace[arm]), fallback = task(arm, arm, run_arm)
+        deltas[arm], fell_back = best.delta, fell_back + [arm] * fallback
         steps = best.step if len(fit) == len(rows) else best.step[:1].expand(len(rows))  # of one that they share
         choices[arm] = steps.cpu() + 1
     sanity = None
@@ -173,20 +164,10 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         drift = checkpoint.once("drift", lambda: drift_of(bench, rows)) if bench.layers else None
         budget = {arm: perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
         digests = exhibits.digests()
-    return UnitResult(
-        tuple(rows),
-        scores,
-        worst,
-        budget,
-        {arm: delta.cpu().contiguous() for arm, delta in saved_deltas.items()},
-        tuple(line for arm in arms for line in trace.get(arm, [])),
-        choices,
-        costs,
-        sanity,
-        drift,
-        tuple(sorted(fell_back)),
-        digests,
-    )
+    saved = {arm: delta.cpu().contiguous() for arm, delta in saved_deltas.items()}
+    lines, fallbacks = tuple(line for arm in arms for line in trace.get(arm, [])), tuple(sorted(fell_back))
+    parts = (scores, worst, budget, saved, lines, choices, costs, sanity, drift, fallbacks, digests)
+    return UnitResult(tuple(rows), *parts)
 
 
 def score_arms(
@@ -198,35 +179,30 @@ def score_arms(
     numbers, pictures = torch.tensor(list(rows)), dict[str, Shown]()
     embeddings = bench.judge.own[numbers.to(bench.judge.own.device)]
     scores: dict[str, dict[str, Scores]] = {bank: {} for bank in bench.banks}
-    for bank, views in bench.banks.items():
-        for arm in arms:
-            pictures[arm] = pictures[arm] if arm in pictures else bench.exhibits.displayed(arm, rows)
-            score = partial(bench.judge, pictures[arm], numbers, views, _title(arm, bank, unit.number))
-            scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
-    worst = {
-        arm: task(
-            f"{arm} worst", "judging", partial(worst_cosine, bench, pictures[arm], embeddings, scores[MAIN][arm])
-        )
-        for arm in arms
-    }
+    for bank, arm in product(bench.banks, arms):
+        pictures[arm] = pictures[arm] if arm in pictures else bench.exhibits.displayed(arm, rows)
+        title = f"judging {arm}" + f", {bank}" * (bank != MAIN) + f", batch {unit.number}" * (unit.number > 0)
+        score = partial(bench.judge, pictures[arm], numbers, bench.banks[bank], title)
+        scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
+    worst = {}
+    for arm in arms:
+        search = partial(worst_cosine, bench, pictures[arm], embeddings, scores[MAIN][arm])
+        worst[arm] = task(f"{arm} worst", "judging", search)
     return scores, worst
 
 
 def drift_of(bench: Bench, rows: Sequence[int]) -> Drift:
     """The drift of the configured layers on the pictures `rows`, from their files."""
-    bank, exhibits = bench.banks[MAIN], bench.exhibits
-    few_views = bank._replace(u=bank.u[:VIEWS])
+    bank, exhibits, encoder = bench.banks[MAIN], bench.exhibits, bench.study.encoder
+    bank = bank._replace(u=bank.u[:VIEWS])
     pictures = {arm: exhibits.displayed(arm, rows) for arm in bench.study.arms[1:]}
     clean = exhibits.pictures("clean", rows)
-    return layer_drift(
-        bench.study.encoder, clean, pictures, few_views, bench.layers, chunk=bench.chunk, world=bench.world
-    )
+    return layer_drift(encoder, clean, pictures, bank, bench.layers, chunk=bench.chunk, world=bench.world)
 
 
-def _with_fallback(attack: Callable[[], tuple[Best, list[Trace]]], encoder: CountedCalls) -> tuple[Any, bool]:
-    """The result of an attack, and whether the engine fell back to float32."""
-    result = attack()
-    return result, bool(engine_state(encoder).get("fell_back", False))
+def _optimise(arm: str, attempt: Attempt, *how: Any) -> tuple[tuple[Best, list[Trace]], bool]:
+    """The result of an arm, and whether the engine fell back to float32."""
+    return optimise(arm, attempt, *how), bool(engine_state(attempt.bench.encoder).get("fell_back", False))
 
 
 def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch: int = 0) -> Attempt:
@@ -243,31 +219,18 @@ def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch
     return Attempt(bench, study, knowledge, goal, seed, batch)
 
 
-def _title(arm: str, bank: str, number: int) -> str:
-    return f"judging {arm}" + (f", {bank}" if bank != MAIN else "") + (f", batch {number}" if number else "")
-
-
 def worst_cosine(bench: Bench, pictures: Shown, embeddings: Tensor, scores: Scores) -> Tensor:
     """For each picture the cosine (n,) to its clean embedding in the view that resists the attack most."""
     if bench.study.goal is not None:
         return resisting(scores)
-    worst_views = uphill(
-        judged(pictures, embeddings, bench.counter, Away()),
-        bench.banks[MAIN],
-        scores.cosine.to(embeddings.device),
-        refine_steps=bench.refine_steps,
-        keep=STARTS,
-        chunk=bench.chunk,
-        world=bench.world,
-    )
-    return worst_views.losses[:, 0].cpu()
+    problem, cosine = judged(pictures, embeddings, bench.counter, Away()), scores.cosine.to(embeddings.device)
+    options: Any = {"refine_steps": bench.refine_steps, "keep": STARTS, "chunk": bench.chunk, "world": bench.world}
+    return uphill(problem, bench.banks[MAIN], cosine, **options).losses[:, 0].cpu()
 
 
-def check_pictures(attempt: Attempt, trace: list[Trace]) -> Sanity | None:
+def check_pictures(attempt: Attempt, trace: list[Trace]) -> Sanity:
     """The configured sanity checks of the run's own attack, on its first pictures."""
     study, bench, sanity = attempt.study, attempt.bench, attempt.study.sanity
-    if not sanity.pictures:
-        return None
     engine_reset(bench.encoder)
     images = attempt.knowledge.images
     rows = torch.arange(min(sanity.pictures, len(images)), device=images.device)

@@ -1,8 +1,8 @@
 """Work through the units of a run. Files say which are done; a lock on each spares two processes the same unit."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ HOPELESS = 3
 
 
 class OtherProcessFinishes(Exception):  # a way out of the loop, not an error
-    """This process has nothing left to do, and another one makes the tables."""
+    """Another process makes the tables."""
 
 
 class UnitOutcome(NamedTuple):
@@ -50,12 +50,7 @@ def units_of(study: Study) -> list[Unit]:
 
 def in_process(bench: Bench) -> Execute:
     """The executor of this process."""
-
-    def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, UnitOutcome]]:
-        for unit in units:
-            yield unit, do(bench, unit, wait)
-
-    return execute
+    return lambda units, wait: ((unit, do(bench, unit, wait)) for unit in units)
 
 
 def work(
@@ -64,16 +59,18 @@ def work(
     """Do all units of a shard that are not done; returns the results of all units in order, and the pictures that
     failed. With `stop_rule`, one unit after the other until the results so far are.
 
-    Raises:
-        Elsewhere: units of other shards are not done.
-        ValueError: every picture has failed.
+    Raises OtherProcessFinishes where units of other shards are not done, and ValueError where every picture failed.
     """
-    units = units_of(bench.study)
-    at, shards = shard
+    units, (at, shards) = units_of(bench.study), shard
     if stop_rule is None:
         _do_units(bench, units[at::shards], execute)
-    else:
-        units = _until_stop(bench, units, execute, stop_rule)
+    else:  # the units that were needed depend on their order, not on when a process was stopped and resumed
+        for count, unit in enumerate(units, 1):
+            _do_units(bench, [unit], execute)
+            results, _ = _results(bench, units[:count])
+            if results and stop_rule(results, unit.stop):
+                units = units[:count]
+                break
     missing = [unit for unit in units if not bench.checkpoint.has(unit.name)]
     if missing:
         raise OtherProcessFinishes(
@@ -88,17 +85,6 @@ def work(
     return results, failed
 
 
-def _until_stop(bench: Bench, units: list[Unit], execute: Execute, stop_rule: StopRule) -> list[Unit]:
-    """The units that were needed. What follows from them depends on the order of the units alone, not on when a
-    process was stopped and resumed."""
-    for count, unit in enumerate(units, 1):
-        _do_units(bench, [unit], execute)
-        results, _ = _results(bench, units[:count])
-        if results and stop_rule(results, unit.stop):
-            return units[:count]
-    return units
-
-
 def _results(bench: Bench, units: Sequence[Unit]) -> tuple[list[UnitResult], list[Failure]]:
     results = [result for unit in units for result in _result(bench, unit)]
     failed = [result for result in results if isinstance(result, Failure)]
@@ -109,9 +95,7 @@ def _results(bench: Bench, units: Sequence[Unit]) -> tuple[list[UnitResult], lis
 def tables(folder: Path, leave: Callable[[], None] | None = None) -> Iterator[None]:
     """Within the block this process begins its journal in a run whose checkpoint is in `folder`, or, where all units
     are done, makes the tables: no other process does either. One that makes the tables waits until all journals are
-    closed, so one that waits for it must `leave` first.
-
-    Raises Elsewhere if another process has made the tables."""
+    closed, so one that waits for it must `leave` first. Raises OtherProcessFinishes if another has made them."""
     with Lock(folder / "tables.lock") as lock:
         if not lock.exclusive():
             if leave is not None:
@@ -123,33 +107,27 @@ def tables(folder: Path, leave: Callable[[], None] | None = None) -> Iterator[No
 
 
 def _do_units(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
-    pictures, size = 0, bench.study.unit_size
-    reasons: list[str] = []
+    pictures, reasons = 0, list[str]()
     for wait in (False, True):
         busy = []
         for unit, outcome in execute(units, wait):
-            if not outcome.ended:
-                busy.append(unit)
+            busy += [] if outcome.ended else [unit]
             pictures, reasons = pictures + outcome.pictures, [*reasons, *outcome.reasons]
-            if not pictures and len(reasons) >= max(size, HOPELESS):
+            if not pictures and len(reasons) >= max(bench.study.unit_size, HOPELESS):
                 raise FloatingPointError(reasons[0])
-        units = busy
-        if not units:
+        if not busy:
             return
-        count = sum(unit.stop - unit.start for unit in units)
+        units, count = busy, sum(unit.stop - unit.start for unit in busy)
         print(f"note: other processes attack {count} picture(s); waiting", file=sys.stderr)
 
 
 def do(bench: Bench, unit: Unit, wait: bool) -> UnitOutcome:
     """Do a unit if it is not done. Where another process works on it, `wait` for the end of that or leave it."""
-    folder = bench.checkpoint.folder
-    if folder is None or bench.world.size > 1:  # its processes do the same units together
-        return _outcome_of(_result(bench, unit))
-    with Lock(folder / f"{unit.name}.lock") as lock:
-        return _outcome_of(_result(bench, unit)) if lock.exclusive(wait) else UnitOutcome(False)
-
-
-def _outcome_of(results: Iterable[UnitResult | Failure]) -> UnitOutcome:
+    folder = bench.checkpoint.folder if bench.world.size == 1 else None  # of several all do the same units together
+    with nullcontext() if folder is None else Lock(folder / f"{unit.name}.lock") as lock:
+        if lock is not None and not lock.exclusive(wait):
+            return UnitOutcome(False)
+        results = _result(bench, unit)
     pictures = sum(len(result.rows) for result in results if isinstance(result, UnitResult))
     return UnitOutcome(True, pictures, tuple(result.reason for result in results if isinstance(result, Failure)))
 
@@ -160,17 +138,14 @@ def _result(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
     A picture in the run directory that is not the one that was judged is noted, and the unit done again."""
     for _ in range(2):
         result: tuple[UnitResult | Failure, ...] = bench.checkpoint.once(unit.name, lambda: _make(bench, unit))
-        changes = [name for name, digest in _files(result) if bench.world.first and not _is(bench, name, digest)]
+        files = [item for one in result if isinstance(one, UnitResult) for item in one.files.items()]
+        changes = [name for name, digest in files if bench.world.first and not _is(bench, name, digest)]
         if not bench.world.agree(bool(changes)):
             break
         if bench.world.first:
             print(f"note: {changes[0]} is not as it was written; this part of the run is done again", file=sys.stderr)
         bench.checkpoint.drop(unit.name)
     return result
-
-
-def _files(result: Iterable[UnitResult | Failure]) -> list[tuple[str, str]]:
-    return [item for one in result if isinstance(one, UnitResult) for item in one.files.items()]
 
 
 def _is(bench: Bench, name: str, digest: str) -> bool:
@@ -182,11 +157,9 @@ def _make(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
     result = _try(bench, unit)
     if isinstance(result, UnitResult) or unit.stop - unit.start == 1:
         return (result,)
-    unit_bench = bench.under(unit.name)
-    single_units = [Unit(at, at + 1, unit.number, alone=True) for at in range(unit.start, unit.stop)]
-    return tuple(
-        unit_bench.checkpoint.once(single.name, partial(_try, unit_bench, single)) for single in single_units
-    )
+    bench = bench.under(unit.name)
+    singles = [Unit(at, at + 1, unit.number, alone=True) for at in range(unit.start, unit.stop)]
+    return tuple(bench.checkpoint.once(single.name, partial(_try, bench, single)) for single in singles)
 
 
 def _try(bench: Bench, unit: Unit) -> UnitResult | Failure:

@@ -20,7 +20,9 @@ from attacks.solvers.worst import Adversary
 from transforms import Compose
 from transforms.draws import Draws
 
-#: The arms of an experiment, in the order of its tables; `one_view` is optional.
+#: The arms of an experiment, in the order of its tables. `noise` has the same budget without optimisation; `no_eot`
+#: the same optimiser and at most as many gradients, of the untransformed picture; the optional `one_view` as many
+#: gradients, of one random view per step. The iterates of the last three are chosen on the same views.
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 
 
