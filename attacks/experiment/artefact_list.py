@@ -1,9 +1,5 @@
-"""The files that a run writes: those that it may write, in manifest.json, and those that it has written, with their
-digests, in files.json.
-
-metrics.json holds the digest of files.json, and files.json that of metrics.json with zeros in place of the former, so
-that every byte of both is covered.
-"""
+"""files.json, the digests of what a run has written. metrics.json holds that of files.json, and files.json that of
+metrics.json with zeros in its place, so that every byte of both is covered."""
 
 import hashlib
 import json
@@ -31,10 +27,8 @@ PLACE = re.compile(rb'\n  "files": "([0-9a-f]{64})"')
 
 
 def artefact_paths(manifest: Mapping[str, Any]) -> list[str]:
-    """The relative paths of all files that the run of a manifest.json may have written: its pictures, the views that
-    were not finite, and its other files. The folders of `artefacts` are not among them.
-
-    Raises ValueError in one line where the list is malformed, or a path leads out of the run directory."""
+    """The relative paths of all files that the run of a manifest.json may have written, without folders. Raises
+    ValueError in one line where the list is malformed, or a path leads out of the run directory."""
     artefacts = manifest.get("artefacts")
     try:
         arms, names = (list(artefacts["pictures"][key]) for key in ("arms", "names"))  # type: ignore[index]
@@ -53,8 +47,8 @@ def finish(out: Path, manifest: Mapping[str, Any], content: dict[str, Any]) -> s
     """Write files.json, and then metrics.json with its digest, which ends the run. Returns the digest."""
     content["files"] = ZEROS
     data = (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
-    entries = {path: entry(out / path) for path in sorted(artefact_paths(manifest)) if _plain(out / path)}
-    entries = {path: item for path, item in entries.items() if path not in (FILES, METRICS)}
+    paths = (path for path in artefact_paths(manifest) if path not in (FILES, METRICS) and _plain(out / path))
+    entries = {path: entry(out / path) for path in paths}
     entries[METRICS] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
     write_json(out / FILES, {"schema": SCHEMA, "files": dict(sorted(entries.items()))})
     content["files"] = sha256(out / FILES)
@@ -67,8 +61,7 @@ def entry(path: Path) -> dict[str, Any]:
     if path.name != METRICS:
         return {"sha256": sha256(path), "size": path.stat().st_size}
     data = path.read_bytes()
-    match = PLACE.search(data)
-    if match is not None:
+    if (match := PLACE.search(data)) is not None:
         data = data[: match.start(1)] + ZEROS.encode() + data[match.end(1) :]
     return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
 
@@ -78,11 +71,7 @@ def _plain(path: Path) -> bool:
 
 
 def artefact_differences(out: Path, manifest: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each file that is not as files.json has it, and for files.json itself.
-
-    Args:
-        content: of metrics.json.
-    """
+    """A line for each file that is not as files.json has it, and for that itself; `content`: of metrics.json."""
     expected, actual = str(content.get("files")), sha256(out / FILES)
     if expected != actual:
         yield f"{FILES}: its sha256 is {actual[:12]}, metrics.json recorded {expected[:12]}"

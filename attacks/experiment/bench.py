@@ -21,8 +21,8 @@ from attacks.evaluation.classes import Classes
 from attacks.evaluation.drift import layer_order
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.scores import embed, signature_method
-from attacks.experiment.artifacts import Exhibits
 from attacks.experiment.embeddings import Cache, embed_gallery
+from attacks.experiment.exhibits import Exhibits
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import stored

@@ -87,18 +87,15 @@ def misfit(value: Any, shape: Any) -> str | None:
         return None if value is None else misfit(value, shape[0])
     parts: list[tuple[Any, Any]] = []
     if isinstance(shape, dict) and isinstance(value, dict):
-        missing = next((key for key in shape if key not in value), None)
-        if missing is not None:
-            return str(missing)
-        parts = [(key, inner) for key, inner in shape.items()]
+        if missing := [key for key in shape if key not in value]:
+            return str(missing[0])
+        parts = [*shape.items()]
     elif isinstance(shape, list) and isinstance(value, list):
         parts = [(i, shape[0]) for i in range(len(value))]
     elif isinstance(shape, dict | list) or not isinstance(value, shape):
         return ""
-    for key, inner in parts:
-        if (place := misfit(value[key], inner)) is not None:
-            return f"{key}.{place}".rstrip(".")
-    return None
+    places = ((key, misfit(value[key], inner)) for key, inner in parts)
+    return next((f"{key}.{place}".rstrip(".") for key, place in places if place is not None), None)
 
 
 def finished(out: Path) -> bool:
@@ -121,16 +118,15 @@ def previous_run(folder: Path) -> PreviousRun:
 def _validate(config: dict[str, Any], path: Path) -> Run:
     """The configuration of the manifest at `path`. Raises ValueError in one line."""
     encoder = config.get("encoder")
-    is_replaced = False
-    if isinstance(encoder, dict) and encoder.get("name") == MODULE:  # which is no choice of the command line
-        is_replaced, config = True, {**config, "encoder": {**encoder, "name": "pocket"}}
+    is_module = isinstance(encoder, dict) and encoder.get("name") == MODULE  # which is no choice of the command line
+    if is_module:
+        config = config | {"encoder": config["encoder"] | {"name": "pocket"}}
     try:
         node: Any = OmegaConf.create(config)
         run = validate(node)
     except (TypeError, ValueError, OmegaConfBaseException) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"`{path}` is not of this version: {reason}") from None
-    if is_replaced:
+        raise ValueError(f"`{path}` is not of this version: {' '.join(str(error).split())}") from None
+    if is_module:
         run.encoder = in_memory(run.encoder)
     return run
 
@@ -141,27 +137,21 @@ def interrupted_run(folder: Path, program: str | None = None) -> PreviousRun:
     Args:
         program: the file or plug-in of an encoder that runs code, as the user gives it.
 
-    Raises:
-        FileNotFoundError, ValueError: no run directory, a finished run, or a program that the user did not name.
-    """
+    Raises FileNotFoundError or ValueError in one line."""
     if not folder.is_dir():
         raise FileNotFoundError(f"`resume` must be the directory of a run; there is none at {str(folder)!r}")
     refuse_links(folder)
     if not (folder / "manifest.json").exists():  # written last before the first picture
         raise FileNotFoundError(f"`resume`: nothing was begun in {str(folder)!r} (no manifest.json): start the run")
     previous = previous_run(folder)
-    manifest = previous.manifest
+    manifest, run = previous.manifest, previous.run
     if finished(folder):
         raise ValueError(f"`resume`: the run in {folder} is finished; its report is {folder / 'report.html'}")
-    if previous.run.encoder.name == MODULE:
-        raise ValueError(
-            "`resume`: `encoder` was a module in memory, which no directory holds: start again, overwrite=true"
-        )
-    if (previous.run.evaluate.pipeline or "").startswith(GIVEN):
-        raise ValueError(
-            "`resume`: `pipeline` was a function in memory, which no directory holds: start again, overwrite=true"
-        )
-    refuse_program(previous.run, program, f"encoder.model={getattr(previous.run.encoder, 'model', None)}")
+    is_function = (run.evaluate.pipeline or "").startswith(GIVEN)
+    if is_function or run.encoder.name == MODULE:
+        part = "`pipeline` was a function" if is_function else "`encoder` was a module"
+        raise ValueError(f"`resume`: {part} in memory, which no directory holds: start again, overwrite=true")
+    refuse_program(run, program, f"encoder.model={getattr(run.encoder, 'model', None)}")
     try:
         decision = {**manifest["engine"]["decision"], "reuse": None, "threads": manifest["threads"]}
         config = manifest["config"] | {"engine": manifest["config"]["engine"] | decision}
@@ -219,20 +209,11 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class RunEntry:
-    """A run directory that this process has entered.
-
-    Args:
-        begun: whether there is a run to go on with.
-        alone: whether no other process was at work on it.
-    """
+    """A run directory that this process has entered. Where its `lock` is shared, other processes may join."""
 
     lock: Lock
-    is_resumed: bool
-    is_exclusive: bool
-
-    def share(self) -> None:
-        """The run has begun: from now on other processes may join it."""
-        self.lock.shared()
+    is_resumed: bool  # there is a run to go on with
+    is_exclusive: bool  # no other process was at work on it
 
 
 def state_of(out: Path) -> State:
@@ -241,10 +222,10 @@ def state_of(out: Path) -> State:
         return State.FINISHED
     if (out / "manifest.json").exists():
         return State.INTERRUPTED
-    return State.FOREIGN if _other_processes(out) else State.NEW
+    return State.FOREIGN if _foreign_names(out) else State.NEW
 
 
-def _other_processes(out: Path) -> list[str]:
+def _foreign_names(out: Path) -> list[str]:
     """Names in a directory without a run that no run has left there."""
     paths = out.iterdir() if out.is_dir() else ()
     return sorted(path.name for path in paths if path.name != LOCK and not is_left_over(path))
@@ -260,10 +241,7 @@ def enter(
         check_command: called with the manifest of a run that is there; raises ValueError if it is another run.
         overwrite: first remove what the run that is there has written.
 
-    Raises:
-        ValueError: a finished run, another run, a run at work that is to be overwritten, or other files.
-        OSError: the directory cannot be made or written.
-    """
+    Raises ValueError or OSError for a directory that it may not, or cannot, write to."""
     _check(out, check_command, overwrite)  # before a file is touched
     out.mkdir(parents=True, exist_ok=True)
     with Lock(out / LOCK) as lock:
@@ -282,7 +260,7 @@ def enter(
         if entry.is_resumed:
             print(f"note: {'going on with' if is_exclusive else 'joining'} the run in {out}", file=sys.stderr)
             inode = (out / "manifest.json").stat().st_ino
-            entry.share()
+            lock.shared()
             if not (out / "manifest.json").exists() or (out / "manifest.json").stat().st_ino != inode:
                 raise ValueError(f"`{out}`: another process has just overwritten this run; start again")
         yield entry
@@ -293,9 +271,9 @@ def _check(out: Path, check_command: Callable[[dict[str, Any]], None], overwrite
     refuse_links(out)
     state = state_of(out)
     if state is State.FOREIGN:
+        name = short_path(_foreign_names(out)[0])
         raise ValueError(
-            f"`hydra.run.dir` must be a new directory, or that of a run; {out} holds other files, such as "
-            f"{short_path(_other_processes(out)[0])}"
+            f"`hydra.run.dir` must be a new directory, or that of a run; {out} holds other files, such as {name}"
         )
     if state is State.FINISHED and not overwrite:
         raise ValueError(
@@ -308,17 +286,14 @@ def _check(out: Path, check_command: Callable[[dict[str, Any]], None], overwrite
 
 
 def remove(out: Path) -> None:
-    """Remove what the run in a directory has written, as its manifest lists it, and nothing else.
-
-    The result goes first, the partial results next, and the manifest stays until that of the next run replaces it: at
-    any moment what is left is a run that can be gone on with."""
+    """Remove what the run in a directory has written, as its manifest lists it, and nothing else. The results go
+    first, and the manifest stays: at any moment what is left is a run that can be gone on with."""
     files = artefact_paths(previous_run(out).manifest)
     (out / "metrics.json").unlink(missing_ok=True)
     shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
     for name in files:
         if name != "manifest.json":
             (out / name).unlink(missing_ok=True)
-    for folder in sorted({parent for name in files for parent in Path(name).parents}, reverse=True):
-        if folder != Path():
-            with suppress(OSError):  # it holds other files, or was never made
-                (out / folder).rmdir()
+    for folder in sorted({parent for name in files for parent in Path(name).parents} - {Path()}, reverse=True):
+        with suppress(OSError):  # it holds other files, or was never made
+            (out / folder).rmdir()

@@ -16,8 +16,7 @@ from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.sections.registry import Sections
 from attacks.experiment.view_scores import ViewScores
 from attacks.report import page
-from attacks.report.explanations import draw_explanations
-from attacks.report.resizers import draw_deployment
+from attacks.report.panels import draw_deployment, draw_explanations
 from attacks.report.view_sheet import draw_failures
 from attacks.report.warnings import warnings
 from attacks.report.words import ARMS as NAMES

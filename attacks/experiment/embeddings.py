@@ -1,9 +1,8 @@
 """The embeddings of a gallery, computed in blocks of pictures, and their cache on disk.
 
-The last bits of an embedding depend on the other pictures in the same pass. So the cache holds whole passes: one file
-per block of pictures, named by a digest of everything the result depends on. Cached embeddings have the bits that the
-encoder would return. The size of a pass is the engine's chunk, up to `BLOCK`: another chunk finds nothing in the
-cache, so where the engine measures, repeat its decision (`engine.reuse`).
+The last bits of an embedding depend on the other pictures in the same pass. So the cache holds whole passes, one file
+for each, named by a digest of everything the result depends on. Their size is the engine's chunk, up to `BLOCK`:
+another chunk finds nothing in the cache.
 """
 
 import hashlib
@@ -69,25 +68,22 @@ def embed_gallery(
     keep: bool = True,
 ) -> GalleryEmbeddings:
     """The embeddings of a gallery on `device`; at most `chunk` pictures are in memory at a time. Classes already have
-    embeddings.
-
-    Args:
-        keep: whether to write to the cache. Only one of several processes does, so that its counts are right.
-    """
+    embeddings. Where several processes share the `cache`, one may `keep` what it computes."""
     if isinstance(gallery, Classes):
         return GalleryEmbeddings(gallery.rows.to(device), 0, 0, ())
     parts: list[Tensor] = []
     counts, notes = {True: 0, False: 0}, []
     for shelf in gallery.shelves:
         for rows in _blocks(shelf.digests, min(chunk, BLOCK)):
-            block = _Block(cache, [shelf.digests[row] for row in rows])
-            block_rows, trouble = block.read()
+            block = None if cache is None else _Block(cache, [shelf.digests[row] for row in rows])
+            block_rows, trouble = (None, "") if block is None else block.read()
             counts[block_rows is None] += len(rows)
             if block_rows is None:
                 parts_of = [part for _, part in in_parts(encoder, shelf.read(rows).to(device), len(rows))]
                 block_rows = torch.cat(parts_of)
                 # A pass that was split for lack of memory has other bits than a whole one.
-                trouble = (block.write(block_rows) if keep and len(parts_of) == 1 else "") or trouble
+                if block is not None and keep and len(parts_of) == 1:
+                    trouble = block.write(block_rows) or trouble
             notes += [trouble] if trouble else []
             parts.append(block_rows.to(device))
     for shelf in gallery.shelves:  # after all, for two may be parts of one
@@ -98,7 +94,7 @@ def embed_gallery(
 
 def _with_vectors(embeddings: Tensor, gallery: Gallery) -> Tensor | Rows:
     """The pictures' embeddings followed by those of a file. Raises ValueError where the file has a picture's own
-    embedding as that of something else: then a view of the picture would be taken for it half of the time."""
+    embedding as that of something else."""
     vectors = gallery.vectors
     if vectors is None:
         return embeddings
@@ -133,17 +129,14 @@ def _blocks(digests: Sequence[str], size: int) -> Iterator[range]:
 class _Block:
     """The cache file of one block."""
 
-    def __init__(self, cache: Cache | None, digests: list[str]) -> None:
-        self.shape: tuple[int, int] | None = None
-        self.path: Path | None = None
-        if cache is not None:
-            self.shape = (len(digests), cache.width)
-            self.key = hashlib.sha256(json.dumps([FORMAT, cache.recipe, digests]).encode()).hexdigest()
-            self.path = cache.folder / f"{self.key}.safetensors"
+    def __init__(self, cache: Cache, digests: list[str]) -> None:
+        self.shape = (len(digests), cache.width)
+        self.key = hashlib.sha256(json.dumps([FORMAT, cache.recipe, digests]).encode()).hexdigest()
+        self.path = cache.folder / f"{self.key}.safetensors"
 
     def read(self) -> tuple[Tensor | None, str]:
         """The embeddings (n,D), or None and the reason why an existing file is unusable."""
-        if self.path is None or not self.path.exists():
+        if not self.path.exists():
             return None, ""
         try:
             with safe_open(self.path, framework="pt") as file:
@@ -160,8 +153,6 @@ class _Block:
 
     def write(self, rows: Tensor) -> str:
         """Write the embeddings; returns why they cannot be written, or nothing."""
-        if self.path is None:
-            return ""
         data = rows.detach().cpu().contiguous()
         try:
             write_bytes(self.path, save({"embeddings": data}, {"key": self.key, "sha256": _sha256(data)}))
@@ -170,7 +161,6 @@ class _Block:
         return ""
 
     def _trouble(self, reason: str) -> str:
-        assert self.path is not None
         return f"cached embeddings {self.path} are of no use, and made afresh: {reason}"
 
 
@@ -183,19 +173,15 @@ def cache_of(
     folder: str | None, encoder: nn.Module, identity: Mapping[str, Any], like: Tensor, decision: Decision
 ) -> Cache | None:
     """The cache in a folder for an encoder with its `identity`, pictures `like` one (1,3,H,W), and a decision of the
-    engine; None without a folder.
-
-    Its recipe digests everything the embeddings depend on: the encoder's configuration, weights and modules with
-    their settings (preprocessing, read-out, defences), the engine decision, and the device. What has no name (the
-    code of a plugin, another release of a library) shows in the embeddings of two pictures of noise, which are part
-    of the digest; these two passes are not counted.
-    """
+    engine; None without a folder. What has no name (the code of a plugin, another release of a library) shows in the
+    embeddings of two pictures of noise, which are part of the recipe; these passes are not counted."""
     if folder is None:
         return None
     device, size = like.device, like.shape[2:]
     noise = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         answer: Tensor = encoder(noise.to(device))
+    processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
     ingredients = {
         "encoder": identity,
         "weights": fingerprint(encoder),
@@ -204,14 +190,10 @@ def cache_of(
         "answer": [str(answer.dtype), list(answer.shape), _sha256(answer.cpu())],
         "size": list(size),
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor,
     }
     recipe = hashlib.sha256(json.dumps(ingredients, sort_keys=True, default=str).encode()).hexdigest()
     return Cache(Path(folder), recipe, answer.shape[1])
-
-
-def _processor() -> str:
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
 
 
 def _settings(module: nn.Module) -> str:

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -49,58 +49,47 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         "the code of attacks and transforms": sources(),
         "the encoder's weights": fingerprint(study.encoder),
         **({} if surrogate is None else {"the surrogate's weights": fingerprint(surrogate)}),
-        "the pictures' names": _digest(study.queries.names),
-        "the pictures' clusters": _digest(study.queries.clusters),
+        "the pictures' names": digest(study.queries.names),
+        "the pictures' clusters": digest(study.queries.clusters),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
-        "the gallery": _digest(gallery),
-        "what is right": _digest(right),
+        "the gallery": digest(gallery),
+        "what is right": digest(right),
         "the number of processes": str(world.size),
         "the number of threads": str(torch.get_num_threads()),
     }
 
 
-def key_of(run_identity: Identity) -> str:
-    """One digest of a whole identity."""
-    return _digest(run_identity)
-
-
 def refuse_other_command(manifest: Mapping[str, Any], run: Run, folder: Path) -> None:
     """Raise ValueError, in one line with the differences, unless the run in `folder` has this configuration."""
-    stored_values, values = (
-        dict(_leaves(config)) for config in (manifest["config"], json.loads(json.dumps(asdict(run))))
+    _refuse_differences(
+        folder,
+        *(
+            {name: value for name, value in _leaves(config) if not f"{name}.".startswith(FREE)}
+            for config in (manifest["config"], json.loads(json.dumps(asdict(run))))
+        ),
     )
-    names = [name for name in {**stored_values, **values} if not f"{name}.".startswith(FREE)]
-    differences = [
-        f"{name} was {_short(stored_values.get(name))} and is {_short(values.get(name))}"
-        for name in names
-        if stored_values.get(name) != values.get(name) or (name in stored_values) != (name in values)
-    ]
-    if differences:
-        _refuse(folder, differences)
 
 
 def refuse_other(manifest: Mapping[str, Any], current: Identity, folder: Path) -> None:
-    """Raise ValueError, in one line with the differences, unless the run in `folder` is the same run.
-
-    Args:
-        manifest: of the run in `folder`.
-    """
+    """Raise ValueError, in one line with the differences, unless the run of a `manifest` in `folder` is the same."""
     previous = manifest.get("identity")
     if not isinstance(previous, dict):
         raise ValueError(f"`{folder / 'manifest.json'}` has no `identity`: was it written by another version?")
-    names = [name for name in {**previous, **current} if previous.get(name) != current.get(name)]
-    if names:
-        _refuse(
-            folder, [f"{name} was {_short(previous.get(name))} and is {_short(current.get(name))}" for name in names]
+    _refuse_differences(folder, previous, current)
+
+
+def _refuse_differences(folder: Path, previous: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    differences = [
+        f"{name} was {_short(previous.get(name))} and is {_short(current.get(name))}"
+        for name in {**previous, **current}
+        if previous.get(name) != current.get(name) or (name in previous) != (name in current)
+    ]
+    if differences:
+        suffix = f", and {len(differences) - MAX_DIFFERENCES} more" if len(differences) > MAX_DIFFERENCES else ""
+        raise ValueError(
+            f"the run in {folder} was another run: {'; '.join(differences[:MAX_DIFFERENCES])}{suffix}. Its numbers "
+            "would not fit together: go on as it was begun, or start a new run in another directory"
         )
-
-
-def _refuse(folder: Path, differences: Sequence[str]) -> NoReturn:
-    suffix = f", and {len(differences) - MAX_DIFFERENCES} more" if len(differences) > MAX_DIFFERENCES else ""
-    raise ValueError(
-        f"the run in {folder} was another run: {'; '.join(differences[:MAX_DIFFERENCES])}{suffix}. Its numbers would "
-        "not fit together: go on as it was begun, or start a new run in another directory"
-    )
 
 
 @lru_cache
@@ -110,10 +99,11 @@ def sources(root: Path = ROOT) -> str:
     files = sorted(
         path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".yaml", ".html")
     )
-    return _digest([(str(path.relative_to(root)), sha256(path)) for path in files])
+    return digest([(str(path.relative_to(root)), sha256(path)) for path in files])
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """The SHA-256 of plain values."""
     return hashlib.sha256(json.dumps(value, default=str).encode(errors="surrogatepass")).hexdigest()
 
 

@@ -206,7 +206,7 @@ def _begin(out: Path, preparation: Preparation, entry: RunEntry) -> None:
         keep(preparation.run, out)
         write_json(out / "manifest.json", preparation.manifest)  # a directory with it can be resumed
     make_folder(out / CHECKPOINT)
-    entry.share()
+    entry.lock.shared()  # from now on other processes may join the run
     # Not earlier: matplotlib writes a cache into the home, and a refused run writes nothing. Not at the end of the
     # run: hours later the sources may have changed.
     import attacks.experiment.drawings  # noqa: F401

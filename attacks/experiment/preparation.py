@@ -22,7 +22,7 @@ from attacks.experiment.artefact_list import CHECKPOINT, CORE_FILES, artefact_di
 from attacks.experiment.bench import Bench, Place, bench_of
 from attacks.experiment.directory import SCHEMA, PreviousRun, open_run, refuse_program
 from attacks.experiment.embeddings import cache_of
-from attacks.experiment.identity import key_of, refuse_other, run_identity
+from attacks.experiment.identity import digest, refuse_other, run_identity
 from attacks.experiment.required import refuse_lacking, refuse_unfit
 from attacks.experiment.sections.registry import check, sections_of
 from attacks.experiment.tuning import engine_choice
@@ -47,6 +47,7 @@ def manifest(
 ) -> dict[str, Any]:
     """The content of manifest.json, which reproduces the run. `engine.settings` are overrides that repeat the
     engine's decision without measuring."""
+    versions = {name: version_of(name) for name in (*PACKAGES, *DRAWING, *LIBRARIES)}
     return {
         "schema": SCHEMA,
         "preset": preset,
@@ -66,8 +67,7 @@ def manifest(
         "git": revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: version_of(name) for name in (*PACKAGES, *DRAWING)}
-        | {name: installed for name in LIBRARIES if (installed := version_of(name)) is not None},
+        "versions": {name: value for name, value in versions.items() if name not in LIBRARIES or value is not None},
         "notes": list(study.queries.notes),
         "artefacts": artefact_plan(study, run.require is not None),
     }
@@ -102,17 +102,11 @@ def version_of(name: str) -> str | None:
 def revision() -> str | None:
     """The git revision of the source tree, "-dirty" appended if it was changed; None outside a checkout."""
     root = Path(__file__).resolve().parents[2]
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +123,7 @@ class Preparation:
         """Where it runs: in the directory `out`."""
         study = self.study
         like = study.queries.images[:1].to(study.device)
-        pace, key = self.run.checkpoint, key_of(self.manifest["identity"])
+        pace, key = self.run.checkpoint, digest(self.manifest["identity"])
         checkpoint = Checkpoint(out / CHECKPOINT, key, pace.seconds, pace.steps, self.world, study.device)
         cache = cache_of(cache_folder(self.run), study.encoder, study.identity, like, self.choice.decision.exact)
         return Place(out, self.world, checkpoint, cache, follow)
@@ -143,21 +137,17 @@ def prepare_run(
     module: nn.Module | None = None,
     pipeline: Callable[[Any], Any] | None = None,
 ) -> Preparation:
-    """Set up torch, make the parts of a run, and decide how its engine computes.
-
-    Args:
-        module: replaces the configured encoder.
-        pipeline: the function that the configuration records as its pipeline.
-
-    Raises:
-        ValueError, OSError: in one line.
-    """
+    """Set up torch, make the parts of a run, and decide how its engine computes. A `module` replaces the configured
+    encoder; `pipeline` is the function that the configuration records. Raises ValueError or OSError in one line."""
     if run.engine.threads is not None:
         if not 1 <= run.engine.threads <= 1024:  # above the system's limit the library ends the process
             raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
         torch.set_num_threads(run.engine.threads)
     refuse_unfit(run)
-    _deterministic()
+    # `use_deterministic_algorithms` would also import the compiler, which takes seconds. `grid_sample` on CUDA is
+    # documented instead: with `transforms.deterministic=true` nothing calls it.
+    warnings.filterwarnings("ignore", message="grid_sampler_2d_backward_cuda does not have a deterministic")
+    torch.set_deterministic_debug_mode("warn")
     keep_freed_memory()
     study = build(run, module, pipeline)
     check(study)
@@ -170,45 +160,24 @@ def prepare_run(
 
 def cache_folder(run: Run) -> str | None:
     """The folder of `data.cache`, if it is configured."""
-    folder: str | None = getattr(run.data, "cache", None)
-    return folder
+    return getattr(run.data, "cache", None)
 
 
 def resume_preparation(previous: PreviousRun, run: Run, world: World, module: nn.Module | None = None) -> Preparation:
-    """The same for a run that has begun, with its own manifest.
-
-    Args:
-        run: its configuration.
-
-    Raises:
-        ValueError: the numbers of this process would be those of another run.
-    """
+    """The same for a run that has begun, with its own manifest. Raises ValueError where the numbers of this process
+    would be those of another run."""
     record = previous.manifest
     preparation = prepare_run(run, world, record["preset"], record["overrides"], module)
     refuse_other(record, preparation.manifest["identity"], previous.folder)
     return replace(preparation, manifest=record)
 
 
-def _deterministic() -> None:
-    """Ask torch for deterministic algorithms, with a warning where there is none. `use_deterministic_algorithms`
-    would also import the compiler, which takes seconds. `grid_sample` on CUDA is documented instead: with
-    `transforms.deterministic=true` nothing calls it."""
-    warnings.filterwarnings("ignore", message="grid_sampler_2d_backward_cuda does not have a deterministic")
-    torch.set_deterministic_debug_mode("warn")
-
-
 def reopen(
     folder: Path, program: str | None = None, device: str | None = None, module: nn.Module | None = None
 ) -> Bench:
     """The bench of a finished run, of the pictures that are in its tables. Its files must have their digests.
-
-    Args:
-        program: the file or plug-in of an encoder that runs code, as the user gives it.
-        device: instead of that of the run.
-        module: the encoder of a run of a module in memory.
-
-    Raises ValueError or OSError in one line.
-    """
+    `program` is the file or plug-in of an encoder that runs code, as the user gives it; `module` the encoder of a run
+    of a module in memory. Raises ValueError or OSError in one line."""
     refuse_links(folder)
     previous, content = open_run(folder)
     changes = [*artefact_differences(folder, previous.manifest, content)]

@@ -27,22 +27,18 @@ from attacks.study.study import Study
 
 def refuse_unfit(run: Run) -> None:
     """Raise ValueError or OSError, in one line, for a policy that cannot be read, and for a run that cannot stop as
-    soon as it is decided. Before anything is attacked: a typo must not cost a run."""
+    soon as it is decided."""
     if run.require is not None:
         refuse_other_threat(read_policy(run.require), asdict(run))
     if run.evaluate.most is None:
         return
-    config = run.evaluate
+    is_shared = getattr(run.perturbation, "shared", run.perturbation.name == "patch")
     for key, good, reason in (
         ("require", run.require is not None, "it names the policy that is decided"),
-        ("evaluate.batch", config.batch is not None, "it says after how many pictures to look"),
+        ("evaluate.batch", run.evaluate.batch is not None, "it says after how many pictures to look"),
         ("workers", run.workers == 1, "units end in order"),
         ("shard", run.shard is None, "units end in order"),
-        (
-            "perturbation.shared",
-            not getattr(run.perturbation, "shared", run.perturbation.name == "patch"),
-            "each picture is attacked alone",
-        ),
+        ("perturbation.shared", not is_shared, "each picture is attacked alone"),
         ("data", run.data.name != "scenes", "scenes have an order of their own"),
     ):
         if not good:
@@ -51,8 +47,7 @@ def refuse_unfit(run: Run) -> None:
 
 
 def refuse_lacking(file: str | None, study: Study) -> None:
-    """Raise ValueError for a policy about another encoder, or about what a run of these parts will not have. Before
-    anything is attacked, too."""
+    """Raise ValueError for a policy about another encoder, or about what a run of these parts will not have."""
     if file is None:
         return
     policy = read_policy(file)

@@ -13,8 +13,8 @@ from torch import Tensor
 from attacks.data.images import save_image
 from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import csv
-from attacks.experiment.artifacts import MAX_PICTURES, sheet
 from attacks.experiment.bench import MAIN, Bench
+from attacks.experiment.exhibits import MAX_PICTURES, sheet
 from attacks.experiment.unit import UnitResult
 from attacks.runtime.files import write_bytes, write_json, write_text
 from attacks.study.study import Study

@@ -18,8 +18,8 @@ from attacks.evaluation.clusters import Row
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.rare.failure import of_row
 from attacks.evaluation.scores import Scores
-from attacks.experiment.artifacts import MAX_PICTURES, sheet
 from attacks.experiment.bench import MAIN, Bench
+from attacks.experiment.exhibits import MAX_PICTURES, sheet
 from attacks.experiment.sections.registry import sections_of
 from attacks.experiment.sections.section import Section
 from attacks.experiment.unit import Unit, worst_cosine

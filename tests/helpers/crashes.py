@@ -241,9 +241,9 @@ class AtOnce:
 
 def record(root, to):
     """A shim: before each operation, copies of the folder as a crash would leave it, `to`/MODE/NUMBER."""
-    import attacks.experiment.artifacts
+    import attacks.experiment.exhibits
 
-    attacks.experiment.artifacts.ThreadPoolExecutor = AtOnce  # a copy is of a folder that stands still
+    attacks.experiment.exhibits.ThreadPoolExecutor = AtOnce  # a copy is of a folder that stands still
     disk, count = Disk(root), [0]
     for mode in ("kill", "half", "torn", "power"):
         (to / mode).mkdir(parents=True)

@@ -1,8 +1,5 @@
-"""The image files of a run: pictures, and the texture of a patch. Scores are computed from the files as read back.
-
-A file is written, synced and read back by a thread, while the files before it are judged: most of that time the
-thread waits for the disk.
-"""
+"""The image files of a run, pictures and textures, from which scores are computed. A thread writes, syncs and reads
+back a file while those before it are judged."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,10 +29,9 @@ THREADS = 4
 
 @dataclass(frozen=True, eq=False)
 class Exhibits:
-    """The image files of a run directory `out`: `pictures/ARM/`, and for a patch `patches/ARM.png`. `images`
-    (N,3,H,W) are all clean pictures, `names` their file names. The first process of `world` writes and reads the
-    files and broadcasts their content. `tasks` are the files that are being written, each with its SHA-256 and its
-    pixels (H,W,C) uint8 as read back."""
+    """The image files of a run directory `out`: `pictures/ARM/`, and for a patch `patches/ARM.png`, of all clean
+    pictures `images` (N,3,H,W) with their file `names`. The first process of `world` writes and reads the files and
+    broadcasts their content. `tasks` are being written, each with its SHA-256 and its pixels (H,W,C) uint8."""
 
     out: Path
     names: tuple[str, ...]
@@ -50,8 +46,8 @@ class Exhibits:
         self, rows: Sequence[int], files: Mapping[str, Tensor], deltas: Mapping[str, Tensor]
     ) -> Iterator["Exhibits"]:
         """Within the block the pictures `rows` are written, one folder per arm, and the textures of a patch, from
-        `deltas`: `pictures`, `displayed` and `digests` of what is yielded wait for the files that they need. All have
-        been written where the block ends, even with an error; where a signal ends it, none is begun any more."""
+        `deltas`; what is yielded waits for the files that it needs. All have been written where the block ends, even
+        with an error; where a signal ends it, none is begun any more."""
         with ThreadPoolExecutor(THREADS) as pool:
             try:
                 tasks = {path: pool.submit(write) for path, write in self._writes(rows, files, deltas)}
@@ -84,8 +80,8 @@ class Exhibits:
     def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:
         """The pictures (n,3,H,W), read back from their files."""
         images = torch.zeros(len(rows), *self.images.shape[1:])
-        if self.world.first:
-            images = torch.stack([self._read(self._file(arm, row), lambda path: load_image(path)[0]) for row in rows])
+        for i, row in enumerate(rows if self.world.first else ()):
+            images[i] = self._read(self._file(arm, row), lambda path: load_image(path)[0])
         return self.world.broadcast(images).to(self.device)
 
     def displayed(self, arm: str, rows: Sequence[int]) -> Shown:
@@ -93,9 +89,7 @@ class Exhibits:
         size = self.perturbation.texture_size
         if arm == "clean" or size is None:
             return self.pictures(arm, rows)
-        texture = torch.zeros(3, *size)
-        if self.world.first:
-            texture = self.texture(arm)
+        texture = self.texture(arm) if self.world.first else torch.zeros(3, *size)
         texture = self.world.broadcast(texture).to(self.device)
         perturbation = self.perturbation.for_arm(arm).take(torch.tensor(list(rows)))
         return perturbation.evaluated(self.pictures("clean", rows), texture[None])
@@ -105,27 +99,22 @@ class Exhibits:
         return self._read(self._texture(arm), load_texture)
 
     def _read(self, path: Path, load: Callable[[Path], Tensor]) -> Tensor:
-        """The colours (3,H,W) of a file, which `load` reads unless it is one of `tasks`. Raises Damaged where it is
-        no picture of the size that the run writes."""
+        """The colours (3,H,W) of a file, which `load` reads unless it is one of `tasks`. Raises Damaged."""
         if path in self.tasks:
             return colours(self.tasks[path].result()[1])
         try:
             image = load(path)
         except (ValueError, OSError) as error:
             raise Damaged(f"{path.relative_to(self.out)}: {' '.join(str(error).split())}") from error
-        size = (
-            self.images.shape[1:]
-            if path.parent.parent.name == "pictures"
-            else (3, *(self.perturbation.texture_size or ()))
-        )
+        is_texture = path.parent.parent.name != "pictures"
+        size = (3, *(self.perturbation.texture_size or ())) if is_texture else self.images.shape[1:]
         if image.shape != size:
             raise Damaged(f"{path.relative_to(self.out)}: its shape is {tuple(image.shape)}, not {tuple(size)}")
         return image
 
     @property
     def for_one_process(self) -> "Exhibits":
-        """The same for the first process by itself, while it writes what the others do not: they would not listen,
-        and it would wait for them."""
+        """The same for the first process by itself, while the others do not listen."""
         return replace(self, world=ALONE)
 
     def _file(self, arm: str, row: int) -> Path:

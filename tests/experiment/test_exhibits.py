@@ -7,8 +7,7 @@ import torch
 
 from attacks import Linf
 from attacks.data.images import load_image, save_image
-from attacks.experiment import artifacts
-from attacks.experiment.artifacts import Exhibits
+from attacks.experiment.exhibits import Exhibits
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import Unwritten
 
@@ -49,7 +48,7 @@ def test_an_error_of_a_thread_is_raised_by_the_write_and_other_files_exist(exhib
 
 @pytest.mark.parametrize(("error", "complete"), [(FloatingPointError, True), (KeyboardInterrupt, False)])
 def test_an_error_lets_the_files_be_written_and_a_signal_does_not(exhibits, tmp_path, monkeypatch, error, complete):
-    monkeypatch.setattr(artifacts, "THREADS", 1)
+    monkeypatch.setattr("attacks.experiment.exhibits.THREADS", 1)
     with pytest.raises(error), exhibits.writing(ROWS, FILES, FILES):
         raise error
     assert (len([*tmp_path.rglob("*.png")]) == 12) == complete
