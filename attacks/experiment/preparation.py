@@ -13,11 +13,10 @@ import torch
 from torch import nn
 
 from attacks.data.images import file_names
-from attacks.encoders.black_box.asked import black_box
-from attacks.encoders.black_box.ledger import LEDGER
+from attacks.encoders.black_box.asked import LEDGER, black_box
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision, keep_freed_memory
-from attacks.evaluation.comparisons import declaration
+from attacks.evaluation.per_image import declaration
 from attacks.experiment.artefact_list import CHECKPOINT, CORE_FILES, artefact_differences
 from attacks.experiment.bench import Bench, Place, bench_of
 from attacks.experiment.directory import SCHEMA, PreviousRun, open_run, refuse_program

@@ -222,9 +222,7 @@ def _attack_problems(
 def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Notes and problems: today's parts against manifest.json."""
     decision = Decision.from_dict(record["engine"]["decision"])
-    today = records.as_json(
-        manifest(run, study, record["preset"], record["overrides"], Choice(decision, ()), ALONE)
-    )
+    today = records.as_json(manifest(run, study, record["preset"], record["overrides"], Choice(decision, ()), ALONE))
     current: dict[str, str] = run_identity(run, study, decision, ALONE, today["versions"])
     was, notes, problems = dict(record["identity"]), list[str](), list[str]()
     for name in [name for name in {**was, **current} if was.get(name) != current.get(name)]:
