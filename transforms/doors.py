@@ -13,22 +13,17 @@ from torch import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
-#: How far outside of [0,1] a value may lie: half a level of 8 bits, so that a file holds the same picture.
-HALF_LEVEL = 0.5 / 255
-#: The same of encoders, which see noise on pictures too: finite differences of a few levels.
-NOISE = 0.1
-#: The same of functions that clamp, or are linear: the overshoot of a resize, and neither levels nor [-1,1].
-OVERSHOOT = 0.4
-#: The same of a layer above a picture, which may be a perturbation.
-DELTA = 1.0
+#: How far outside of [0,1] a value may lie: half a level of 8 bits, so that a file holds the same picture; noise in
+#: encoders; in functions that clamp or are linear the overshoot of a resize; in layers a perturbation.
+HALF_LEVEL, NOISE, OVERSHOOT, DELTA = 0.5 / 255, 0.1, 0.4, 1.0
 
 #: Whether no door looks at values (see `PastDoors`).
 PAST: ContextVar[bool] = ContextVar("past the doors", default=False)
 
 
 class PastDoors:
-    """A block in which no door looks at values, because all pictures come from some that were checked: for the doors
-    within a user's module, which `unchecked` does not reach. Types and shapes are still checked."""
+    """A block in which no door looks at values, for the doors within a user's module, which `unchecked` does not
+    reach. Types and shapes are still checked."""
 
     def __enter__(self) -> None:
         self.token = PAST.set(True)
@@ -69,19 +64,15 @@ def formed(images: Any, name: str = "images", *, channels: int | None = None, ra
     """Raise ValueError unless `images` are a floating tensor (N,C,H,W), whatever its values: nothing is read."""
     axes = {3: "(C,H,W)", 4: "(N,C,H,W)"}.get(rank or 0, "of any shape").replace("C", str(channels or "C"))
     if not isinstance(images, Tensor):
-        raise ValueError(
-            f"`{name}` must be a floating tensor {axes} in [0, 1]; got a {type(images).__name__}: {_fix_type(images)}"
-        )
+        got, fix = f"a {type(images).__name__}", _fix_type(images)
+        raise ValueError(f"`{name}` must be a floating tensor {axes} in [0, 1]; got {got}: {fix}")
     shape, fits = images.shape, rank is None or images.dim() == rank
     if fits and rank is not None:
         channels_at_end = rank == 4 and min(shape[1:3]) > 4 and shape[3] in (1, 3, 4)
         fits = not channels_at_end and channels in (None, shape[-3])
-    if fits and images.is_floating_point():
-        return
-    got = f"{str(images.dtype).removeprefix('torch.')} of shape {tuple(shape)}"
-    raise ValueError(
-        f"`{name}` must be floating {axes} in [0, 1]; got {got}: {_shape_fix(images, name, channels, rank)}"
-    )
+    if not fits or not images.is_floating_point():
+        got, fix = str(images.dtype).removeprefix("torch."), _shape_fix(images, name, channels, rank)
+        raise ValueError(f"`{name}` must be floating {axes} in [0, 1]; got {got} of shape {tuple(shape)}: {fix}")
 
 
 def pixels_of(scene: Any) -> list[Any]:
@@ -93,24 +84,23 @@ def door(
     slack: float = HALF_LEVEL, rank: int | None = 4, channels: int | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A decorator: the function checks its first argument (a method its second), the pictures, before all else."""
-    return functools.partial(_guard, slack=slack, rank=rank, channels=channels)
 
+    def guard(function: Callable[P, R]) -> Callable[P, R]:
+        first, *others = inspect.signature(function).parameters
+        name, place = (others[0], 1) if first == "self" else (first, 0)
 
-def _guard(function: Callable[P, R], slack: float, rank: int | None, channels: int | None) -> Callable[P, R]:
-    names = [*inspect.signature(function).parameters]
-    place = int(names[0] == "self")
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            for images in [kwargs[name]] if name in kwargs else args[place : place + 1]:
+                for pixels in pixels_of(images):
+                    spare = slack if pixels is images else DELTA
+                    checked(pixels, name, slack=spare, rank=rank, channels=channels)
+            return function(*args, **kwargs)
 
-    @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        if names[place] in kwargs or len(args) > place:
-            images = kwargs[names[place]] if names[place] in kwargs else args[place]
-            for pixels in pixels_of(images):
-                spare = slack if pixels is images else DELTA
-                checked(pixels, names[place], slack=spare, rank=rank, channels=channels)
-        return function(*args, **kwargs)
+        wrapper.behind = function  # type: ignore[attr-defined]
+        return wrapper
 
-    wrapper.behind = function  # type: ignore[attr-defined]
-    return wrapper
+    return guard
 
 
 def unchecked(call: Callable[P, R]) -> Callable[P, R]:

@@ -1,5 +1,6 @@
 """Where does the gradient die? One call examines a pipeline of any library, stage by stage."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +19,15 @@ from transforms.auditing.coverage import (
     unit_cotangent,
 )
 from transforms.auditing.probe import StepProbe, probe_step
-from transforms.auditing.report import Report, is_stationary, repair_advice, summarise
+from transforms.auditing.report import Report, repair_advice, summarise
 from transforms.auditing.steps import AuditStep, chain, floating, split_steps
 from transforms.doors import PastDoors, checked
 from transforms.draws.samplers import Sobol, stream
 
 #: The losses at delta = 0 are measured under at most this many views.
 FLAT_DRAWS = 4
+#: Below this share of the gradient at 1/255, the gradient at 0 is rounding noise.
+NOISE = 1e-4
 #: Loss -> its definition, from features and anchor (N,D).
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "1 - cosine": lambda features, anchor: 1 - F.cosine_similarity(features, anchor, dim=1),
@@ -98,6 +101,8 @@ def audit(
     warps = [stage.stretch for stage in stages if stage.stretch is not None]
     aliased = [stage.stretch for stage in stages if stage.stretch is not None and stage.aliases]
     weights, views = root_mean_square(maps), [coverage(item) for item in maps]
+    sound = [0 < near < math.inf and at <= NOISE * near for at, near in flat.values()]
+    stationary = all(sound) if flat else None  # flat at 0, with a gradient at 1/255
     return Report(
         stages=stages,
         first_dead=next((stage.name for stage in stages if stage.dead), None),
@@ -108,9 +113,9 @@ def audit(
         dead_zones=(weights == 0).cpu(),
         resamples=sum(stage.resamples for stage in stages[: len(steps)]),
         minification=(max(1.0, *warps), max(1.0, 1.0, *aliased)) if warps else None,
-        stationary=is_stationary(flat) if flat else None,
+        stationary=stationary,
         flatness=flat,
-        warnings=repair_advice(stages, weights, flat, draws),
+        warnings=repair_advice(stages, weights, stationary, draws),
         draws=draws,
         seed=seed,
     )

@@ -59,7 +59,7 @@ def probe_step(step: AuditStep, value: Any, output: Any, u: Tensor, seed: int) -
     leaf = floating(value, unit=step.stage is not None).requires_grad_()
     row = u.detach().clone().requires_grad_()
     outcome = run_step(step, leaf, row, seed, raw=value)
-    out = floating(outcome.result)
+    out, again = floating(outcome.result), floating(output)
     cotangent = unit_cotangent(out, seed ^ 0x5EED)
     (grad, u_grad), reason = _pull(outcome, [leaf, row], cotangent)
     first = torch.zeros_like(leaf) if grad is None else grad
@@ -68,8 +68,12 @@ def probe_step(step: AuditStep, value: Any, output: Any, u: Tensor, seed: int) -
     forward = int((~result.isfinite()).sum()) if floats else 0
     u_slopes = torch.zeros(step.dims) if u_grad is None else u_grad[0].abs().cpu()
     backward = int((~first.isfinite()).sum() + (~u_slopes.isfinite()).sum())
-    if reason is None:
-        reason = _values(first, forward, backward)
+    if reason is None and (forward or backward):
+        reason = (
+            f"NaN or inf forward ({forward} values)" if forward else f"NaN or inf in backward ({backward} values)"
+        )
+    elif reason is None and not bool(first.any()):
+        reason = "gradient exactly zero everywhere: rounding, thresholding or an integer cast"
     return StepProbe(
         reason=reason,
         gain=norm(first.nan_to_num(0, 0, 0)),
@@ -82,7 +86,8 @@ def probe_step(step: AuditStep, value: Any, output: Any, u: Tensor, seed: int) -
         shape=tuple(out.shape[1:]),
         resamples=(step.stage.resamples() if step.stage is not None else 0) or outcome.resamples,
         warp=_warp(step, leaf, value, u, seed),
-        repeats=_kind(value) != _kind(leaf) or _equal(out, floating(output)),
+        repeats=_kind(value) != _kind(leaf)
+        or (out.shape == again.shape and torch.allclose(out, again, rtol=1e-4, atol=1e-4)),
     )
 
 
@@ -105,16 +110,6 @@ def _pull(outcome: StepResult, leaves: list[Tensor], cotangent: Tensor) -> tuple
         return no_grads, f"backward fails ({error_line(error)})"
     message = "returns a tensor whose graph does not reach its input: a `.detach()` or a copy of the data on the way"
     return grads, message if grads[0] is None else None
-
-
-def _values(gradient: Tensor, forward: int, backward: int) -> str | None:
-    if forward:
-        return f"NaN or inf forward ({forward} values)"
-    if backward:
-        return f"NaN or inf in backward ({backward} values)"
-    if not bool(gradient.any()):
-        return "gradient exactly zero everywhere: rounding, thresholding or an integer cast"
-    return None
 
 
 def _slope(step: AuditStep, leaf: Tensor, u: Tensor, seed: int, gradient: Tensor, cotangent: Tensor) -> float | None:
@@ -211,10 +206,6 @@ def _jacobian(points: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
     trace = (a * a).sum(-1) + (b * b).sum(-1)
     stretch = ((trace + (trace * trace - 4 * det * det).clamp(min=0).sqrt()) / 2).sqrt()
     return torch.where(interior, stretch, 0.0), torch.where(interior, det, 0.0)
-
-
-def _equal(first: Tensor, second: Tensor) -> bool:
-    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-4)
 
 
 def _kind(value: Any) -> str:

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor
 
 from transforms.auditing.probe import ALIAS_LIMIT, SLOPE, SPACING, StepProbe
 from transforms.auditing.steps import AuditStep
-
-#: Below this share of the gradient at 1/255, the gradient at 0 is rounding noise.
-NOISE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,17 @@ class Report:
             cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
             lines.append("  ".join(cells).rstrip())
         mean, minimum = self.view_coverage
+        minification = "minification not known (no stage is a pure warp)"
+        if self.minification is not None:
+            largest, bare = self.minification
+            aliases = f"{bare:.2f} without an antialias filter" if bare > 1 else "nothing aliases"
+            minification = f"largest minification {largest:.2f} source pixels a pixel, {aliases}"
         lines += [
             "",
             f"first dead stage: {self.first_dead or 'none'}",
             f"coverage: {self.coverage:.2%} of the pixels receive gradient over all draws (a view: {mean:.2%} on "
             f"average, {minimum:.2%} at least); effective {self.effective_coverage:.2%}",
-            f"resamples: {self.resamples}; {_minification(self.minification)}",
+            f"resamples: {self.resamples}; {minification}",
             *_stationary(self),
         ]
         return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
@@ -119,13 +122,6 @@ def _row(stage: StageReport) -> tuple[str, ...]:
         "-" if stage.stretch is None else f"{stage.stretch:.2f}{suffix}",
         f"{'x'.join(map(str, stage.shape))} {kind}",
     )
-
-
-def _minification(pair: tuple[float, float] | None) -> str:
-    if pair is None:
-        return "minification not known (no stage is a pure warp)"
-    bare = f"{pair[1]:.2f} without an antialias filter" if pair[1] > 1 else "nothing aliases"
-    return f"largest minification {pair[0]:.2f} source pixels a pixel, {bare}"
 
 
 def _stationary(report: Report) -> list[str]:
@@ -159,12 +155,12 @@ def summarise(step: AuditStep, probes: Sequence[StepProbe], flows: Sequence[Sequ
         name=step.name,
         dead=dead,
         dead_draws=len(reasons),
-        gain=_mean([probe.gain for probe in probes]),
-        chain_out=_mean([flow[1] for flow in flows]),
-        chain_in=_mean([flow[0] for flow in flows]),
-        zeros=_mean([probe.zeros for probe in probes]),
+        gain=fmean([probe.gain for probe in probes]),
+        chain_out=fmean([flow[1] for flow in flows]),
+        chain_in=fmean([flow[0] for flow in flows]),
+        zeros=fmean([probe.zeros for probe in probes]),
         bad=(sum(probe.bad[0] for probe in probes), sum(probe.bad[1] for probe in probes)),
-        slope=_mean(slopes) if slopes else None,
+        slope=fmean(slopes) if slopes else None,
         kinds=probes[0].kinds,
         shape=probes[0].shape,
         resamples=max(probe.resamples for probe in probes),
@@ -178,7 +174,7 @@ def summarise(step: AuditStep, probes: Sequence[StepProbe], flows: Sequence[Sequ
 def repair_advice(
     stages: Sequence[StageReport],
     weights: Tensor,
-    flat: dict[str, tuple[float, float]],
+    stationary: bool | None,
     draws: int,
 ) -> tuple[str, ...]:
     """What to repair, most urgent first; `weights` (H,W) is the sensitivity over all draws."""
@@ -208,15 +204,6 @@ def repair_advice(
     share = float((weights == 0).double().mean())
     if 0 < share < 1:
         messages.append(f"{share:.2%} of the pixels never receive a gradient in {draws} draws (dead zones)")
-    if flat and is_stationary(flat):
+    if stationary:
         messages.append("untargeted losses are flat at delta = 0: start at random, at least 1/255")
     return tuple(messages)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def is_stationary(norms_at: dict[str, tuple[float, float]]) -> bool:
-    """Whether every loss is flat at 0 (exactly, or but for rounding) and has a sound gradient at 1/255."""
-    return all(0 < near < float("inf") and at <= NOISE * near for at, near in norms_at.values())

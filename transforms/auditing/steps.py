@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transforms.compose import Compose, Geometry, Stage
+from transforms.devices import HOST
 from transforms.doors import unchecked
 
-CPU = torch.device("cpu")
 RESAMPLING = ("grid_sampler", "upsample_")
 
 
@@ -101,7 +101,7 @@ def _parts(pipeline: Any) -> Sequence[Any] | None:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
+def seeded(seed: int, device: torch.device = HOST) -> Iterator[None]:
     """The generators of torch, numpy and Python start from `seed` inside, and afterwards go on as they were."""
     python_state, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - other libraries draw from it
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -133,7 +133,7 @@ def run_step(step: AuditStep, value: Any, u: Tensor, seed: int, *, raw: Any = No
             result = result.as_subclass(Tensor)
             single = not isinstance(form, Tensor) or form.dim() == 3
             result = result[None] if single and result.dim() == 3 else result
-        elif not _is_picture(result):
+        elif not (isinstance(result, np.ndarray) or type(result).__module__.startswith("PIL.")):
             raise ValueError(f"stage `{step.name}` must return images; got {type(result).__name__}")
         return StepResult(result, counter.count, None if in_graph else refusal)
     raise ValueError(f"stage `{step.name}` fails on a picture: {error_line(refusal)}")
@@ -192,10 +192,6 @@ def chain(steps: Sequence[AuditStep], image: Tensor, rows: Sequence[Tensor], see
 def error_line(error: Exception | None) -> str:
     """The first line of an error."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def _is_picture(value: Any) -> bool:
-    return isinstance(value, np.ndarray) or type(value).__module__.startswith("PIL.")
 
 
 class _Resamples(TorchDispatchMode):

@@ -4,7 +4,7 @@ differentiable JPEG at the same images and quality (Athalye et al. 2018; Reich e
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -85,13 +85,10 @@ class _CodecStage(WholeRanged):
 
     quality: Quality = 75
 
-    name: ClassVar[str] = "quality (of 100)"
+    name, field = "quality (of 100)", "quality"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quality", whole_pair(self.quality, "quality", 100))
-
-    def _number(self) -> Quality:
-        return self.quality
 
     def _strength(self, u: Tensor) -> int | Tensor:
         return self.quality if isinstance(self.quality, int) else self.values(u)[:, 0]

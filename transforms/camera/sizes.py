@@ -64,7 +64,7 @@ class Downscale(WholeRanged):
     then_kernel: str | None = None
     of: int | None = None
 
-    name: ClassVar[str] = "shorter side (px)"
+    name, field = "shorter side (px)", "size"
 
     def __post_init__(self) -> None:
         check_kernel(self.kernel)
@@ -95,9 +95,6 @@ class Downscale(WholeRanged):
             return value
         pixels = tuple(max(1, round(end * self.of)) for end in ends)
         return pixels if isinstance(value, tuple) else pixels[0]
-
-    def _number(self) -> int | tuple[int, int]:
-        return cast("int | tuple[int, int]", self.size)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         number, final_side = self._number(), cast("int | None", self.then_size)

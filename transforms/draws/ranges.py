@@ -80,11 +80,12 @@ class NoCoordinates(Doored):
 class WholeRanged(Doored):
     """A stage of one whole number (no coordinate), or of a range of them (one coordinate, which chooses)."""
 
+    #: The coordinate's name with its unit, and the field that holds the number or the range.
     name: ClassVar[str]
+    field: ClassVar[str]
 
     def _number(self) -> int | tuple[int, int]:
-        """The checked number or range."""
-        raise NotImplementedError
+        return getattr(self, self.field)  # type: ignore[no-any-return]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ points, and so they fuse; any other is a pixel stage. What is not chosen is not 
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -24,16 +24,26 @@ Run = Callable[[Stage | None, list[int], Tensor], Tensor]
 class _Choice(Doored):
     """What the choices share: the first coordinate chooses, the others are those of all the stages in turn."""
 
-    def _stages(self) -> tuple[Any, ...]:
-        raise NotImplementedError
+    #: What may be chosen, in the order of the coordinates; None is the identity.
+    outcomes: tuple[Any, ...]
 
     def _choices(self, u: Tensor) -> Tensor:
-        """The chosen stage's number (N,); one past the last is the identity."""
+        """The number (N,) of what each row of `u` chooses."""
         raise NotImplementedError
 
-    def _choice_of(self, stages: tuple[Any, ...]) -> Geometry:
+    def _among(self, stages: tuple[Any, ...]) -> Geometry:
         """The same choice among other stages."""
         raise NotImplementedError
+
+    def _label(self) -> str:
+        raise NotImplementedError
+
+    def _joint(self) -> Compose:
+        """All stages in turn: their names, values and coordinates are those of a pipeline."""
+        return Compose([stage for stage in self.outcomes if stage is not None])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return globals()[type(self).__name__], tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
     @property
     def dims(self) -> int:
@@ -47,19 +57,13 @@ class _Choice(Doored):
     def discrete(self) -> tuple[int, ...]:
         return (0, *(1 + i for i in self._joint().discrete))
 
-    def _label(self) -> str:
-        raise NotImplementedError
-
     def values(self, u: Tensor) -> Tensor:
         """The choice, and what each stage would do where it is chosen."""
-        return torch.cat([self._choice_values(u), self._joint().values(u[:, 1:])], dim=-1)
-
-    def _choice_values(self, u: Tensor) -> Tensor:
-        return self._choices(u)[:, None].to(u.dtype)
+        return torch.cat([self._choices(u)[:, None].to(u.dtype), self._joint().values(u[:, 1:])], dim=-1)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         """Run each stage on the rows that choose it. Raises ValueError if its outcomes differ in shape."""
-        outcomes, shapes = [*self._outcomes()], dict[torch.Size, str]()
+        outcomes, shapes = [*self.outcomes], dict[torch.Size, str]()
 
         def run(stage: Stage | None, rows: list[int], part: Tensor) -> Tensor:
             inputs = images if len(rows) == len(images) else picked(images, rows)
@@ -85,24 +89,13 @@ class _Choice(Doored):
             checked_shapes.add(images.shape[1:])
         return views
 
-    def _outcomes(self) -> tuple[Any, ...]:
-        """What may be chosen; None is the identity."""
-        return self._stages()
-
-    def _joint(self) -> Compose:
-        """All stages in turn: their names, values and coordinates are those of a pipeline."""
-        return Compose(self._stages())
-
     def _run(self, u: Tensor, run: Run) -> Tensor:
-        stages = self._stages()
-        starts = [*itertools.accumulate((stage.dims for stage in stages), initial=1)]
-        choices = self._choices(u).tolist()
-        results, order = [], []
-        for i, stage in enumerate((*stages, None)):
+        choices, results, order = self._choices(u).tolist(), [], []
+        parts = u[:, 1:].split([0 if stage is None else stage.dims for stage in self.outcomes], dim=1)
+        for i, (stage, part) in enumerate(zip(self.outcomes, parts, strict=True)):
             rows = [row for row, choice in enumerate(choices) if choice == i]
             if rows:
-                stop = starts[i + 1] if stage is not None else starts[i]
-                results.append(run(stage, rows, u[rows, starts[i] : stop]))
+                results.append(run(stage, rows, part[rows]))
                 order += rows
         return results[0] if len(results) == 1 else picked(torch.cat(results), torch.tensor(order).argsort())
 
@@ -122,7 +115,7 @@ class _Points(_Choice):
 
     def framed(self, size: tuple[int, int]) -> Geometry:
         """The choice for a frame of `size` (height, width)."""
-        return self._choice_of(tuple(s.framed(size) if isinstance(s, Framed) else s for s in self._stages()))
+        return self._among(tuple(s.framed(size) if isinstance(s, Framed) else s for s in self.outcomes))
 
     __call__ = Geometry.__call__
 
@@ -196,26 +189,18 @@ class Sometimes(_Choice):
         if not isinstance(self.p, int | float) or not 0 <= self.p <= 1:
             raise ValueError(f"`p` must be a probability, in [0, 1]; got {self.p!r}")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Sometimes, (self.stage, self.p)
-
-    def _stages(self) -> tuple[Stage, ...]:
-        return (self.stage,)
+    @property
+    def outcomes(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return (None, self.stage)
 
     def _choices(self, u: Tensor) -> Tensor:
-        return (to_decide(u[:, 0]) >= self.p).long()
+        return (to_decide(u[:, 0]) < self.p).long()
 
-    def _choice_of(self, stages: tuple[Any, ...]) -> Any:
-        return Sometimes(stages[0], self.p)
-
-    def _outcomes(self) -> tuple[Any, ...]:
-        return (self.stage, None)
+    def _among(self, stages: tuple[Any, ...]) -> Any:
+        return Sometimes(stages[1], self.p)
 
     def _label(self) -> str:
         return "applied (0 or 1)"
-
-    def _choice_values(self, u: Tensor) -> Tensor:
-        return 1 - super()._choice_values(u)
 
 
 @dataclass(frozen=True)
@@ -273,10 +258,8 @@ class OneOf(_Choice):
         object.__setattr__(self, "stages", stages)
         object.__setattr__(self, "weights", weights)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return OneOf, (self.stages, self.weights)
-
-    def _stages(self) -> tuple[Stage, ...]:
+    @property
+    def outcomes(self) -> tuple[Any, ...]:  # type: ignore[override]
         return tuple(self.stages)
 
     def _choices(self, u: Tensor) -> Tensor:
@@ -284,7 +267,7 @@ class OneOf(_Choice):
         inner = torch.tensor([part / sums[-1] for part in sums[:-1]], dtype=torch.float32, device=u.device)
         return (to_decide(u[:, :1]) >= inner).sum(-1)
 
-    def _choice_of(self, stages: tuple[Any, ...]) -> Any:
+    def _among(self, stages: tuple[Any, ...]) -> Any:
         return OneOf(stages, self.weights)
 
     def _label(self) -> str:

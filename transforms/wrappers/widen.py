@@ -17,10 +17,8 @@ from transforms.draws.ranges import is_number
 from transforms.wrappers.choice import OneOf, Sometimes
 from transforms.wrappers.on_layers import OnLayers
 
-#: Bisections of the reach of an end.
-HALVES = 40
-#: Ends are rounded to this many digits, coarser than the bisection: so a limit is met exactly.
-DIGITS = 8
+#: Bisections of the reach of an end, and the digits to which ends are rounded: so a limit is met exactly.
+HALVES, DIGITS = 40, 8
 #: The last coordinate that is evaluated, just below 1, and the tolerance of values for it, as a share of a range.
 TOP, SLACK = 1 - 2**-40, 1e-9
 
@@ -123,17 +121,15 @@ def _furthest(fits: Callable[[float], bool], good: float, limit: float) -> tuple
 def _ends(stage: Any) -> list[_End]:
     """What may be an end of a range, by its type: pairs of numbers in order, and numbers."""
     ends = []
-    for field in dataclasses.fields(stage) if dataclasses.is_dataclass(stage) else ():
+    fields = dataclasses.fields(stage) if dataclasses.is_dataclass(stage) else ()
+    for field in (field for field in fields if field.init):
         value = getattr(stage, field.name)
-        if not field.init:
-            continue
         if is_number(value) and value:
             ends.append(_End(field.name, None, False, value, value))
         elif (
             isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
         ):
-            low, high = map(float, value)
-            is_whole = _rebuild(stage, {field.name: (low, high)}) is None
+            is_whole = _rebuild(stage, {field.name: tuple(map(float, value))}) is None
             ends += [_End(field.name, side, is_whole, *value) for side in (0, 1)]
     return ends
 

@@ -188,12 +188,6 @@ def test_srgb_equals_the_standard_and_its_inverse_undoes_it():
     np.testing.assert_allclose(to_srgb(values).numpy(), encode(values.numpy()), rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("stops", [-3.0, -0.7, 0.4, 2.0])
-def test_exposure_doubles_light_per_stop(photo, stops):
-    view = Exposure((stops, stops))(photo, torch.rand(1, 1, dtype=double))
-    np.testing.assert_allclose(view.numpy(), lit(photo, 2**stops), rtol=0, atol=1e-7)
-
-
 def test_white_balance_leaves_green_and_one_channel_pictures_unchanged(photo):
     view = WhiteBalance((0.5, 0.5), (-0.8, -0.8))(photo, torch.rand(1, 2, dtype=double))
     gain = 2 ** np.array([0.5, 0, -0.8])[:, None, None]
@@ -204,13 +198,37 @@ def test_white_balance_leaves_green_and_one_channel_pictures_unchanged(photo):
         WhiteBalance()(photo[:, :2], torch.rand(1, 2))
 
 
-@pytest.mark.parametrize("loss", [0.2, 0.9])
-def test_vignette_is_cos4_of_the_ray(photo, loss):
-    view = Vignette((loss, loss))(photo, torch.rand(1, 1, dtype=double))
+def along(angle):
+    """The offset of each pixel in a direction, in shares of the shorter side."""
     x, y = places()
-    corner = np.hypot(60, 40)
-    focal = corner / np.tan(np.arccos((1 - loss) ** 0.25))
-    np.testing.assert_allclose(view.numpy(), lit(photo, np.cos(np.arctan(np.hypot(x, y) / focal)) ** 4), atol=1e-7)
+    return (x * np.cos(np.radians(angle)) + y * np.sin(np.radians(angle))) / 80
+
+
+def cos4(loss):
+    focal = np.hypot(60, 40) / np.tan(np.arccos((1 - loss) ** 0.25))
+    return np.cos(np.arctan(np.hypot(*places()) / focal)) ** 4
+
+
+#: Stage, its arguments, and its gain of light in NumPy; 0.2 is the softness from 10 % to 90 % of a shadow.
+LIGHT = [
+    *((Exposure, [stops], 2**stops) for stops in (-3.0, -0.7, 0.4, 2.0)),
+    *((Vignette, [loss], cos4(loss)) for loss in (0.2, 0.9)),
+    (Shadow, [0.7, 35.0, -0.1, 0.2], 1 - 0.7 / (1 + 9 ** (-2 * (along(35.0) + 0.1) / 0.2))),
+    (
+        Moire,
+        [0.4, 0.13, -25.0, 0.3],
+        [1 + 0.4 * np.cos(2 * np.pi * (along(-25.0) / 0.13 + 0.3 - c / 3)) for c in range(3)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "gain"), LIGHT)
+def test_light_is_multiplied_by_the_formula(photo, kind, values, gain):
+    stage = kind(*((value, value) for value in values))
+    gain, u = np.array(gain), torch.rand(1, stage.dims, dtype=double)
+    np.testing.assert_allclose(stage(photo, u).numpy(), lit(photo, gain), rtol=0, atol=1e-7)
+    first = gain[0] if gain.ndim == 3 else gain  # of one channel
+    np.testing.assert_allclose(stage(photo[:, :1], u).numpy(), lit(photo[:, :1], first), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("grid", [2, 3, 5])
@@ -222,28 +240,6 @@ def test_shading_equals_the_scipy_spline_of_the_controls(photo, grid):
     stops = down @ np.pad(controls, 1, mode="edge") @ columns.T
     np.testing.assert_allclose(stage(photo, u).numpy(), lit(photo, 2**stops), rtol=0, atol=1e-7)
     assert np.log2(gains(stage, u)).min() >= -1 and np.log2(gains(stage, u)).max() <= 0.5
-
-
-def test_shadow_on_a_photograph(photo):
-    darkness, angle, position, softness = 0.7, 35.0, -0.1, 0.2
-    stage = Shadow((darkness,) * 2, (angle,) * 2, (position,) * 2, (softness,) * 2)
-    x, y = places()
-    depth = (x * np.cos(np.radians(angle)) + y * np.sin(np.radians(angle))) / 80 - position
-    # The logistic curve is at 10 % and 90 % half a width before and behind the middle.
-    shade = 1 / (1 + 9 ** (-2 * depth / softness))
-    view = stage(photo, torch.rand(1, 4, dtype=double))
-    np.testing.assert_allclose(view.numpy(), lit(photo, 1 - darkness * shade), rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_moire_on_a_photograph(photo, channels):
-    strength, period, angle, phase = 0.4, 0.13, -25.0, 0.3
-    stage = Moire((strength,) * 2, (period,) * 2, (angle,) * 2, (phase,) * 2)
-    x, y = places()
-    phase_at = (x * np.cos(np.radians(angle)) + y * np.sin(np.radians(angle))) / (80 * period)
-    wave = np.stack([np.cos(2 * np.pi * (phase_at + phase - c / 3)) for c in range(channels)])
-    view = stage(photo[:, :channels], torch.rand(1, 4, dtype=double))
-    np.testing.assert_allclose(view.numpy(), lit(photo[:, :channels], 1 + strength * wave), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("stage", [Vignette((0.1, 0.9)), Shading(1), Shadow((0.5, 1)), Moire((0.5, 1))], ids=str)

@@ -63,11 +63,18 @@ def test_sobol_jumps_to_where_torch_arrives_point_by_point(count):
     assert torch.equal(points, expected.float())
 
 
-@pytest.mark.parametrize("n", [1, 2, 8, 64, 256])
-def test_sobol_step_of_a_power_of_two_has_one_point_per_stratum(n):
-    for step in range(4):
-        strata = (Sobol()(n, 6, seed=2, step=step).double() * n).floor()
-        assert torch.equal(strata.sort(0).values, torch.arange(n).double()[:, None].expand(n, 6))
+def exactly_one_in_each_stratum(points):
+    n, dims = points.shape
+    strata = (points.double() * n).floor()  # exact: 24 bits times less than 29
+    return torch.equal(strata.sort(0).values, torch.arange(n).double()[:, None].expand(n, dims))
+
+
+@pytest.mark.parametrize(
+    ("draws", "n"),
+    [*((Sobol(), n) for n in (1, 2, 8, 64, 256)), *((Latin(), n) for n in (1, 2, 3, 7, 10, 100, 12345, 2**17 - 1))],
+)
+def test_a_step_has_one_point_per_stratum(draws, n):
+    assert all(exactly_one_in_each_stratum(draws(n, 6, seed=2, step=step)) for step in range(4))
 
 
 def test_sobol_points_rounded_to_float32_stay_below_one(monkeypatch):
@@ -104,17 +111,6 @@ def test_antithetic_mirrors_stay_below_one_at_the_ends_of_the_generator(edge, mo
     monkeypatch.setattr("transforms.draws.samplers.torch.randint", randint)
     first, mirror = Antithetic()(2, 1, seed=0).flatten().tolist()
     assert min(first, mirror) >= 0 and max(first, mirror) < 1 and mirror == 1 - first
-
-
-def exactly_one_in_each_stratum(points):
-    n, dims = points.shape
-    strata = (points.double() * n).floor()  # exact: 24 bits times less than 29
-    return torch.equal(strata.sort(0).values, torch.arange(n).double()[:, None].expand(n, dims))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 100, 12345, 2**17 - 1])
-def test_latin_has_one_point_per_stratum(n):
-    assert all(exactly_one_in_each_stratum(Latin()(n, 3, seed=2, step=step)) for step in range(4))
 
 
 @pytest.mark.parametrize("jitter", [0.0, 1 - 2**-53])

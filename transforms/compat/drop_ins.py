@@ -1,5 +1,5 @@
-"""torchvision's functional warps and its resize, with gradients to every tensor; points and centres are in edge
-coordinates, as there: 0 is the left edge of the image and its width the right edge."""
+"""The warps of OpenCV and torchvision and torchvision's resize, with gradients to every tensor. Points and centres of
+torchvision's are in edge coordinates, as there: 0 is the left edge of the image and its width the right edge."""
 
 import math
 from collections.abc import Sequence
@@ -8,19 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transforms.compat.arguments import Numbers, align, number_of, pair_of, tensor_of
+from transforms.devices import wide_dtype
 from transforms.doors import OVERSHOOT, checked, unchecked
 from transforms.resizing.resize import resize as resize_by_name
 from transforms.resizing.resize import target_size
-from transforms.sampling.homography import edges_to_centres, homography, invert, shift
+from transforms.sampling.homography import Point, edges_to_centres, facing, homography, invert, shift
 from transforms.sampling.homography import rotate as rotation
 from transforms.sampling.homography import scale as magnification
 from transforms.sampling.homography import shear as slant
-from transforms.sampling.read import Kernel, Value, border_value
+from transforms.sampling.read import Border, Kernel, Value, border_value
 from transforms.sampling.warp import warp_by_matrix
 
 Fill = Value | Sequence[float] | None
+Numbers = Any  # a number, a tensor, a NumPy array, or lists of these to any depth
 
+#: A map that reads farther than this, in pixels, is singular: float32 could not hold its derivatives.
+FARTHEST = 1e20
 #: Tolerance in pixels of torchvision's size of an expanded rotation.
 _TOLERANCE = 1e-4
 _RESIZERS = {  # (antialias or not): its name
@@ -29,6 +32,93 @@ _RESIZERS = {  # (antialias or not): its name
     "bilinear": ("torch_bilinear", "torch_bilinear_aa"),
     "bicubic": ("torch_bicubic", "torch_bicubic_aa"),
 }
+
+
+def warp_affine(
+    images: Tensor,
+    M: Numbers,
+    size: tuple[int, int],
+    *,
+    kernel: Kernel = "bilinear",
+    border: Border = "constant",
+    value: Value = 0.0,
+    antialias: bool = False,
+) -> Tensor:
+    """`cv2.warpAffine` on a batch, differentiable in `images`, `M` and `value`.
+
+    Args:
+        images: (N,C,H,W) in [0,1], any floating dtype.
+        M: (2,3) or (N,2,3), source -> destination, pixel centres at integers: tensors, arrays or nested lists.
+        size: (height, width) of the result; OpenCV's dsize is (width, height).
+        kernel: nearest | bilinear | bicubic (a = -0.75, INTER_CUBIC).
+        border: constant | replicate | reflect | reflect101.
+        value: border value for `constant`: a number, (C,) or (N,C).
+        antialias: read coarser levels where the map shrinks, which OpenCV does not.
+
+    Returns:
+        (N,C,height,width) in the images' dtype, as OpenCV 5 to float rounding. OpenCV 4 differs by up to 0.02.
+
+    Raises:
+        ValueError: wrong shapes, unknown names, a matrix without inverse.
+
+    Examples:
+        >>> from transforms import warp_affine
+        >>> M = torch.tensor([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0]], requires_grad=True)  # half a pixel to the right
+        >>> view = warp_affine(torch.tensor([[[[0.0, 1.0, 0.0, 0.0]]]]), M, size=(1, 4))
+        >>> view.flatten().tolist(), torch.autograd.grad(view.sum(), M)[0].shape
+        ([0.0, 0.5, 0.5, 0.0], torch.Size([2, 3]))
+    """
+    checked(images, slack=OVERSHOOT)
+    matrix = _tensor_of(M, "M", images)
+    if matrix.shape[-2:] != (2, 3):
+        got = f"{tuple(matrix.shape)} (a 3x3 matrix goes to warp_perspective)"
+        raise ValueError(f"`M` must be (2,3) or (N,2,3); got {got}")
+    bottom = matrix.new_tensor([0.0, 0.0, 1.0]).expand(*matrix.shape[:-2], 1, 3)
+    full = torch.cat([matrix, bottom], dim=-2)
+    return warp_perspective(images, full, size, kernel=kernel, border=border, value=value, antialias=antialias)
+
+
+def warp_perspective(
+    images: Tensor,
+    H: Numbers,
+    size: tuple[int, int],
+    *,
+    kernel: Kernel = "bilinear",
+    border: Border = "constant",
+    value: Value = 0.0,
+    antialias: bool = False,
+) -> Tensor:
+    """`cv2.warpPerspective` on a batch: `H` (3,3) or (N,3,3) maps source to destination. Otherwise as `warp_affine`.
+
+    H and c H are one homography, whatever the sign of c. Beyond the horizon, where OpenCV draws a mirrored image,
+    pixels have the border value and no gradient.
+
+    Examples:
+        >>> from transforms import warp_perspective
+        >>> warp_perspective(torch.tensor([[[[0.0, 1.0]]]]), [[-1, 0, 1], [0, 1, 0], [0, 0, 1]], size=(1, 2)).tolist()
+        [[[[1.0, 0.0]]]]
+    """
+    checked(images, slack=OVERSHOOT)
+    matrix = _tensor_of(H, "H", images)
+    if matrix.shape[-2:] != (3, 3) or matrix.dim() not in (2, 3):
+        raise ValueError(f"`H` must be (3,3) or (N,3,3); got {tuple(matrix.shape)}")
+    images, matrix = _align(images, matrix.reshape(-1, 3, 3), "H")
+    # The same map, whatever its scale; a division by a power of two rounds nothing, so whole shifts stay.
+    exponent = torch.frexp(matrix.detach().abs().amax((-2, -1))).exponent
+    matrix = matrix / torch.ldexp(torch.ones_like(matrix[:, 0, 0]), exponent)[:, None, None]
+    det = torch.linalg.det(matrix.detach())
+    pull = facing(invert(matrix), _edges(size), _edges((images.shape[2], images.shape[3])))
+    singular = (det == 0) | ~(pull.detach().abs().amax((-2, -1)) < FARTHEST)
+    if bool(singular.any()):
+        row = int(singular.nonzero()[0, 0])
+        raise ValueError(f"the matrix must be invertible; row {row}, scaled to 1, has determinant {float(det[row])}")
+    return warp_by_matrix(images, pull, size, kernel=kernel, border=border, value=value, antialias=antialias)
+
+
+def _edges(size: tuple[int, int]) -> list[Point]:
+    """The corners of a picture of `size` (height, width), in the pixel frame."""
+    right, bottom = size[1] - 0.5, size[0] - 0.5
+    return [(-0.5, -0.5), (right, -0.5), (right, bottom), (-0.5, bottom)]
 
 
 def perspective(
@@ -58,7 +148,7 @@ def perspective(
     """
     checked(images, slack=OVERSHOOT)
     start, end = (
-        tensor_of(points, name, images) for name, points in (("startpoints", startpoints), ("endpoints", endpoints))
+        _tensor_of(points, name, images) for name, points in (("startpoints", startpoints), ("endpoints", endpoints))
     )
     push = homography(start, end)
     centres = edges_to_centres(push)
@@ -104,11 +194,11 @@ def affine(
     """
     checked(images, slack=OVERSHOOT)
     size = (images.shape[2], images.shape[3])
-    turn, magnify = number_of(angle, "angle", images), number_of(scale, "scale", images)
+    turn, magnify = _number_of(angle, "angle", images), _number_of(scale, "scale", images)
     if bool((magnify.detach() <= 0).any()):
         raise ValueError(f"`scale` must be positive; got {magnify.detach().tolist()}")
     slants = _shear(shear, images)
-    right, down = pair_of(translate, "translate", images)
+    right, down = _pair_of(translate, "translate", images)
     x, y = _center(center, size, images)
     turn, magnify, x_shear, up, right, down, x, y = _broadcast(turn, magnify, *slants, right, down, x, y)
     radians = math.pi / 180
@@ -146,7 +236,7 @@ def rotate(
     """
     checked(images, slack=OVERSHOOT)
     size = (images.shape[2], images.shape[3])
-    turn, x, y = _broadcast(number_of(angle, "angle", images), *_center(center, size, images))
+    turn, x, y = _broadcast(_number_of(angle, "angle", images), *_center(center, size, images))
     pull = shift(x, y) @ rotation(turn * (math.pi / 180)) @ shift(-x, -y)
     if not expand:
         return _warp(images, pull, size, kernel, fill, "angle")
@@ -188,21 +278,18 @@ def resize(
     if len(sides) not in (1, 2):
         raise ValueError(f"`size` must be one number or (height, width); got {size!r}")
     target = target_size(source, sides[0] if len(sides) == 1 else (sides[0], sides[1]))
-    if max_size is not None:
-        if len(sides) == 2 or max_size <= sides[0]:
-            raise ValueError(
-                f"`max_size` must be above `size`, which must be one number; got {max_size} and {size!r}"
-            )
-        if max(target) > max_size:
-            short = int(max_size * sides[0] / max(target))
-            target = target_size(source, (max_size, short) if source[0] > source[1] else (short, max_size))
+    if max_size is not None and (len(sides) == 2 or max_size <= sides[0]):
+        raise ValueError(f"`max_size` must be above `size`, which must be one number; got {max_size} and {size!r}")
+    if max_size is not None and max(target) > max_size:
+        short = int(max_size * sides[0] / max(target))
+        target = target_size(source, (max_size, short) if source[0] > source[1] else (short, max_size))
     return images if target == source else unchecked(resize_by_name)(images, target, _RESIZERS[mode][bool(antialias)])
 
 
 def _warp(images: Tensor, pull: Tensor, size: tuple[int, int], kernel: Kernel, fill: Fill, name: str) -> Tensor:
-    images, pull = align(images, pull, name)
+    images, pull = _align(images, pull, name)
     if isinstance(fill, list | tuple):
-        fill = tensor_of(fill[0] if len(fill) == 1 else fill, "fill", images)
+        fill = _tensor_of(fill[0] if len(fill) == 1 else fill, "fill", images)
     blend = border_value(0.0 if fill is None else fill, images)  # type: ignore[arg-type]
     if blend is None:
         return warp_by_matrix(images, pull, size, kernel=kernel)
@@ -222,7 +309,7 @@ def _broadcast(*numbers: Tensor) -> tuple[Tensor, ...]:
 
 def _center(center: Numbers | None, size: tuple[int, int], images: Tensor) -> tuple[Tensor, Tensor]:
     """The centre (x, y) in the pixel frame."""
-    x, y = pair_of((size[1] / 2, size[0] / 2) if center is None else center, "center", images)
+    x, y = _pair_of((size[1] / 2, size[0] / 2) if center is None else center, "center", images)
     return x - 0.5, y - 0.5
 
 
@@ -230,7 +317,7 @@ def _shear(shear: Numbers, images: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(shear, list | tuple) and len(shear) == 1:
         shear = (shear[0], shear[0])
     is_number = not isinstance(shear, list | tuple) and getattr(shear, "ndim", 0) == 0
-    x_shear, up = pair_of((shear, 0.0) if is_number else shear, "shear", images)
+    x_shear, up = _pair_of((shear, 0.0) if is_number else shear, "shear", images)
     for degrees in (x_shear.detach(), up.detach()):
         if bool(((degrees * (math.pi / 180)).cos().abs() < 1e-6).any()):
             raise ValueError(f"`shear` must not be 90 degrees; got {degrees.tolist()}")
@@ -250,7 +337,54 @@ def _expanded_size(pull: Tensor, size: tuple[int, int]) -> tuple[int, int]:
     sides = torch.ceil((high / _TOLERANCE).trunc() * _TOLERANCE)
     sides = sides - torch.floor((low / _TOLERANCE).trunc() * _TOLERANCE)
     if bool((sides != sides[0]).any()):
-        raise ValueError(
-            f"`expand` needs one size for the whole batch; the angles need (width, height) {sides.tolist()}"
-        )
+        raise ValueError(f"`expand` needs one size for the batch; the angles need (width, height) {sides.tolist()}")
     return int(sides[0, 1]), int(sides[0, 0])
+
+
+def _tensor_of(values: Numbers, name: str, images: Tensor) -> Tensor:
+    """`values`, lists of tensors too, in float64 (where there is one) on the device of `images`, with their graph.
+    Raises ValueError for anything but numbers, and for rows of different lengths."""
+    if isinstance(values, list | tuple):
+        try:
+            return torch.stack([_tensor_of(value, name, images) for value in values])
+        except RuntimeError:
+            raise ValueError(f"`{name}` must hold numbers in rows of one length; got {values!r}") from None
+    try:
+        return torch.as_tensor(values, dtype=wide_dtype(images), device=images.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"`{name}` must hold numbers; got {values!r}") from None
+
+
+def _number_of(value: Numbers, name: str, images: Tensor) -> Tensor:
+    """One number for all images or one each, (1,) or (N,); ValueError on anything else, or what is not finite."""
+    number = _tensor_of(value, name, images)
+    if number.dim() > 1:
+        raise ValueError(f"`{name}` must be a number, or one per image (N,); got shape {tuple(number.shape)}")
+    return _finite(number, name).reshape(-1)
+
+
+def _pair_of(values: Numbers, name: str, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Two numbers (x, y), each (1,) or (N,): of a pair of numbers or of (N,) tensors, of (2,), or of (N,2)."""
+    is_pair = isinstance(values, list | tuple) and len(values) == 2
+    if is_pair and not any(isinstance(value, Sequence) or getattr(value, "ndim", 0) > 1 for value in values):
+        return _number_of(values[0], name, images), _number_of(values[1], name, images)
+    pairs = _tensor_of(values, name, images)
+    if pairs.shape[-1:] != (2,) or pairs.dim() > 2:
+        raise ValueError(f"`{name}` must be (x, y), or one pair per image (N,2); got shape {tuple(pairs.shape)}")
+    x, y = _finite(pairs, name).reshape(-1, 2).unbind(-1)
+    return x, y
+
+
+def _finite(values: Tensor, name: str) -> Tensor:
+    if not bool(values.detach().isfinite().all()):
+        raise ValueError(f"`{name}` must be finite; got {values.detach().tolist()}")
+    return values
+
+
+def _align(images: Tensor, matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Images and matrices (N,3,3), N of each."""
+    counts = {len(images), len(matrix)}
+    if len(counts - {1}) > 1:
+        raise ValueError(f"`{name}` must hold one row, or one per image; got {len(matrix)} for {len(images)} images")
+    n = max(counts)
+    return images.expand(n, *images.shape[1:]), matrix.expand(n, 3, 3)
