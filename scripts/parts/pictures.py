@@ -87,7 +87,7 @@ def _changes(stage: Any, u: Tensor) -> bool:
 
 def _chooses(stage: Any, i: int) -> float:
     """The first coordinate at which a choice takes the stage that coordinate `i` belongs to; all are as likely."""
-    ends = list(accumulate(part.dims for part in stage._stages()))
+    ends = list(accumulate(part.dims for part in stage.outcomes if part is not None))
     number = next(k for k, end in enumerate(ends) if i <= end)
     return (number + 0.5) / len(stage._outcomes())
 

@@ -18,7 +18,7 @@ from transforms.draws.ranges import WholeRanged, whole_pair
 from transforms.sampling.straight_through import backward_through, saturate
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
-Codec = Literal["real", "surrogate", "straight"]
+Codec = Literal["real", "straight"]
 Quality = int | tuple[int, int]
 
 
@@ -34,15 +34,14 @@ def jpeg(
 
     Args:
         images: C = 1 (grey) or 3, any size and floating dtype; clamped to [0,1] and rounded to 8 bits first.
-        quality: 1 to 100, one number or one a picture (N,). The real codec rounds it to a whole number.
-        subsampling: of the colours; the surrogate has 4:2:0 only, and gives the gradient of the others too.
-        codec: "real": Pillow forward, kornia backward; no gradient in quality. "surrogate": kornia's codec both ways,
-            clamped to [0,1]; differentiable in quality too. "straight": Pillow forward, backward the identity.
+        quality: 1 to 100, one number or one a picture (N,), rounded to a whole number; it has no gradient.
+        subsampling: of the colours; kornia has 4:2:0 only, and gives the gradient of the others too.
+        codec: "real": Pillow forward, kornia backward. "straight": Pillow forward, backward the identity.
 
     Returns:
-        Values k/255 in the dtype and on the device of `images` (but for codec="surrogate").
+        Values k/255 in the dtype and on the device of `images`.
 
-    The surrogate's gradient is weak, and zero where a coefficient is whole: flat colours need a random start.
+    kornia's gradient is weak, and zero where a coefficient is whole: flat colours need a random start.
 
     Raises:
         ValueError: other channels, a quality out of range, or an unknown name.
@@ -54,10 +53,8 @@ def jpeg(
         True
     """
     _check_names(subsampling, codec)
-    strength = _qualities(quality, images)
-    if codec == "surrogate":
-        return saturate(_surrogate(images, strength))
-    return _real(images, strength, {"format": "JPEG", "subsampling": subsampling}, straight=codec == "straight")
+    options = {"format": "JPEG", "subsampling": subsampling}
+    return _real(images, _qualities(quality, images), options, straight=codec == "straight")
 
 
 @door(slack=OVERSHOOT)
@@ -107,7 +104,7 @@ class Jpeg(_CodecStage, slack=OVERSHOOT):
     Args:
         quality: whole number from 1 to 100, or (low, high), both included.
         subsampling: 4:4:4, 4:2:2 or 4:2:0, of the colours.
-        codec: real (Pillow forward, kornia backward), surrogate (kornia both ways), straight (backward the identity).
+        codec: real (Pillow forward, kornia backward) or straight (backward the identity).
 
     Examples:
         >>> from transforms import Jpeg
@@ -182,8 +179,6 @@ def _save_and_load(pixels: np.ndarray, quality: int, options: dict[str, Any]) ->
 def _surrogate(images: Tensor, quality: Tensor) -> Tensor:
     from kornia.enhance import jpeg_codec_differentiable  # here, because kornia takes a while to import
 
-    if not len(images):
-        return images
     rgb = saturate(images).expand(-1, 3, -1, -1)
     # Four at a time: the same numbers, and twice as fast backward on a CPU as sixteen at once.
     parts = zip(rgb.split(4), quality.to(rgb.device).split(4), strict=True)
@@ -195,21 +190,18 @@ def _qualities(quality: float | Tensor, images: Tensor) -> Tensor:
     is_grey(images)  # or neither grey nor RGB: refused
     numbers = torch.as_tensor(quality)
     numbers = numbers if numbers.is_floating_point() else numbers.to(torch.float32)
-    if numbers.shape not in ((), (1,), (len(images),)):
-        raise ValueError(
-            f"`quality` must be one number or one a picture ({len(images)},); got {tuple(numbers.shape)}"
-        )
+    n = len(images)
+    if numbers.shape not in ((), (1,), (n,)):
+        raise ValueError(f"`quality` must be one number or one a picture ({n},); got {tuple(numbers.shape)}")
     if not bool(((numbers >= 1) & (numbers <= 100)).all()):
         raise ValueError(f"`quality` must lie in [1, 100]; got {numbers.detach().tolist()}")
-    return numbers.expand(len(images))
+    return numbers.expand(n)
 
 
 def _check_names(subsampling: str, codec: str) -> None:
     for name, value, choices in (("subsampling", subsampling, Subsampling), ("codec", codec, Codec)):
         if value not in get_args(choices):
             raise ValueError(f"`{name}` must be one of {', '.join(get_args(choices))}; got {value!r}")
-    if codec == "surrogate" and subsampling != "4:2:0":
-        raise ValueError(f"`subsampling` must be 4:2:0 for codec='surrogate', which has no other; got {subsampling}")
 
 
 def _check_webp() -> None:

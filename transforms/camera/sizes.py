@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -75,23 +75,17 @@ class Downscale(WholeRanged):
         size = whole_pair(self._pixels(self.size), "size", MAX_SIDE, " of pixels, or shares `of` a length,")
         final_side = self._pixels(self.then_size)
         if final_side is not None and (type(final_side) is not int or not 1 <= final_side <= MAX_SIDE):
-            raise ValueError(
-                f"`then_size` must be a whole number of pixels, at least 1, at most {MAX_SIDE}; got {final_side!r}"
-            )
+            raise ValueError(f"`then_size` must be a whole number of pixels from 1 to {MAX_SIDE}; got {final_side!r}")
         if self.then_kernel is not None and final_side is None and isinstance(size, int):
-            raise ValueError(
-                f"`then_kernel` must have a `then_size` unless `size` is a range; got {self.then_kernel!r} alone"
-            )
+            raise ValueError(f"`then_kernel` must have a `then_size` or a range of `size`; got {self.then_kernel!r}")
         for name, value in (("size", size), ("then_size", final_side), ("of", None)):
             object.__setattr__(self, name, value)
 
     def _pixels(self, value: Any) -> Any:
         """Shares of `of` in whole pixels; what is no share, as it is."""
         ends = value if isinstance(value, tuple) else (value,)
-        shares = any(isinstance(end, float) for end in ends) and all(
-            is_number(end) and 0 < end < math.inf for end in ends
-        )
-        if not shares or type(self.of) is not int:
+        is_share = any(isinstance(end, float) for end in ends) and type(self.of) is int
+        if not is_share or not all(is_number(end) and 0 < end < math.inf for end in ends):
             return value
         pixels = tuple(max(1, round(end * self.of)) for end in ends)
         return pixels if isinstance(value, tuple) else pixels[0]
@@ -108,26 +102,21 @@ class Downscale(WholeRanged):
         size = (images.shape[2], images.shape[3])
         final, kernels = target_size(size, final_side), (self.kernel, self.then_kernel or self.kernel)
         if self.eight_bit or max(size) > DENSE:
-            return self._by_side(images, {side: target_size(size, side) for side in set(sides)}, sides, final)
+            return self._by_side(images, sides, final)
         wide = at_least_float32(images)
         like = (wide.dtype, images.device)
         steps = {side: _both_steps(size, target_size(size, side), final, kernels, *like) for side in set(sides)}
         rows, columns = zip(*[steps[side] for side in sides], strict=True)
         return saturate(torch.stack(rows)[:, None] @ wide @ torch.stack(columns)[:, None].mT).to(images.dtype)
 
-    def _by_side(
-        self, images: Tensor, smalls: dict[int, tuple[int, int]], sides: list[int], final: tuple[int, int]
-    ) -> Tensor:
-        """Row by row of one side at a time: with a rounding between the steps they are not one matrix, and for a
-        large picture the matrix is no band."""
-        groups = {side: [i for i, other in enumerate(sides) if other == side] for side in smalls}
-        views = []
+    def _by_side(self, images: Tensor, sides: list[int], final: tuple[int, int]) -> Tensor:
+        """The rows of one side at a time: with a rounding between the steps they are not one matrix, and for a large
+        picture the matrix is no band."""
+        groups = {side: [i for i, other in enumerate(sides) if other == side] for side in set(sides)}
+        step, views = partial(unchecked(resize), eight_bit=self.eight_bit), []
         for side, rows in groups.items():
-            group = images if len(groups) == 1 else picked(images, rows)
-            thumbnail = unchecked(resize)(group, smalls[side], self.kernel, eight_bit=self.eight_bit)
-            views.append(
-                unchecked(resize)(thumbnail, final, self.then_kernel or self.kernel, eight_bit=self.eight_bit)
-            )
+            thumbnail = step(images if len(groups) == 1 else picked(images, rows), side, self.kernel)
+            views.append(step(thumbnail, final, self.then_kernel or self.kernel))
         order = torch.tensor([i for rows in groups.values() for i in rows]).argsort()
         return saturate(views[0]) if len(views) == 1 else picked(saturate(torch.cat(views)), order)
 

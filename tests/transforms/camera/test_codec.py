@@ -5,12 +5,10 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-import skimage.data
 import torch
 from kornia.enhance import jpeg_codec_differentiable
 from PIL import Image, features
 
-from tests.helpers.slopes import assert_slope
 from transforms.camera.codec import Jpeg, Webp, jpeg, webp
 
 double = torch.float64
@@ -124,22 +122,6 @@ def test_straight_is_the_codec_forward_and_the_identity_backward(photo):
     assert torch.equal(vjp(lambda x: jpeg(x, 90, codec="straight"), images, weights), weights)
 
 
-def test_surrogate_equals_kornia_and_is_close_to_the_codec():
-    crop = skimage.data.astronaut()[:256, 128:384]
-    photo = torch.tensor(crop).permute(2, 0, 1)[None].float() / 255
-    for quality, tolerance in ((30, 0.0075), (50, 0.0065), (75, 0.0055), (95, 0.0045)):
-        view = jpeg(photo, quality, codec="surrogate")
-        oracle = jpeg_codec_differentiable(photo, torch.tensor([float(quality)])).clamp(0, 1)
-        assert torch.equal(view, oracle)
-        assert (view - jpeg(photo, quality)).abs().mean() < tolerance
-
-
-def test_surrogate_is_differentiable_in_images_and_quality():
-    images, quality = 0.3 + 0.4 * torch.rand(2, 1, 16, 16, dtype=double), torch.tensor([40.3, 80.2], dtype=double)
-    assert_slope(lambda x: jpeg(x, quality, codec="surrogate"), images)
-    assert_slope(lambda q: jpeg(images, q, codec="surrogate"), quality)
-
-
 @pytest.mark.parametrize("make", [Jpeg, pytest.param(Webp, marks=needs_webp)])
 def test_stage_draws_whole_qualities(make, photo):
     stage, u = make((30, 33)), torch.tensor([[0.0], [0.26], [0.5], [1 - 2**-24]])
@@ -154,8 +136,7 @@ def test_stage_draws_whole_qualities(make, photo):
 
 
 def test_empty_batch_stays_empty():
-    for codec in ("real", "surrogate"):
-        assert jpeg(torch.zeros(0, 3, 8, 8), 75, codec=codec).shape == (0, 3, 8, 8)
+    assert jpeg(torch.zeros(0, 3, 8, 8), 75).shape == (0, 3, 8, 8)
 
 
 def test_missing_webp_support_is_named_in_the_error(monkeypatch):
