@@ -89,7 +89,7 @@ def _chooses(stage: Any, i: int) -> float:
     """The first coordinate at which a choice takes the stage that coordinate `i` belongs to; all are as likely."""
     ends = list(accumulate(part.dims for part in stage.outcomes if part is not None))
     number = next(k for k, end in enumerate(ends) if i <= end)
-    return (number + 0.5) / len(stage._outcomes())
+    return (number + 0.5) / len(stage.outcomes)
 
 
 def preset_strip(name: str) -> Strip:
