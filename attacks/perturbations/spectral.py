@@ -20,12 +20,8 @@ class LowFrequency(Wrapper):
     """Every move lies in the span of the lowest `keep` x `keep` coefficients of each channel's 2-D cosine transform
     (orthonormal DCT-II; Guo et al. 2019, Low Frequency Adversarial Perturbation).
 
-    The delta stays in the ball and the box of `inner` exactly. Clipping to these can take it out of the band:
-    feasibility comes first.
-
-    Args:
-        inner: `Linf`, `L2`, or one of them wrapped. A low-frequency delta is never sparse.
-        keep: coefficients kept along each axis; a side of the picture, or more, keeps all of them.
+    The delta stays in the ball and the box of `inner` exactly; clipping to these can take it out of the band. `inner`
+    is `Linf`, `L2`, or one of them wrapped; `keep` at least a side of the picture keeps all.
 
     Examples:
         >>> import torch
@@ -57,8 +53,7 @@ class LowFrequency(Wrapper):
     farthest, inside, descend = Ball.farthest, Ball.inside, Ball.descend
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """A step of norm 1 in the band: for L2 the best one; for L-inf the low frequencies of the best unrestricted
-        one."""
+        """A step of norm 1 in the band: of L2 the best; of L-inf the low frequencies of the best in all."""
         step = super().steepest(grad)
         norm = self.inner.norm(step)
         return step / per_picture(torch.where(norm > 0, norm, 1.0))

@@ -17,10 +17,8 @@ Map = Callable[[Tensor], Tensor]
 
 
 class Wrapper(Ball):
-    """The set `inner`, restricted to a subspace by the projection `only`. All else is that of `inner`.
-
-    Directions and gradients pass through `only` before `inner`; moves pass through it as well.
-    """
+    """The set `inner`, restricted to a subspace by the projection `only`, which directions, gradients and moves
+    pass."""
 
     inner: Ball
 
@@ -70,8 +68,7 @@ class Wrapper(Ball):
         return self.inner.inside(self.only(direction), images)
 
     def shown(self, delta: Tensor) -> Tensor:
-        """The delta itself, but its gradient is restricted: so are the estimate, its noise, and an optimiser's
-        momentum."""
+        """The delta itself, whose gradient is restricted, and so are its noise and an optimiser's momentum."""
         return filter_gradient(self.inner.shown(delta), self.only)
 
     def steepest(self, grad: Tensor) -> Tensor:
@@ -100,9 +97,8 @@ class Wrapper(Ball):
 class Masked(Wrapper):
     """Only where `mask` is 1 may the delta differ from zero; the delta is masked, never the picture.
 
-    Args:
-        inner: any set; the norm, its dual and the random points are those of `inner` on the masked pixels.
-        mask: zeros and ones, (1,1,H,W) for all pictures or (N,1,H,W), one for each.
+    `mask` holds zeros and ones, (1,1,H,W) for all pictures or (N,1,H,W), one for each. The norm, its dual and the
+    random points are those of `inner` on the masked pixels.
 
     Examples:
         >>> import torch
@@ -139,12 +135,11 @@ class Masked(Wrapper):
         return delta * self.mask.to(delta)
 
     def length(self, delta: Tensor) -> Tensor:
-        """That of the part within the mask: no other part moves."""
+        """That of the part within the mask."""
         return self.inner.length(self.only(delta.expand(max(len(delta), len(self.mask)), -1, -1, -1)))
 
     def restrict(self, delta: Tensor) -> Tensor:
-        """The delta within the mask. `inner` is not applied again: a masked band of frequencies is not in the band,
-        and would be smoothed at the mask's edge at every move."""
+        """The delta within the mask. `inner` is not applied again: it would smooth a band at the mask's edge."""
         return self.only(delta)
 
     def take(self, rows: Tensor) -> Self:
@@ -158,8 +153,7 @@ class Masked(Wrapper):
 
 @dataclass(frozen=True)
 class Grey(Wrapper):
-    """The same delta in all channels: changes lightness and not chroma. Not for L1, whose steps fill each channel
-    separately: their common part would leave much of `eps` unused.
+    """The same delta in all channels: changes lightness and not chroma. Not for L1, whose `eps` it would not fill.
 
     Examples:
         >>> import torch

@@ -16,8 +16,8 @@ from transforms.scene import Scene, scene_of
 class Universal(PerturbationSet):
     """One delta (1,C,H,W) for all images (Moosavi-Dezfooli et al. 2017), in the ball of `inner`.
 
-    No box holds the delta, because every image has its own; each attacked picture is clamped to [0,1] instead. What
-    wraps a set (`Masked`, `LowFrequency`, ...) goes inside: Universal(Masked(Linf(8 / 255), mask)).
+    No box holds the delta; each attacked picture is clamped to [0,1] instead. What wraps a set (`Masked`,
+    `LowFrequency`, ...) goes inside: Universal(Masked(Linf(8 / 255), mask)).
 
     Examples:
         >>> import torch
@@ -55,7 +55,7 @@ class Universal(PerturbationSet):
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
         """The attacked pictures; `delta` is (1,C,H,W), or has a row for each of them. A value pushed out of [0,1] has
-        no gradient there, one that lies on a bound has."""
+        no gradient there, one on a bound has."""
         return scene_of(saturate(images + self.inner.shown(delta)))
 
     @property
@@ -81,6 +81,6 @@ class Universal(PerturbationSet):
         return self.inner.length(delta)
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
-        """The delta (N,C,H,W) that the 8-bit file of each attacked picture will hold, within `eps` and the box: no
-        longer one for all, where a picture is clamped, or where rounding had to be kept within `eps`."""
+        """The delta (N,C,H,W) that the 8-bit file of each attacked picture holds, within `eps` and the box: no longer
+        one for all, where a picture is clamped."""
         return self.inner.quantise(delta.expand_as(images), images)

@@ -1,8 +1,6 @@
 """The printed card: its layout in millimetres, and the shapes that draw it into pixels and into a PDF.
 
-A card is cut out and put into the scene: the patch, a tag (AprilTag 36h11) at each corner, a colour chart along the
-sides between them, and above the chart a label: an arrow up, and the words of the run and the arm. A photograph of it
-then shows the position of the patch, whose card it is, and what printer, light and camera do to known colours.
+The patch, a tag (AprilTag 36h11) at each corner, a colour chart along the sides between them, and above it a label.
 """
 
 import hashlib
@@ -95,14 +93,8 @@ def card_words(patch_id: str, arm: str) -> str:
 
 
 def card(width: float, height: float, words: str = "") -> Card:
-    """The card of a patch of `width` x `height` mm.
-
-    Args:
-        words: which run and arm it is of; its tags follow from them.
-
-    Raises:
-        ValueError: a size beyond `SIDES`.
-    """
+    """The card of a patch of `width` x `height` mm, whose `words` say which run and arm it is of, and whose tags
+    follow from them. Raises ValueError for a size beyond `SIDES`."""
     for name, value in (("width", width), ("height", height)):
         if not SIDES[0] <= value <= SIDES[1]:
             raise ValueError(f"`{name}` of a patch must lie in {SIDES[0]:g}..{SIDES[1]:g} mm; got {value:g}")
@@ -198,8 +190,7 @@ class Text:
 
 
 def card_fills(card: Card) -> tuple[Fill, ...]:
-    """The shapes of a card without its patch: tags, chart and label. The label's letters are shapes too, so that the
-    attack sees what is printed."""
+    """The shapes of a card without its patch: tags, chart and label, whose letters the attack sees as well."""
     tags = (Fill(black(tag)) for tag in card.tags)
     return *tags, *(Fill((swatch.box,), swatch.colour) for swatch in card.chart), Fill(letters(card))
 

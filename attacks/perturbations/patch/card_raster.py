@@ -1,8 +1,7 @@
 """A card in pixels, for the attack, card.png and simulated photographs: core installs have no PDF renderer.
 
-The texture is sampled as a layer of a scene is, so the print shows what the attack saw: as
-`transforms.resizing.resize` with the kernel "torch_bilinear_aa", but on a grid of pixels with any origin. An edge
-inside a pixel covers its share of that pixel.
+The texture is sampled as a layer of a scene is, with the kernel "torch_bilinear_aa" of `resize`; an edge inside a
+pixel covers its share of it.
 """
 
 import math
@@ -71,15 +70,10 @@ def patch_picture(texture: Texture, size: tuple[int, int]) -> Picture:
 
 
 def surround(card: Card, texture: tuple[int, int], fine: float = 4.0) -> tuple[Picture, int, int, int]:
-    """The card with a blank patch, at a resolution where a texel is a whole number of pixels.
+    """The card with a blank patch, at a resolution where a texel is k pixels, and a module of a tag `fine` or more.
 
-    Args:
-        texture: (height, width) of the patch in texels.
-        fine: the least pixels along a module of a tag.
-
-    Returns:
-        The picture, the first row and column of the patch in it, and the pixels k along a texel: the patch lies in
-        rows top..top + k*h, columns left..left + k*w. The white edge of the card is rounded up to whole pixels.
+    `texture` is the (height, width) of the patch in texels. Returns the picture, the first row and column of the
+    patch in it, and k: the patch lies in rows top..top + k*h, columns left..left + k*w.
     """
     rows, columns = texture
     patch = card.patch
@@ -150,13 +144,8 @@ def _weights(texels: int, first: int, last: int, start: float, step: float) -> N
 
 @dataclass(frozen=True, eq=False)
 class Surround:
-    """A picture with room for the texture.
-
-    Args:
-        picture: (1,C,H,W) in [0,1], the paper and all that is printed on it.
-        top, left: of the texture, in pixels of `picture`.
-        times: pixels of `picture` along each side of a texel.
-    """
+    """A picture (1,C,H,W) in [0,1] of the paper and all that is printed on it, with room for the texture at `top` and
+    `left`, in pixels, `times` pixels along each side of a texel."""
 
     picture: Tensor
     top: int

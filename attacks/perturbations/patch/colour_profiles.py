@@ -1,7 +1,4 @@
-"""Reads the colour map of a printer from a file, as a table (see `transforms.colour.lut`).
-
-Files are not trusted: their size is limited and their content checked.
-"""
+"""Reads the colour map of a printer from an untrusted file, as a table (see `transforms.colour.lut`)."""
 
 import io
 import json
@@ -31,15 +28,12 @@ INTENTS = {
 def read_colour_map(name: str, intent: str = "relative", key: str = "printer.colour") -> Tensor | None:
     """The table (3,n,n,n) from requested to printed sRGB; None for an ideal printer.
 
-    Args:
-        name: ideal, generic (see `attacks.perturbations.patch.inks`), or the path of an ICC profile (.icc, .icm), a
-            LUT of display colours (.cube), or a fitted polynomial (.json, see `ColourFit.to_dict`).
-        intent: of an ICC profile only: relative (the paper is white), perceptual, or absolute (the paper's own
-            colour).
-        key: of the configuration, for messages.
+    `name` is ideal, generic (see `attacks.perturbations.patch.inks`), or the path of an ICC profile (.icc, .icm), a
+    LUT of display colours (.cube), or a fitted polynomial (.json, see `ColourFit.to_dict`). `intent`, of an ICC
+    profile only, is relative (the paper is white), perceptual, or absolute (the paper's own colour). `key` is for
+    messages.
 
-    Raises:
-        ValueError, FileNotFoundError: an unknown name or intent, or a file that is missing or invalid.
+    Raises ValueError or FileNotFoundError: an unknown name or intent, or a file that is missing or invalid.
     """
     if intent not in INTENTS:
         raise ValueError(f"`printer.intent` must be one of {', '.join(INTENTS)}; got {intent!r}")
@@ -67,8 +61,7 @@ def read_colour_map(name: str, intent: str = "relative", key: str = "printer.col
 
 
 def _polynomial(content: bytes) -> Tensor:
-    """A polynomial of red, green and blue: for each channel the weights of the monomials, in the order of
-    `transforms.colour.lut.powers`, in linear light or sRGB values. The stage clamps values beyond [0,1]."""
+    """A polynomial of red, green and blue: of each channel the weights of the monomials, in the order of `powers`."""
     data = json.loads(content)
     if not isinstance(data, dict) or data.get("schema") != 1 or data.get("kind") != "polynomial":
         raise ValueError('it must hold {"schema": 1, "kind": "polynomial", ...}')
@@ -93,8 +86,7 @@ def linear_polynomial(weights: Tensor, degree: int) -> Tensor:
 
 
 def _profile(content: bytes, intent: str) -> Tensor:
-    """A soft proof: sRGB to the printer's colours and back, with black point compensation on the way there only, as
-    in layout programs."""
+    """A soft proof: sRGB to the printer's colours, with black point compensation, and back, as in layout programs."""
     to_printer, back = INTENTS[intent]
     profile, screen = ImageCms.ImageCmsProfile(io.BytesIO(content)), ImageCms.createProfile("sRGB")
     kind, space = profile.profile.device_class.strip(), profile.profile.xcolor_space.strip()

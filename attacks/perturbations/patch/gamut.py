@@ -42,15 +42,11 @@ class ColourBox:
 
 @dataclass(frozen=True, eq=False)
 class Printable:
-    """The colours that a printer can show: the image of its colour map.
+    """The colours that a printer can show: the image of its colour map `lut` (see `transforms.colour.lut`).
 
-    A colour outside moves straight towards the centre of the gamut, in sRGB, up to the boundary. That is not the
-    nearest colour, but it is idempotent and fast: a search for the nearest is inexact where a profile has kinks, and
-    a projection that is not idempotent would drift at every step. The boundary is measured from the centre, so
+    A colour outside moves straight towards the centre of the gamut, in sRGB, up to the boundary: not the nearest
+    colour, but idempotent, so that it does not drift from step to step. The boundary is measured from the centre, so
     concave parts are filled, and it lies up to two 8-bit levels too far out.
-
-    Args:
-        lut: the printer's map (see `transforms.colour.lut`).
     """
 
     lut: Tensor = field(repr=False)
@@ -78,11 +74,8 @@ class Printable:
 
 
 def gamut(setting: Any) -> Gamut | None:
-    """The gamut of a configuration's `perturbation.gamut`: null, [low, high], or a colour map by name or path.
-
-    Raises:
-        ValueError, FileNotFoundError: not one of these.
-    """
+    """The gamut of `perturbation.gamut`: null, [low, high], or a colour map by name or path. Raises ValueError or
+    FileNotFoundError."""
     if setting is None:
         return None
     if isinstance(setting, list | tuple):
@@ -94,11 +87,8 @@ def gamut(setting: Any) -> Gamut | None:
 
 
 def _boundary(lut: Tensor) -> tuple[Tensor, Tensor]:
-    """The centre (3,) of a map's colours, and their reach in all directions: (n,n,n), of which the outermost nodes
-    count. Lengths are maximum norms.
-
-    The boundary of the gamut is the image of the faces of the RGB cube.
-    """
+    """The centre (3,) of a map's colours, and their reach in all directions (n,n,n), of which the outermost nodes
+    count, in maximum norms. The boundary of the gamut is the image of the faces of the RGB cube."""
     middle = apply_lut(lut.new_tensor([[0.0] * 3, [1.0] * 3])[:, :, None, None], lut)
     middle = middle.mean((0, 2, 3))
     level = torch.linspace(0, 1, REQUESTS, dtype=lut.dtype)

@@ -31,8 +31,8 @@ class Patch(PerturbationSet):
     """One texture (1,C,h,w) in [0,1] of its own resolution, shared by all pictures, composited as layers of the
     scene: a view samples it once, straight from its texels (Brown et al. 2017, Adversarial Patch).
 
-    The delta is the texture itself, not its change: so it can be saved, printed and priced as it is. No norm limits
-    it but the box; `eps` is 1, and a step is a share of 0.5, for it is the L-inf ball of that radius round mid-grey.
+    The delta is the texture itself, not its change. No norm limits it but the box; `eps` is 1, and a step is a share
+    of 0.5, for it is the L-inf ball of that radius round mid-grey.
 
     Use: something that is printed and laid into the scene.
     Not: a change of the whole picture that nobody should see: a ball.
@@ -49,8 +49,7 @@ class Patch(PerturbationSet):
         shape: what of the texture is opaque: rectangle, ellipse, circle, a polygon, or the path of a mask.
         grey: the same value in all channels.
         gamut: the colours it may have, if not all.
-        surround: what is printed round it.
-        surround_of: the same for each arm of an experiment, by name; `surround` is that of the arm `eot`.
+        surround, surround_of: what is printed round it; the same for each arm of an experiment, by name.
 
     Examples:
         >>> import torch
@@ -125,7 +124,7 @@ class Patch(PerturbationSet):
         return self._restrict_colours(sample.to(images.device).expand(shape).clone())
 
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """(N,C,H,W) -> the strongest random texture (1,C,h,w): every value 0 or 1, as far as its colours allow it."""
+        """(N,C,H,W) -> the strongest random texture (1,C,h,w): values of 0 and 1, as far as its colours allow."""
         shape = (1, 1 if self.grey else images.shape[1], *self.size)
         sample = torch.randint(2, shape, generator=generator).to(images).expand(1, images.shape[1], *self.size)
         return self._restrict_colours(sample.clone())

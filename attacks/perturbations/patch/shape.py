@@ -1,7 +1,6 @@
 """The shape of a patch: a rectangle, an ellipse, a circle, a polygon, or any picture.
 
-The mask holds the exact share of each texel's area that is covered, so edges are not rounded to texels (the area of a
-polygon is summed along its outline, as in font rasterisers).
+The mask holds the exact share of each texel's area that is covered.
 """
 
 import math
@@ -31,13 +30,11 @@ SAGITTA = 1e-3
 
 def shape_alpha(shape: Shape, size: tuple[int, int]) -> Tensor | None:
     """The share of each texel that the shape covers, (1,1,h,w) float32 in [0,1], for a texture of `size` (h, w); None
-    for a rectangle, which covers all.
+    for a rectangle, which covers all. An ellipse touches all four edges; a circle is the largest that fits; a polygon
+    has corners in shares of width and height; of a picture it is the alpha channel, or the lightness if there is
+    none.
 
-    An ellipse touches all four edges; a circle is the largest that fits; a polygon has corners in shares of width and
-    height, in either direction; of a picture it is the alpha channel, or the lightness if there is none.
-
-    Raises:
-        ValueError: an unknown word or file, an invalid outline, a picture of another aspect, or an empty one.
+    Raises ValueError for an unknown word or file, an invalid outline, a picture of another aspect, or an empty one.
     """
     height, width = size
     if isinstance(shape, str) and shape in get_args(Word):
@@ -69,9 +66,8 @@ def _mask(outline: np.ndarray, size: tuple[int, int]) -> Tensor:
 
 
 def polygon_cover(outline: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """The area of each texel of `size` (h, w) within a simple polygon (n,2) in texels, whose corners lie in the
-    texture, by Green's theorem: a piece of the outline adds its height to every texel on its right, and a share of it
-    to its own texel."""
+    """The area of each texel of `size` (h, w) within a simple polygon (n,2) in texels, by Green's theorem: a piece of
+    the outline adds its height to every texel on its right, and a share of it to its own."""
     height, width = size
     start = outline
     step = np.roll(outline, -1, axis=0) - start
