@@ -1,10 +1,6 @@
 """How many views a step takes, picture by picture, from the noise of its gradients: the norm test of adaptive-batch
-SGD (Byrd et al. 2012).
-
-The gradient of n views has the cosine sqrt(n / (n + c)) to the true one, where c is the noise of a single view as a
-multiple of the signal. For the same number of gradients, more steps are worth more than more views, until there are
-many steps. From then on, views up to c cost nothing: each step goes farther.
-"""
+SGD (Byrd et al. 2012). The gradient of n views has the cosine sqrt(n / (n + c)) to the true one, where c is the noise
+of a single view as a multiple of the signal."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,8 +20,7 @@ MAX_SNR = 1e300
 @stored("noise")
 class Noise(NamedTuple):
     """Of each delta (D,), summed over the steps with fading weights: the share of `signal` in the power of its
-    gradient, and the `spread` of a single view's gradient on the same scale; and the number of `steps` (D,) that
-    showed them."""
+    gradient, and the `spread` of a single view's; and the number of `steps` (D,) that showed them."""
 
     signal: Tensor
     spread: Tensor
@@ -33,7 +28,7 @@ class Noise(NamedTuple):
 
     @property
     def c(self) -> Tensor:
-        """The noise of a single view's gradient as a multiple of the signal; NaN while it has not been measured."""
+        """The noise of a single view's gradient as a multiple of the signal; NaN before it has been measured."""
         return self.spread / self.signal
 
     def update(self, estimate: Estimate) -> "Noise":
@@ -50,9 +45,6 @@ class Noise(NamedTuple):
 class Adaptive:
     """Chooses the views of each step. A picture whose gradients suffice for `steps` steps of several views takes as
     many views as its constant c, in blocks, a power of two of them; at most so many that these steps remain.
-
-    Args:
-        steps: how many steps come before more views.
 
     Examples:
         >>> import torch

@@ -43,8 +43,8 @@ class Bank(NamedTuple):
         untouched: Tensor | None = None,
         step: int | None = None,
     ) -> Tensor:
-        """The loss of each picture from each view, at most `chunk` views at a time: N pictures, (N,...) -> (N,V). A
-        paired objective needs the `untouched` pictures (N,C,H,W) too. Raises NotFinite, with the `step`."""
+        """The loss of each picture from each view, at most `chunk` views at a time: (N,...) -> (N,V). A paired
+        objective needs the `untouched` pictures (N,C,H,W) too. Raises NotFinite, with the `step`."""
         return self.losses_of(judged(images, anchor, encoder, objective, untouched), chunk, world, step)
 
     @torch.no_grad()
@@ -73,8 +73,7 @@ class Bank(NamedTuple):
     def features(
         self, images: Shown, encoder: Encoder, chunk: int, rows_of_bank: Sequence[int] | slice = slice(None)
     ) -> Tensor:
-        """Embeddings of each picture from each view (or from some of them): N pictures -> (N,V,D), at most `chunk`
-        views at a time."""
+        """Embeddings of each picture from each view, or from some: (N,...) -> (N,V,D), at most `chunk` at a time."""
         part_bank, encoder = self._replace(u=self.u[rows_of_bank]), in_native_precision(encoder)
         parts: dict[tuple[int, Group], Tensor] = {}
         for part, rows in part_bank.encoded(images, encoder, chunk, range(len(part_bank.u))):
@@ -86,8 +85,7 @@ class Bank(NamedTuple):
     def encoded(
         self, images: Shown, encoder: Encoder, chunk: int, views: Sequence[int]
     ) -> Iterator[tuple[Pass, Tree]]:
-        """The encoder's answer for each picture from each of some `views`, pass by pass (see `in_passes`): of n
-        pictures and v views (n,v,...)."""
+        """The encoder's answer for n pictures from v views, (n,v,...), pass by pass (see `in_passes`)."""
 
         def encode(part: Pass) -> Tree:
             rows = torch.tensor(part.images)
@@ -139,8 +137,8 @@ class Finished:
 def judged(
     pictures: Shown, anchor: Tree, encoder: Encoder, objective: Objective, untouched: Tensor | None = None
 ) -> Problem:
-    """Finished pictures as a problem, for `Bank.losses_of`. A paired objective compares each view with that
-    of the `untouched` pictures (N,C,H,W). Raises ValueError where these are needed and missing."""
+    """Finished pictures as a problem, for `Bank.losses_of`. A paired objective compares each view with that of the
+    `untouched` pictures (N,C,H,W). Raises ValueError where these are needed and missing."""
     if objective.paired and untouched is None:
         raise ValueError(
             "a paired objective compares each view with that of the picture before the attack; got None: pass these "

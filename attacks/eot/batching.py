@@ -1,8 +1,7 @@
 """Which pictures and which views go through the encoder together.
 
-Views are counted in *groups*: the differences between their partial gradients tell how noisy the whole gradient is.
-The groups follow from the number of views alone, so neither the size of a pass nor the number of processes shows in
-an estimate.
+Views are counted in *groups*, whose gradients tell how noisy the whole is, and which follow from their number alone,
+so neither the size of a pass nor the number of processes shows in an estimate.
 """
 
 import itertools
@@ -78,8 +77,7 @@ def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[P
 
 def within_memory(run: Callable[[Pass], Result], wholes: Iterable[Pass]) -> Iterator[tuple[Pass, Result, int | None]]:
     """Run passes; where one does not fit into memory, its halves, and so on. Each with its result and the number of
-    rows that may fit, where it is less than the whole pass. Raises MemoryError in one line where a single view does
-    not fit."""
+    rows that may fit, where it is less than the whole pass. Raises MemoryError where a single view does not fit."""
     for full in wholes:
         rows = full.rows
         todo, room = [full], rows
@@ -97,8 +95,7 @@ def in_passes(
     run: Callable[[Pass], Result], count: int, views: Sequence[int], chunk: int
 ) -> Iterator[tuple[Pass, Result]]:
     """`run` of `count` pictures, each seen from each of `views`: in passes of one group and at most `chunk` rows, of
-    several pictures where all their views fit. Where a pass does not fit into memory, it and those after it are
-    halved. Raises MemoryError in one line where a single view does not fit."""
+    several pictures where all their views fit; halved where memory runs out. Raises MemoryError."""
     pictures = blocks(count, max(1, chunk // len(views))) if views and count else []
     todo = [Pass(block, (tuple(part),)) for block in pictures for part in _split_evenly(views, chunk)][::-1]
     while todo:
@@ -115,7 +112,7 @@ def in_passes(
 
 def in_parts(run: Callable[[Tensor], Result], rows: Tensor, chunk: int) -> Iterator[tuple[Tensor, Result]]:
     """`run` of `rows`, at most `chunk` at a time, each part with its result; where one does not fit into memory, it
-    and those after it are halved. Raises MemoryError in one line where a single row does not fit."""
+    and those after it are halved. Raises MemoryError where a single row does not fit."""
     start, chunk = 0, max(1, min(chunk, len(rows)))
     while start < len(rows):
         part = rows[start : start + chunk]

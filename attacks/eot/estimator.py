@@ -1,8 +1,7 @@
 """Expectation over transformation: the mean loss over views, and its gradient, in constant memory.
 
-Athalye et al. 2018: minimise E_t[loss(encoder(t(x)))]. The *loss* is averaged, never the features; the gradient is
-accumulated pass by pass, so memory does not grow with the number of views. How the views are cut into passes, how
-many pictures there are, and how many processes share the work shows in the last digits only.
+Athalye et al. 2018: minimise E_t[loss(encoder(t(x)))]. The *loss* is averaged, never the features. How the views are
+cut into passes, how many pictures there are, and how many processes share the work shows in the last digits only.
 """
 
 from collections.abc import Sequence
@@ -57,17 +56,13 @@ class EOT:
 
     Formula: \frac{1}{n} \sum_{i=1}^{n} \nabla_\delta \, \ell(f(T_{u_i}(x + \delta)), a)
 
-    Args:
-        transforms: the views; an empty `Compose` is the identity view, an attack without EOT.
-        draws: where the views' coordinates come from.
-        views: per image and step; None: as `attack.views=auto` chooses, one and later more (see
-            `attacks.eot.problem.Options`). Every image of a batch is seen from the same n views (common random
-            numbers), so an image's gradient does not depend on its neighbours in the batch. Images that share a
-            perturbation have views of their own: their gradients are added up, and more views say more.
-        chunk: most views held in memory at once, over all images; halved where memory runs out.
-        risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
-            (`CVaR`). A tail costs a second forward pass, of the views that count.
-        world: the processes that share the work: each must call with the same arguments.
+    Args: transforms: the views; an empty `Compose` is the identity view, an attack without EOT. draws: where the
+    views' coordinates come from. views: per image and step; None: as `attack.views=auto` chooses (see
+    `attacks.eot.problem.Options`). All images of a batch are seen from the same views (common random numbers), except
+    those that share a perturbation. chunk: most views held in memory at once, over all images; halved where memory
+    runs out. risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
+    (`CVaR`), which costs a second forward pass, of the views that count. world: the processes that share the work:
+    each must call with the same arguments.
 
     Examples:
         >>> import torch
@@ -97,9 +92,9 @@ class EOT:
             check_count(name, getattr(self, name))
 
     def points(self, seed: int, step: int, like: Tensor, *, times: int = 1, pictures: int | None = None) -> Tensor:
-        """The coordinates (times * views, dims) of a step's views: blocks step, step + 1, ... of `views` points each.
-        Or for each of so many `pictures` blocks of its own, (pictures, times * views, dims). On the host, in the type
-        of `like`."""
+        """The coordinates (times * views, dims) of a step's views: blocks step, step + 1, ... of `views` points each;
+        or for each of `pictures` blocks of its own, (pictures, times * views, dims). On the host, in the type of
+        `like`."""
         dims, copies = self.transforms.dims, pictures or 1
         # One sequence: the blocks of all pictures are one draw, of the same points.
         merged_draws = copies if isinstance(self.draws, Sobol) else 1
@@ -111,15 +106,9 @@ class EOT:
         return blocks.reshape(copies, times * self.views, dims).to(like.dtype)
 
     def estimate(self, problem: Question, delta: Tensor, u: Tensor) -> Estimate:
-        """The mean loss over the views `u` of each image, and the gradient of the risk with respect to `delta`, the
-        same on every process.
-
-        Args:
-            problem: N images and their losses.
-            delta: (N,...), one perturbation per image; or (1,...), shared by all: its gradient is that of the mean
-                over the images.
-            u: the views' coordinates: (n,dims), common to all images, or (N,n,dims), those of each image.
-        """
+        """The mean loss over the views `u`, (n,dims) or (N,n,dims), those of each image, and the gradient of the risk
+        with respect to `delta`: (N,...), or (1,...), shared by all, whose gradient is that of the mean over the
+        images."""
         if u.dim() == 3 and len(u) != len(problem):
             raise ValueError(f"`u` must hold the views of each of {len(problem)} images; got those of {len(u)}")
         return _Estimation(self, problem, delta, u).run()
@@ -185,8 +174,7 @@ class _Estimation:
         return self._summary(grad, self.losses.new_zeros(len(grad)))
 
     def _record(self, block: Pass, result: tuple[Tensor, Tensor], fits: int | None) -> Tensor:
-        """The gradient of a pass. Stores its losses, unless all of them are known already, and lowers `chunk` where
-        memory ran out."""
+        """The gradient of a pass, whose losses are stored, and `chunk` is lowered where memory ran out."""
         losses, slope = result
         if fits is not None:
             self.chunk = min(self.chunk, fits)
@@ -226,7 +214,7 @@ class _Estimation:
 
     def _pass(self, part: Pass) -> tuple[Tensor, Tensor]:
         """The losses (images,groups,views) of a pass, and the gradient (rows of delta,groups,...) of their sum: zero
-        where the graph is cut, which the loop refuses, and within `torch.no_grad`."""
+        where the graph is cut, which the loop refuses."""
         images, groups = part.images, len(part.groups)
         rows = slice(None) if self.shared else slice(images.start, images.stop)
         leaf = self.delta[rows, None].expand(-1, groups, *self.delta.shape[1:]).detach().requires_grad_()

@@ -96,7 +96,7 @@ class Problem:
     def losses(self, transforms: Compose, delta: Tensor, numbers: Tensor, u: Tensor) -> Tensor:
         """The losses (B*V,) of the attacked images `numbers` (B,), with a delta of each (B,...), or one (1,...) that
         all share, each seen from V of the views `u` (B*V,dims) in turn. A paired objective sees the untouched images
-        from the same views; their features have a gradient only where `u` asks for one."""
+        from them, with a gradient only where `u` asks for one."""
         draws = encoder_draws(transforms, u)
         with PastDoors():
             views = unchecked(transforms)(self.scene(delta, numbers), u)
@@ -125,7 +125,7 @@ class Options:
     Args:
         optimiser: moves the perturbation; a `Proposer` needs no gradient.
         eot: the estimator of the expected loss; every process of its `world` yields the same steps.
-        steps: gradient steps, at most; each costs `eot.views` encoder passes for each image, or a multiple. Where
+        steps: gradient steps, at most, each of `eot.views` encoder passes for each image, or a multiple. Where
             `eot.views` is None they are chosen as by `attack.views=auto`: one a step, and from 256 gradients on as
             many as their noise asks for, within `steps` gradients (or the budget) in all.
         seed: of the start and of the views. The same seed gives the same bits on the same machine.

@@ -1,8 +1,7 @@
-"""Risks: from the losses of one image's views to the number that the attacker minimises.
+"""Risks: from the losses (N,n) of an image's views to the number that the attacker minimises.
 
-The attacker lowers losses. The mean is EOT; a tail weighs the highest losses, and costs a forward pass of all views
-first. Losses are (N,n), one row per image. Weights (N,n) are the derivative of the value by the losses: non-negative,
-rows sum to 1. Both are float64 where the device has it.
+A tail weighs the highest losses, and costs a forward pass of all views first. Weights (N,n) are the derivative of the
+value by the losses: non-negative, rows sum to 1. Both are float64 where the device has it.
 """
 
 from dataclasses import dataclass

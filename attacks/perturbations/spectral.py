@@ -70,13 +70,8 @@ class Smoothed(Wrapper):
     """The gradient is convolved with a Gaussian before any optimiser sees it: TI (Dong et al. 2019, Evading Defenses
     by Translation-Invariant Attacks, eq. 7). The set is that of `inner`.
 
-    It approximates the mean gradient over shifted copies of the picture. The published code's kernel, 15 x 15 values
-    of a normal density from -3 to 3, is `smooth` = 7 / 3.
-
-    Args:
-        inner: any set.
-        smooth: standard deviation in pixels; the kernel ends at three of them, and adds up to 1. Beyond the picture
-            the gradient is zero.
+    `smooth` is the standard deviation in pixels, 7 / 3 in the published code; the kernel ends at three of them and
+    adds up to 1. Beyond the picture the gradient is zero.
 
     Examples:
         >>> import torch

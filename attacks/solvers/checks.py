@@ -77,8 +77,8 @@ def check_problem(problem: Problem, transforms: Compose) -> None:
 
 
 def watched_over(zero: Tensor, index: int, active: Tensor, silent: Tensor, reason: Callable[[int], str]) -> Tensor:
-    """For how many steps in a row the gradient of each delta has been zero: an error in the first step, later a
-    warning. `zero` (D,) are those of this step; `reason` finds the reason for a delta. All on the host."""
+    """For how many steps in a row the gradient of each delta has been zero, with those of this step, `zero` (D,): an
+    error in the first, later a warning, for the `reason` of a delta. All on the host."""
     mask = active if len(active) == len(zero) else active.any()
     silent = torch.where(mask, torch.where(zero, silent + 1, 0), silent)
     if index == 0 and bool(silent.any()):
@@ -101,7 +101,7 @@ def watched_over(zero: Tensor, index: int, active: Tensor, silent: Tensor, reaso
 
 def warn_unmoved(equal: Tensor, steps: int, probe: float) -> None:
     """Warn of the deltas that the first steps along estimated gradients have left as they were: all values (D,...)
-    are still, and have had no gradient. At the edge of its set a delta may stay where it is with one."""
+    are still, and have had no gradient."""
     rows = equal.flatten(1).all(1).nonzero()[:, 0].tolist()
     if rows:
         warnings.warn(

@@ -133,8 +133,7 @@ def with_same_views(rows: Tensor, state: LoopState) -> list[Tensor]:
 
 
 def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, rows: Tensor) -> Tensor:
-    """The coordinates of the views of the next step of some images, which is the same for all of them: (n,dims), or
-    (rows,n,dims) where each has its own."""
+    """The coordinates of the views of the next step of some images: (n,dims), or (rows,n,dims), those of each."""
     used_blocks, times = int(state.drawn[rows[0]]), int(state.times[rows[0]])
     if not problem.perturbation.shared:
         return eot.points(seed, used_blocks, problem.images, times=times)
@@ -151,9 +150,8 @@ def _silence_reason(problem: Problem, eot: EOT, seed: int, state: LoopState, row
 def _check_estimates(
     query: Query, members: Sequence[Problem], estimates: Sequence[Estimate], eot: EOT, price: Price | None
 ) -> tuple[Estimate, Tensor]:
-    """The estimate from those of the members, checked: finite, if need be in float32, as must be the gradient of the
-    penalty, `price`; of members whose gradients are combined, each by itself, and in the first step none of them
-    zero. And which deltas have a gradient of zero."""
+    """The estimate from those of the members, checked to be finite, if need be in float32, as must be the gradient of
+    the penalty, `price`; in the first step no member's is zero. And which deltas have a gradient of zero."""
     results = [*estimates, combine(estimates)] if len(members) > 1 else estimates
     result = on_host(results, None if price is None else price.grad)
     if not all(result.finite):

@@ -1,8 +1,6 @@
-"""The loop of every attack: budget, images that leave, and the end of a run. What a step computes is the part of
-`descent`, `search`, `sampled` or `label_only`.
+"""The loop of every attack: budget, images that leave, and the end of a run.
 
-The loop is a generator: the caller's iteration is the callback. Progress, checkpoints and early stopping live in
-the caller.
+It is a generator: progress, checkpoints and early stopping live in the caller.
 """
 
 from collections.abc import Callable, Generator
@@ -27,8 +25,7 @@ NO_BLOCKS = torch.zeros(0, dtype=torch.long)
 
 @stored("loop_state")
 class LoopState(NamedTuple):
-    """All that the next step depends on, besides the problem and the options: a value, from which `attack` resumes to
-    the bit."""
+    """All that the next step depends on, besides the problem and the options."""
 
     index: int  # type: ignore[assignment]  # of the next step; hides tuple.index, which is not needed here
     delta: Tensor
@@ -46,10 +43,10 @@ class LoopState(NamedTuple):
 
 @stored("step")
 class Step(NamedTuple):
-    """After step `index`: the perturbation, the estimate that led there (it belongs to the perturbation *before* the
-    step), the encoder passes (forward and backward of one view) so far, which images took part (N,), the share of
-    each image's run that is done (N,), and whether this is the last step. For an image that took no part, the
-    estimate is its last one. The attack resumes from `state` (None: it cannot).
+    """After step `index`: the perturbation, the estimate that led there (at the perturbation *before* the step; of an
+    image that took no part its last one), the encoder passes (forward and backward of one view) so far, which images
+    took part (N,), the share of each image's run that is done (N,), whether this is the last step, and the `state`
+    that the attack resumes from (None: it cannot).
 
     Examples:
         >>> import torch
@@ -86,8 +83,8 @@ class Turn(NamedTuple):
 
 
 class TurnPlan(NamedTuple):
-    """What is made of a turn: the state, with what it has learned; how delta and the optimiser's memory
-    move, given the share of the run that is done; and the estimate that the step shows."""
+    """What is made of a turn: the state; how delta and the optimiser's memory move, given the share of the run that
+    is done; and the estimate that the step shows."""
 
     state: LoopState
     move: Callable[[Done], tuple[Tensor, Any]]
@@ -106,9 +103,8 @@ def first_state(delta: Tensor, total: Tensor, memory: Any = None, estimate: Esti
 def drive(
     propose: Propose, problem: Problem, options: Options, state: LoopState, total: Tensor, extra: int = 0
 ) -> Steps:
-    """Repeat what `propose` does for one step, from a state on, until the steps or the budgets are spent or all
-    images have left. `total` are the encoder passes (N,) of each image in the whole run, and `extra` those that a
-    step has besides its views."""
+    """Repeat what `propose` does for one step, from a state on, until the steps or the budgets (N,), `total` in the
+    whole run, are spent or all images have left. A step has `extra` encoder passes besides its views."""
     shared, count, views, steps = problem.shared, len(problem), options.eot.views, options.steps
     for index in range(state.index, steps):
         budget, cost = state.left, state.times * views + extra
@@ -141,7 +137,7 @@ def move_active(old: Tensor, new: Tensor, active: Tensor) -> Tensor:
 
 def done_of(shared: bool, index: int, steps: int, left: Tensor) -> Done:
     """The share of the run that is done before and after step `index`: of the `steps` or, where that is larger, of
-    the gradients, of which shares (2,N) are `left` before and after."""
+    the gradients, of which shares (2,N) are `left`."""
     floor = torch.tensor([index, index + 1], dtype=torch.float64)[:, None] / steps
     shares = torch.maximum(1 - left, floor)
     return Done(*(shares.amin(1, keepdim=True) if shared else shares))

@@ -1,8 +1,7 @@
 """The smallest radius at which each picture is broken: one attack during which the radius follows the success.
 
-A radius shrinks where the picture is broken and grows again where it is not, by less and less, while the attack goes
-on from where it is (as in DDN, Rony et al. 2019, and FMN, Pintor et al. 2021, here for the expected success over
-views). So what one radius has found is the start at the next, and the whole search costs two runs at one radius.
+It shrinks where the picture is broken and grows where it is not, by less and less (as in DDN, Rony et al. 2019, and
+FMN, Pintor et al. 2021, here for the expected success over views).
 """
 
 import math
@@ -36,10 +35,10 @@ VIEWS, FEWEST, TRIALS = 32, 4, 24
 
 @stored("radius_state")
 class RadiusState(NamedTuple):
-    """All that the next trial of `smallest_radius` depends on, and the result so far: how many radii of each picture
-    have been tried, the state of the attack, the radii (N,) of the latest trial, the smallest radius (N,) at which
-    each picture is broken (infinite: none yet), the delta (N,C,H,W) that does it, its share of success (N,), and the
-    encoder passes, forward and backward, of each picture."""
+    """All that the next trial depends on, and the result so far: the radii of each picture that have been tried, the
+    state of the attack, the radii (N,) of the latest trial, the smallest (N,) at which each picture is broken
+    (infinite: none), the delta (N,C,H,W) that does it, its share of success (N,), and the encoder passes of each
+    picture."""
 
     trials: int
     inner: LoopState | None
@@ -75,15 +74,9 @@ def smallest_radius(
 ) -> Iterator[RadiusState]:
     """Look for the smallest radius at which half of the views succeed, for each picture; yields after every trial.
 
-    A picture that is broken at one radius is so at any larger one, because the sets are nested: success over the
-    radius never falls. Half of the passes, about, are steps of the attack, the other half tries its result.
-
-    Args:
-        problem: its perturbation, a `Ball`, is the largest set.
-        options: of an attack at one radius; `steps` follow from `passes`.
-        first: (N,C,H,W), the result of an attack in the largest set.
-        passes: the most encoder passes of each picture, forward and backward: twice those of a run at one radius.
-        state: of a trial, to resume after it, to the bit.
+    The perturbation of the `problem`, a `Ball`, is the largest set, and `first` (N,C,H,W) the result of an attack in
+    it. `options` are those of an attack at one radius; their `steps` follow from `passes`, the most encoder passes of
+    each picture, forward and backward. From the `state` of a trial the search resumes after it, to the bit.
     """
     step_count, trials = trial_plan(options, trial, passes)
     options = replace(options, steps=max(1, trials * step_count), seed=stream(options.seed, "radius"), budget=None)

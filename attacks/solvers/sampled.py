@@ -33,15 +33,12 @@ from transforms.draws import stream
 def sampled_descent(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
     """Optimise one perturbation per image, or one for all, by `NES`; yields after every step.
 
-    A step takes `eot.views` losses of each image: those of a perturbation on both sides of delta along half as many
-    directions, the same for all images. Both sides of a pair are seen from one view, and each pair has another, new
-    in every step. The estimate is the mean of the directions, weighted by the difference of their two losses.
+    A step takes `eot.views` losses of each image: on both sides of delta along half as many directions, the same for
+    all images. A pair has one view, and each pair another, new in every step. The estimate is the mean of the
+    directions, weighted by the difference of their two losses; its loss is the mean over both sides, its snr NaN.
 
-    Errors and what `send` does are those of `attack`. The estimate's loss is the mean over both sides, its snr NaN.
-
-    Raises:
-        ValueError: as `attack`; and for an odd number of views, a risk that is no mean, `adaptive` and `adversary`.
-        FloatingPointError: a loss that is not finite, with the step.
+    Raises ValueError as `attack`, and for an odd number of views, a risk that is no mean, `adaptive` and `adversary`;
+    FloatingPointError for a loss that is not finite, with the step.
     """
     check_sampled(problem, options)
     nes, total = cast(NES, options.optimiser), pass_budget(problem, options, options.eot.views)
@@ -57,8 +54,8 @@ def sampled_descent(problem: Problem, options: Options, state: LoopState | None 
 def nes_step(
     problem: Problem, options: Options, generator: torch.Generator, base: Tensor | None, state: LoopState, turn: Turn
 ) -> TurnPlan:
-    """The estimated gradient of each image, and the step along it. Where the delta that the run starts from,
-    `base`, is given, one that does not leave it is a warning."""
+    """The estimated gradient of each image, and the step along it; a warning where a delta does not leave `base`,
+    that of the start."""
     eot, nes, images, index = options.eot, cast(NES, options.optimiser), problem.images, turn.number
     rows = uploaded(turn.rows, images.device)
     u = eot.points(stream(options.seed, "attack"), index, images)[: eot.views // 2]

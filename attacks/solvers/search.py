@@ -1,7 +1,4 @@
-"""Attacks that propose a move, compute its loss, and keep what is better.
-
-Where such a search does better than an attack that follows the gradient, the encoder hides its gradient.
-"""
+"""Attacks that propose a move, compute its loss, and keep what is better."""
 
 from functools import partial
 from typing import Any, cast
@@ -35,19 +32,15 @@ def random_search(problem: Problem, options: Options, state: LoopState | None = 
     """Search one perturbation per image, or one for all, with forward passes only; yields after every query.
 
     The first move is always taken; every other one where it does not raise the loss, picture by picture, or the mean
-    loss of a delta that all pictures share: an encoder that answers in steps, such as a hash, leaves most losses as
-    they are, and moves that change nothing now lead to others that do. A move is as long as it takes to flip a delta
-    of full size within the direction's window. Losses are the risk over the same `eot.views` views in all steps, so a
-    query costs `eot.views` encoder passes for each image. The search may fit these views: take more than a gradient
-    needs, and judge it on others.
+    loss of a delta that all share. A move is as long as it takes to flip a delta of full size within the direction's
+    window. Losses are the risk over the same `eot.views` views in all steps, which the search may fit: judge it on
+    others.
 
     Errors and what `send` does are those of `attack`. The gradient of an estimate is zero, its snr NaN; in the first
-    step the estimate belongs to the delta *after* the step. At most `eot.chunk` views go through the encoder at a
-    time.
+    step the estimate belongs to the delta *after* the step.
 
-    Raises:
-        ValueError: as `attack`; and for `adaptive` and `adversary`, which belong to a gradient.
-        FloatingPointError: a loss that is not finite, with the step.
+    Raises ValueError as `attack`, and for `adaptive` and `adversary`; FloatingPointError for a loss that is not finite, with the
+    step.
     """
     check_problem(problem, options.eot.transforms)
     if options.adaptive is not None:
@@ -102,8 +95,7 @@ def bank_losses(
 
 
 def _next_delta(delta: Tensor, direction: Tensor, perturbation: Perturbation, images: Tensor) -> Tensor:
-    """Delta after a move against the direction. The diameter of the set would flip a delta of full size everywhere;
-    within the direction's window, its share of that (in the L-inf norm all of it)."""
+    """Delta after a move against the direction, by its window's share of the diameter of the set."""
     full_delta = torch.ones_like(direction)
     share = perturbation.norm(direction.sign()) / perturbation.norm(full_delta)
     length = 2 * perturbation.reach * float(share)

@@ -1,7 +1,6 @@
 """Which iterate of a run is kept, and when a picture leaves: looks at the iterates on a fixed bank of views.
 
-The loss of a step is a noisy draw: the lowest one is luck. Iterates are therefore compared on common views. That
-takes at most a tenth of all passes: a few looks from few views, and a comparison of two finalists on more.
+The loss of a step is a noisy draw: the lowest one is luck. Choosing takes at most a tenth of all passes.
 """
 
 from collections.abc import Callable
@@ -58,8 +57,8 @@ def plan_for(passes: int, views: int = VIEWS) -> LookPlan:
 
 
 def overfitting(gradients: int, views: int = VIEWS) -> LookPlan:
-    """The looks of an attack that does not follow the views: after 1, 2, 3, 4, 6, 8, 11, 16, ... gradients (powers of
-    the root of 2, rounded). Its best iterate is an early one, so it takes more looks than a tenth of its passes."""
+    """The looks of an attack that does not follow the views, whose best iterate is an early one: after 1, 2, 3, 4, 6,
+    8, 11, 16, ... gradients (powers of the root of 2, rounded)."""
     counts = {round(2 ** (k / 2)) for k in range(2 * gradients.bit_length())}
     looks = tuple(count / gradients for count in sorted(counts) if count < gradients)
     return LookPlan(looks, min(FEWEST, views), min(4 * FEWEST, views))
@@ -68,14 +67,11 @@ def overfitting(gradients: int, views: int = VIEWS) -> LookPlan:
 @dataclass(frozen=True, eq=False)
 class Selection:
     """How iterates are compared: by the `risk` of their losses on the first views of the `bank`, after the shares of
-    a run that the `plan` says and at its end.
+    a run that the `plan` says and at its end; the `timer` is entered for whatever is computed.
 
-    The last iterate is kept unless an earlier one is better by more than `NOISE` standard errors: as steps become
-    shorter the last one is nearly always the best, and the lowest of some noisy losses is luck. With `early` the best
-    one is kept, whatever its step. The two finalists, the best and the last or with `early` the two best, are
-    compared on more views at the end, without `early` only for pictures that have not left before.
-
-    `timer` is entered for whatever is computed here.
+    The last iterate is kept unless an earlier one is better by more than `NOISE` standard errors; with `early` the
+    best one, whatever its step. The two finalists, the best and the last or with `early` the two best, are compared
+    on more views at the end, without `early` only for pictures that have not left before.
     """
 
     bank: Bank
@@ -104,8 +100,8 @@ def _passes(options: Options) -> int:
 @stored("candidate")
 class Iterate(NamedTuple):
     """An iterate of each picture, or one that all share: its delta, the `step` (N,) that it comes from, its `losses`
-    (N,v) from the views of the looks, the risk of these (N,), and its `loss` (N,): the risk of all views that it has
-    been seen from. Risks include the penalty; infinite ones are those of no iterate."""
+    (N,v) from the views of the looks, their risk (N,), and its `loss` (N,): the risk of all views that it has been
+    seen from. Risks include the penalty; infinite ones are those of no iterate."""
 
     delta: Tensor
     step: Tensor
@@ -148,8 +144,7 @@ class Chooser:
         )
 
     def look(self, step: Step, mask: Tensor, record: Looks | None) -> Looks:
-        """After a step: the pictures of a `mask` (N,), on the CPU, are looked at, the others are as they
-        were."""
+        """After a step: the pictures of a `mask` (N,), on the CPU, are looked at."""
         share, mask, device = step.done, mask | self.problem.shared, step.delta.device
         rows, is_part = uploaded(mask.nonzero()[:, 0], device), not bool(mask.all())
         losses, risk = self._bank_risk(step.delta, rows, 0, self.select.plan.screen)
@@ -238,8 +233,7 @@ class Chooser:
         return record, solved_rows | hits
 
     def _bank_risk(self, delta: Tensor, rows: Tensor, first: int, stop: int) -> tuple[Tensor, Tensor]:
-        """The losses (n,v) of the pictures with numbers `rows` (n,) from some views of the bank, and their risk
-        (n,)."""
+        """The losses (n,v) of the pictures `rows` (n,) from some views of the bank, and their risk (n,)."""
         views = self.select.bank._replace(u=self.select.bank.u[first:stop])
         part = self.problem.take(rows)
         delta = delta if self.problem.shared or part is self.problem else delta[rows]
@@ -249,8 +243,7 @@ class Chooser:
         return losses, risk if penalty is None else risk + penalty
 
     def _extend(self, candidate: Iterate, rows: Tensor, stop: int) -> tuple[Tensor, Tensor]:
-        """The losses of the pictures with numbers `rows` (n,) from the first `stop` views of the bank, and their
-        risk."""
+        """The losses of the pictures `rows` (n,) from the first `stop` views of the bank, and their risk."""
         screen_losses = candidate.losses[rows]
         screen = self.select.plan.screen
         more_losses, _ = self._bank_risk(candidate.delta, rows, screen, stop)

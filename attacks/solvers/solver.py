@@ -1,5 +1,4 @@
-"""The attack: its loop, and the loop run to its end, keeping for each picture the iterate that is best on a fixed
-bank of views."""
+"""The attack: its loop, and a run of it that keeps for each picture the iterate that is best on a bank of views."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,10 +45,9 @@ class Best(NamedTuple):
 
 @stored("solve_state")
 class SolveState(NamedTuple):
-    """All that the next step of `run_steps` depends on: the restart, the pictures (R,) that take part in it, the
-    state of the loop, the last step of the previous restart and the latest one, what the previous restarts have kept
-    and what is kept now, the looks of this restart, which pictures have moved since the last look (N,), and which are
-    solved (N,)."""
+    """All that the next step of `run_steps` depends on: the restart, the pictures (R,) in it, the state of the loop,
+    the last step of the previous restart and the latest one, what the previous restarts have kept and what is kept
+    now, the looks of this restart, which pictures have moved since the last look (N,), and which are solved (N,)."""
 
     restart: int
     rows: Tensor
@@ -89,13 +87,10 @@ def attack(
     Args:
         images, anchor, encoder, objective, perturbation: see `attacks.eot.problem.Problem`.
         optimiser, eot, steps, seed, budget, adaptive, penalty, adversary: see `attacks.eot.problem.Options`.
-        state: of an earlier step of this very attack, to resume from; images declared solved after that step belong
-            in its `solved`.
+        state: of an earlier step of this very attack, to resume from.
 
-    Raises:
-        ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
-            gradient that is zero in the first step. One that is zero in five later steps in a row is a warning, and
-            its image leaves.
+    Raises: ValueError: wrong shapes or ranges, an encoder in training mode, or a gradient that is zero in the first
+    step. One that is zero in five later steps in a row is a warning, and its image leaves.
         NotFinite: (a FloatingPointError) a loss or gradient that is not finite, with the step and the view.
 
     Examples:
@@ -125,8 +120,8 @@ def solve(
     restarts: int = 1,
     **options: Any,
 ) -> Best:
-    """Run the attack to its end: `attack` with the best iterate chosen on held-out views. Arguments and errors as
-    there (`options` are those of `attacks.eot.problem.Options`); `stop` and `restarts` as in `run_steps`.
+    """`attack` run to its end, with the best iterate chosen on held-out views. Arguments and errors as there
+    (`options` are those of `attacks.eot.problem.Options`); `stop` and `restarts` as in `run_steps`.
 
     Examples:
         >>> import torch
@@ -154,19 +149,16 @@ def run_steps(
     state: SolveState | None = None,
     select: Selection | None = None,
 ) -> Iterator[tuple[Step, Best | None]]:
-    """The steps of `attack` (of `random_search`, if the optimiser is gradient-free), each with what is kept so far
-    (None until the first look), as `select` says: by default on a bank of the attack's own views, weighed as the
-    attack weighs them.
+    """The steps of `attack`, each with what is kept so far (None until the first look), as `select` says: by default
+    on a bank of the attack's own views, weighed as the attack weighs them.
 
-    A picture leaves where nothing comes any more (`attacks.solvers.selection`). The gradients that it does not take
-    are saved, and not handed to others, so a picture's result does not depend on its neighbours. With `stop` one
-    whose loss on the whole bank is `stop` or less is solved, and leaves as well. Where all share one delta, all leave
-    together. With `restarts` above 1 the run is repeated with other seeds, each time with all `steps` and the whole
-    `budget` for the pictures that are not solved yet; all runs are compared on one bank, and steps and encoder passes
-    are counted on. From a step's `state` the same run resumes after that step, to the bit.
+    A picture leaves where nothing comes any more (`attacks.solvers.selection`); its gradients are saved, not handed
+    to others. With `stop` one whose loss on the whole bank is `stop` or less is solved, and leaves as well. With
+    `restarts` above 1 the run is repeated with other seeds, each time with all `steps` and the whole `budget` for the
+    pictures that are not solved yet; all runs are compared on one bank. From a step's `state` the run resumes after
+    it, to the bit.
 
-    Raises:
-        ValueError: as `attack`, for `restarts` below 1, and for `restarts` of an early selection.
+    Raises ValueError as `attack`, for `restarts` below 1, and for `restarts` of an early selection.
     """
     if type(restarts) is not int or restarts < 1:
         raise ValueError(f"`restarts` must be a whole number of runs, at least 1; got {restarts!r}")
@@ -218,7 +210,7 @@ def run_steps(
 
 
 def _run(problem: Problem, options: Options, restart: int, rows: Tensor, state: LoopState | None) -> Steps:
-    """One run on the `rows` that are left: the first one is the run of the options themselves, on all pictures."""
+    """One run on the `rows` that are left: the first one is that of the options themselves, on all pictures."""
     run = loop_of(options.optimiser)
     if not restart:
         return run(problem, options, state)
@@ -232,8 +224,7 @@ def _run(problem: Problem, options: Options, restart: int, rows: Tensor, state: 
 
 
 def _join_runs(turn: Step, rows: Tensor, previous: Step, best: Best) -> Step:
-    """A step of a later run on some `rows`, on the CPU, as a step of all pictures, counted on from the `previous`
-    run's last."""
+    """A step of a later run on `rows`, on the CPU, as one of all pictures, counted on from the `previous` run's."""
     shared, numbers = len(best.delta) < len(best.loss), uploaded(rows, best.loss.device)
     return Step(
         index=previous.index + 1 + turn.index,
@@ -259,7 +250,7 @@ def _better(best: Best | None, latest: Best, shared: bool) -> Best:
 
 def better_of(best: Best | None, other: Best, problem: Problem, options: Options, select: Selection) -> Best:
     """The better of two, picture by picture, where `other` comes from an attack with another objective: its loss is
-    computed anew, on the whole bank of the problem's own selection. `best` has been so compared before."""
+    computed anew, on the whole bank of the selection, as that of `best` has been."""
     with select.timer():
         losses, penalty = bank_losses(problem, other.delta, select.bank, options.eot, options.penalty)
     loss = select.risk.value(losses).to(losses)

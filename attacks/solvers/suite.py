@@ -1,9 +1,5 @@
-"""Several attacks on the same pictures: of each picture, the one that is worst for the encoder counts.
-
-Where one attack fails, for a flat loss or a masked gradient, another may succeed (Croce & Hein 2020). The members are
-compared by the attacker's objective on one bank of views that none of them has drawn. One perturbation for each
-picture is then judged on further views, so no maximum of noisy scores is reported.
-"""
+"""Several attacks on the same pictures: of each picture, the one that is worst for the encoder counts (Croce & Hein
+2020). They are compared by the attacker's objective on one bank of views that none of them has drawn."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,9 +32,8 @@ class Member(NamedTuple):
 
 
 def members(case: Knowledge, nearest: int, aim: Aim, optimiser: Optimiser | Proposer) -> list[Member]:
-    """The attacks: that of the run itself (so that no suite is weaker than a single run), the same aim by APGD and
-    without a gradient, and, without a target, below the best impostor and toward each of the `nearest` impostors.
-    Raises ValueError if the gallery has too few."""
+    """The attacks: that of the run, the same aim by APGD and without a gradient, and, without a target, below the
+    best impostor and toward each of the `nearest` impostors. Raises ValueError if the gallery has too few."""
     name = type(optimiser).__name__.lower()
     # An optimiser of the run that is one of the usual two keeps its settings.
     by_name = {name: optimiser} | {"apgd": APGD(), "square": Square()} | {name: optimiser}
@@ -83,15 +78,9 @@ def suite(
     select: Selection | None = None,
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of every member, one after the other, each with its name and the best of all that have ended (None
-    until the first has). The last item has the best of all; `Best.step` counts within its member, and `Best.loss` is
-    that of the `problem` on the common bank.
-
-    Args:
-        problem: by its objective and anchor the members are compared.
-        options: as for `run_steps`; objective, anchor and optimiser of each run are its member's.
-        state: that of a step, to resume after it.
-        select: how the members are compared, on its whole bank; and with its `timer`, how each one's iterates are.
-    """
+    until the first has); `Best.step` counts within its member, and `Best.loss` is that of the `problem` on the common
+    bank of `select`. The objective, anchor and optimiser of each run are its member's; with the `state` of a step it
+    resumes."""
     common = select or selection(problem, replace(options, optimiser=attacks[0].optimiser))
     first, inner, best, evals = (0, None, None, 0) if state is None else state
     for number, member in list(enumerate(attacks))[first:]:

@@ -119,12 +119,10 @@ def worst_views(
 
     Args:
         problem: the attacked pictures, as `attacks.eot.bank.judged` makes it.
-        keep: at most k.
         chunk: most views in memory at once.
         world: the processes that share the work; all get the same answer.
 
-    Raises:
-        ValueError: `keep` above `k`, or either below 1.
+    Raises ValueError for `keep` above `k`, or either below 1.
 
     Examples:
         >>> import torch
@@ -175,9 +173,8 @@ def uphill(
     chunk: int = 64,
     world: World = ALONE,
 ) -> Worst:
-    """The `keep` worst views of a bank whose `losses` (N,V) are known already, refined. It takes
-    `keep * (refine_steps + 1)` encoder passes for each picture (twice as many for a paired objective), or none
-    without steps. Else as `worst_views`."""
+    """The `keep` worst views of a bank whose `losses` (N,V) are known already, refined by `keep * (refine_steps + 1)`
+    encoder passes for each picture (twice as many for a paired objective), or none without steps."""
     loss = partial(problem.losses, views.transforms, NO_DELTA)
     highest = _highest(views.u.to(problem.images), losses, keep)
     return _refine(loss, highest, views.transforms.discrete, refine_steps, chunk, world)

@@ -1,7 +1,4 @@
-"""The first view that is not finite, where a loss or a gradient is not; and why a gradient is exactly zero.
-
-While all is finite, nothing is computed twice. Otherwise views are computed one by one, until one alone shows it.
-"""
+"""The first view that is not finite, where a loss or a gradient is not; and why a gradient is exactly zero."""
 
 import itertools
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """One view, stage by stage: the values after each stage, and the gradient of the loss there.
 
-Stages fuse, so there is no picture between two that move points. The value after a stage is that of the pipeline up
-to it, and the gradient there is the one that the rest of the pipeline gives: both are exact wherever the pipeline
-itself touches pixels.
+Stages fuse: the value after a stage is that of the pipeline up to it, and the gradient that of the rest.
 """
 
 import itertools
