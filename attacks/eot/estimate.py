@@ -104,12 +104,10 @@ def signal_to_noise(grad: Tensor, energy: Tensor, n: int, groups: int) -> Tensor
 
 def combine(estimates: Sequence[Estimate]) -> Estimate:
     """One estimate from those of the members, made from the same views: mean losses, and the mean of the gradients,
-    each first divided by its L1 norm (of each delta), then times the mean of those norms. So members count equally
-    in its direction, and its length is that of a gradient of the mean loss, for optimisers and penalties that use it.
+    each first divided by its L1 norm (of each delta), then times the mean of those norms.
 
-    Members share their views, and the correlation of their errors is unknown: `stderr` is the mean of theirs, an
-    upper bound; the noise of the gradient is at most the sum of theirs, so `snr` is a lower bound. A member with a
-    gradient of zero, or of a length that cannot be scaled to the others', does not count.
+    `stderr` is the mean of theirs, an upper bound, and `snr` a lower bound. A member with a gradient of zero, or of a
+    length that cannot be scaled to the others', does not count.
     """
     first = estimates[0]
     flat = torch.stack([estimate.grad.flatten(1) for estimate in estimates])  # (K,N,P)

@@ -1,13 +1,9 @@
-"""The parts of an attack, as protocols.
+"""The parts of an attack, as protocols: encoder + objective + perturbation + optimiser + EOT.
 
-attack = encoder + objective + perturbation + optimiser + EOT
-
-An encoder is a callable, in evaluation mode, of pictures (N,C,H,W) in [0,1]. It returns one floating-point tensor
-with a row for each picture: (N,D), or (N,T,D) with a vector for each token (in a run and in `evaluate`: (N,D)).
-`Layers` and `Ensemble` return several, by layer or encoder. Its numbers are finite. A row depends on its own picture
-alone, not on the others, their number, or its place; what an encoder draws, it takes as `draws`. Where an optimiser
-follows gradients, the graph from pictures to features is whole. `attacks.encoders.contract` checks it where an
-encoder enters; a graph that is cut shows in the first step.
+An encoder is a callable, in evaluation mode, of pictures (N,C,H,W) in [0,1]. It returns one finite floating-point
+tensor with a row for each picture, which depends on it alone: (N,D), or (N,T,D) with a vector for each token
+(`Layers` and `Ensemble` return several). What it draws, it takes as `draws`. Where an optimiser follows gradients,
+the graph from pictures to features is whole. `attacks.encoders.contract` checks it where an encoder enters.
 """
 
 from collections.abc import Sequence
@@ -76,11 +72,8 @@ class Penalty(Protocol):
 
 
 class Perturbation(Protocol):
-    """What may be changed: a start, the way into a scene, and the set that delta must stay in.
-
-    `attacks.perturbations.base.PerturbationSet` has defaults for what a texture needs, and for `shared`, `take`,
-    `step` and `length`, that of a move in the unit of `reach`.
-    """
+    """What may be changed: a start, the way into a scene, and the set that delta must stay in;
+    `attacks.perturbations.base.PerturbationSet` has defaults, and says what each of them means."""
 
     @property
     def eps(self) -> float:
@@ -187,8 +180,8 @@ class Optimiser(Protocol):
 
 
 class Proposer(Protocol):
-    """The directions of a search without gradients. A pure function of the step and of the generator, the same for
-    every image, so that an image's path does not depend on its neighbours."""
+    """The directions of a search without gradients: a pure function of the step and of the generator, the same for
+    every image."""
 
     gradient_free: ClassVar[bool] = True
     leaves_early: ClassVar[bool] = True

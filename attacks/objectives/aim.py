@@ -18,9 +18,9 @@ class Aim(NamedTuple):
 
 
 class Knowledge(NamedTuple):
-    """The attacked pictures `images` (N,C,H,W) and their `embeddings` (N,D); the `gallery`'s embeddings (G,D),
-    the row of each picture in it (N,), and the row of its target (N,) or None. `identity` (G,) is equal for gallery
-    pictures of the same identity; None if every picture is its own."""
+    """The attacked pictures `images` (N,C,H,W) and their `embeddings` (N,D); the `gallery`'s embeddings (G,D), the
+    row of each picture in it (N,), and that of its target (N,) or None. `identity` (G,) is equal for gallery pictures
+    of the same identity; None if every picture is its own."""
 
     images: Tensor
     embeddings: Tensor

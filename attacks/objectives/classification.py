@@ -16,7 +16,7 @@ TINY = 1e-12
 @dataclass(frozen=True)
 class CrossEntropy(Objective):
     """Minus the cross-entropy of the true label; if `targeted`, the cross-entropy of the target. The anchor is that
-    label, (N,) whole numbers. For a very confident classifier its gradient is lost in rounding; that of `DLR` is not.
+    label, (N,) whole numbers. Of a very confident classifier its gradient is lost in rounding; that of `DLR` is not.
 
     Examples:
         >>> import torch
@@ -42,10 +42,8 @@ class DLR(Objective):
     r"""The difference of logits ratio (Croce & Hein 2020), which a shift or a scale of all logits does not change.
 
     Untargeted (their eq. 6): (z_y - max_{i != y} z_i) / (z_1st - z_3rd); below 0 the label is lost. The anchor is y,
-    (N,) whole numbers. A view whose true label is third has the loss -1 exactly and, in AutoAttack, no gradient. Here
-    the third logit is then a constant, so that the gradient stays: other views may still need it.
+    (N,) whole numbers. A view whose true label is third has the loss -1 and, unlike AutoAttack's, a gradient.
     Targeted (eq. 7): (z_y - z_t) / (z_1st - (z_3rd + z_4th) / 2); the anchor is {"label": y, "target": t}, (N,) each.
-    It loses the label in the direction of t, but only a targeted `CrossEntropy` requires t to come first.
 
     Formula: \frac{z_y - \max_{j \ne y} z_j}{z_{\pi_1} - z_{\pi_3}}
 
@@ -92,8 +90,8 @@ def other_scores(scores: Tensor, rows: Tensor) -> Tensor:
 
 
 def label_columns(anchor: Tensor, scores: Tensor) -> Tensor:
-    """The anchor as whole numbers on the scores' device. Raises ValueError if it is something else, and on the host
-    for one that is out of range: elsewhere the check would wait for a device, which itself stops at such a label."""
+    """The anchor as whole numbers on the scores' device. Raises ValueError if it is something else and, on the host,
+    for one that is out of range (a device stops at such a label itself)."""
     if not isinstance(anchor, Tensor) or anchor.is_floating_point() or anchor.shape != scores.shape[:1]:
         kind = f"{anchor.dtype} of shape {tuple(anchor.shape)}" if isinstance(anchor, Tensor) else type(anchor)
         raise ValueError(f"`anchor` must hold a whole number for each of {len(scores)} views, (N,); got {kind}")

@@ -32,9 +32,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Sum(Objective):
-    """The weighted sum of objectives of the same features.
-
-    Terms without a name share one anchor. A term of weight 0 is not evaluated.
+    """The weighted sum of objectives of the same features. Terms without a name share one anchor.
 
     Examples:
         >>> import torch
@@ -55,7 +53,6 @@ class Sum(Objective):
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """Whether every term is: one other term gives a gradient."""
         return all(term.objective.stationary_at_anchor for term in self.terms if term.weight)
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
@@ -67,15 +64,11 @@ class Sum(Objective):
 
 @dataclass(frozen=True)
 class Each(Objective):
-    """The weighted mean of one objective over layers by name (see `attacks.encoders.layers.Layers`), whose features
-    and anchor are mappings.
+    """The weighted mean of one `objective` over layers by name (see `attacks.encoders.layers.Layers`), whose features
+    and anchor are mappings; of the `weights`, at least 0, only ratios matter.
 
-    Layers differ in scale by orders of magnitude, so features and anchor are divided by the anchor's length: a cosine
-    does not change, and a Euclidean distance becomes relative. An anchor of labels is not scaled.
-
-    Args:
-        weights: by layer, at least 0; only their ratios matter.
-        objective: that of each layer.
+    Features and anchor are divided by the anchor's length, as layers differ in scale: a cosine does not change, and a
+    Euclidean distance becomes relative. An anchor of labels is not scaled.
 
     Examples:
         >>> import torch
@@ -96,7 +89,6 @@ class Each(Objective):
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """That of the objective."""
         return self.objective.stationary_at_anchor
 
     def __call__(self, features: Mapping[str, Tensor], anchor: Mapping[str, Tree]) -> Tensor:

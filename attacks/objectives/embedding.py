@@ -1,8 +1,7 @@
 """Objectives on embeddings. Losses have shape (N,); lower is better for the attacker.
 
-An embedding is (N,D), or (N,T,D) with a vector for each token: tokens are compared one by one, and their losses are
-averaged. In a two-tower encoder (CLIP, Radford et al. 2021) a text target is `Toward` with the text's embedding as
-anchor; for several prompts, the mean of their unit vectors.
+An embedding is (N,D), or (N,T,D) with a vector for each token: losses are averaged over tokens. A text target is
+`Toward` with the text's embedding (CLIP, Radford et al. 2021) as anchor.
 """
 
 from collections.abc import Iterator
@@ -24,8 +23,7 @@ Metric = Literal["cosine", "l2"]
 class Away(Objective):
     """The similarity to the anchor, the picture's own embedding.
 
-    It is at its maximum at delta = 0 and the identity view, where its gradient is exactly zero, so an attack must
-    start at random.
+    At delta = 0 and the identity view its gradient is exactly zero, so an attack must start at random.
 
     Use: a picture that should no longer be found, whatever it is taken for.
     Not: a picture that is to be taken for a certain other one: `Toward`.
@@ -33,8 +31,7 @@ class Away(Objective):
     Oracle: the plain cosine, tests/objectives/test_embedding.py and tests/objectives/test_aim.py.
 
     Args:
-        metric: "cosine", in [-1,1]; or "l2", minus the Euclidean distance. Where embeddings are compared by cosine,
-            an attack on "l2" wastes effort on their length.
+        metric: "cosine", in [-1,1]; or "l2", minus the Euclidean distance.
 
     Examples:
         >>> import torch
@@ -89,11 +86,7 @@ class Toward(Objective):
 @dataclass(frozen=True)
 class Paired(Objective):
     """The anchor of each view is the untouched picture in the same view, which removes the effect of the view alone.
-    It costs a second forward pass of every view.
-
-    Args:
-        inner: the objective of each pair, such as `Away()`. It must lead away from the anchor: `Toward` the picture's
-            own embedding is no attack.
+    It costs a second forward pass of every view. `inner`, the objective of each pair, must lead away from the anchor.
 
     Examples:
         >>> import torch
@@ -170,7 +163,7 @@ def _parts(objective: Objective) -> Iterator[Objective]:
 
 
 def check_part(objective: Objective, name: str) -> None:
-    """Refuse a part that is paired or combines gradients: the loop reads both from the outermost objective only."""
+    """Refuse a part that is paired or combines gradients: the loop reads both from the outermost objective."""
     if objective.paired:
         raise ValueError(f"`{name}` must not be Paired; put Paired outside, round the whole: Paired(...)")
     if objective.combine == "gradients":

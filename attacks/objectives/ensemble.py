@@ -19,13 +19,9 @@ Combine = Literal["losses", "gradients"]
 
 
 class Ensemble(nn.Module):
-    """Several encoders as one: (N,3,H,W) in [0,1] -> a tuple with the features of each.
+    """Several `encoders`, in evaluation mode, as one: (N,3,H,W) in [0,1] -> a tuple with the features of each.
 
-    All get the same views in full resolution; each has its own preprocessing in the graph. A view costs a pass of
-    every member.
-
-    Args:
-        encoders: modules in evaluation mode.
+    All get the same views in full resolution; each has its own preprocessing in the graph.
 
     Examples:
         >>> import torch
@@ -74,11 +70,10 @@ class Ensemble(nn.Module):
 class Members(Objective):
     """The mean loss of the members of an `Ensemble`. Features and anchor are tuples with a part for each.
 
-    Args:
-        objective: of each member; or a tuple of objectives, one for each (where a gallery belongs to an encoder).
-        combine: "losses" follows the gradient of the mean loss (Dong et al. 2018, their ensemble in loss), which
-            members with steep gradients dominate; "gradients" first scales each member's mean gradient to the same L1
-            norm, see `combined`. The mean loss is reported and compared in either case.
+    Args: objective: of each member; or a tuple of objectives, one for each (where a gallery belongs to an encoder).
+    combine: "losses" follows the gradient of the mean loss (Dong et al. 2018), which members with steep gradients
+    dominate; "gradients" first scales each member's mean gradient to the same L1 norm. The mean loss is reported and
+    compared in either case.
 
     Examples:
         >>> import torch
@@ -125,8 +120,8 @@ class Members(Objective):
         return several if isinstance(several, tuple) else (several,) * count
 
     def members(self, encoder: Encoder, anchor: tuple[Tree, ...]) -> list[tuple[Encoder, Objective, Tree]]:
-        """For "gradients", the encoder, objective and anchor of each member; none for "losses". The encoder must take
-        `only`, as an `Ensemble` does."""
+        """For "gradients", the encoder (which must take `only`), objective and anchor of each member; none for
+        "losses"."""
         if self.combine == "losses":
             return []
         parts = zip(self.member_objectives(anchor), anchor, strict=True)

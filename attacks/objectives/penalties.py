@@ -1,7 +1,6 @@
-"""Penalties on the visibility of a perturbation, computed once a step, without views.
+"""Penalties on the visibility of a perturbation, computed once a step, without views, and added to the loss.
 
-A penalty is its weight times a mean over pixels or windows, so that a weight suits pictures of any size. It is added
-to the loss; a cosine changes by about 1.
+A penalty is its weight times a mean over pixels or windows, so that a weight suits pictures of any size.
 """
 
 import math
@@ -35,11 +34,8 @@ class TotalVariation:
     """Total variation (Rudin, Osher & Fatemi 1992): smooth perturbations are cheap.
 
     The value is weight * the mean over pixels and channels, in [0,1] units: about 0.03 for a random pattern of 0 and
-    8/255, 0 for one flat colour.
-
-    Differences are to the right and to the lower neighbour, none at the last column and row. Their absolute value is
-    sqrt(d^2 + e^2) - e with e = `EDGE`, because `|d|` has no derivative at 0, where an attack may start. It is 0 at
-    0, and at most e below `|d|`.
+    8/255. The absolute value of a difference, to the right and to the lower neighbour, is sqrt(d^2 + e^2) - e with
+    e = `EDGE`, because `|d|` has no derivative at 0, where an attack may start.
 
     Use: a print, or a change without isolated pixels.
     Not: a change that should look like the picture: `SSIM`, `LPIPS`.
@@ -47,10 +43,9 @@ class TotalVariation:
 
     Args:
         weight: positive; 1 to 10 beside a cosine.
-        isotropic: the length of both differences together (no direction is cheaper), or the sum of their absolute
-            values.
-        of: "change" is the difference of the attacked and the untouched pictures, for everything that is added to a
-            picture. "texture" is the delta itself, (1|N,C,h,w), for a patch, whose print should be smooth.
+        isotropic: the length of both differences together, or the sum of their absolute values.
+        of: "change" is the difference of the attacked and the untouched pictures; "texture" the delta itself,
+            (1|N,C,h,w), for a patch, whose print should be smooth.
 
     Examples:
         >>> import torch
@@ -82,16 +77,13 @@ class SSIM:
     """Structural similarity (Wang et al. 2004) of the attacked picture to the untouched one.
 
     The value is weight * (1 - SSIM): 0 where they are equal, up to 2 weight. Kornia computes it, channel by channel,
-    with Gaussian windows of standard deviation 1.5; its mean is over whole windows, as in scikit-image.
+    with Gaussian windows of `window` pixels a side, odd, and a standard deviation of 1.5; its mean is over whole
+    windows.
 
     Use: a change that keeps the structure of the picture.
     Not: pictures smaller than its window.
     Cost: a Gaussian window over each picture, once a step.
     Oracle: scikit-image, tests/objectives/test_penalties.py.
-
-    Args:
-        weight: positive.
-        window: the windows' side in pixels, odd; 11 is the paper's. Pictures must hold one.
 
     Examples:
         >>> import torch
@@ -130,21 +122,15 @@ class SSIM:
 class LPIPS:
     """Learned perceptual distance (Zhang et al. 2018) of package `lpips`, times a weight; RGB of at least 64 pixels.
 
-    Nothing is downloaded: the network is read from torch's cache of checkpoints, and only its linear layers come with
-    the package.
+    Nothing is downloaded: the network (alex, the authors' choice for measuring, vgg, or squeeze) is read from torch's
+    cache of checkpoints.
 
     Use: a change that people should hardly notice.
     Not: a machine without its network in torch's cache: nothing is downloaded.
     Cost: a pass of its network for each picture, forward and back, once a step.
     Oracle: its own package, tests/objectives/test_penalties.py.
 
-    Args:
-        weight: positive.
-        net: alex (the authors' choice for measuring), vgg, or squeeze.
-
-    Raises:
-        ValueError: no package `lpips`.
-        FileNotFoundError: the network's file is not there.
+    Raises ValueError without package `lpips`, FileNotFoundError without the network's file.
 
     Examples:
         >>> from attacks.objectives import LPIPS
@@ -206,15 +192,14 @@ def total_variation(pattern: Tensor, *, isotropic: bool = True) -> Tensor:
 
 
 class Price(NamedTuple):
-    """The penalty of each image (N,), and its gradient, shaped like delta: of a delta that all images share, that of
-    the mean penalty."""
+    """The penalty of each image (N,), and its gradient, shaped like delta: of a shared delta that of the mean."""
 
     value: Tensor
     grad: Tensor
 
 
 def price_of(penalty: Penalty, problem: Problem, delta: Tensor) -> Price:
-    """The price of a delta. Raises ValueError if it has no gradient; whether it is finite is not checked."""
+    """The price of a delta. Raises ValueError if it has no gradient."""
     images = problem.images
     with torch.enable_grad():
         leaf = delta.detach().requires_grad_()

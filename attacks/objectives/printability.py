@@ -25,14 +25,9 @@ class NonPrintability:
     """Colours that a printer can print: of each texel of a patch the distance to the nearest one.
 
     The value is weight * the mean distance to the nearest colour of a palette, in sRGB of [0,1]: about 0.2 for random
-    colours and the palette of the generic printer, 0 for those of the palette.
-
-    The non-printability score of Sharif et al. 2016 multiplies the distances to all colours, and a product of thirty
-    numbers below 1 is nearly 0 everywhere, and so is its gradient. Here only the nearest colour counts, which alone
-    decides whether the product is 0.
-
-    The distance is sqrt(d^2 + e^2) - e with e = `EDGE`, whose gradient at a printable colour is 0. All texels count,
-    also the transparent ones.
+    colours and the palette of the generic printer. The non-printability score of Sharif et al. 2016 multiplies the
+    distances to all colours, so it and its gradient are nearly 0 everywhere; only the nearest decides whether it is
+    0. The distance is sqrt(d^2 + e^2) - e with e = `EDGE`. All texels count, also the transparent ones.
 
     Use: a patch that will be printed, where only the printable colours are known.
     Not: a printer whose map is known: `perturbation.gamut`, which is exact.
@@ -74,8 +69,7 @@ class NonPrintability:
 
 @torch.no_grad()
 def nearest(texture: Tensor, palette: Tensor) -> Tensor:
-    """The nearest palette colour of each texel, (N,3,h,w). One colour at a time, so that memory does not grow with
-    the palette."""
+    """The nearest palette colour of each texel, (N,3,h,w), in memory that does not grow with the palette."""
     smallest = torch.full_like(texture[:, 0], math.inf)
     row = torch.zeros_like(smallest, dtype=torch.long)
     colours = palette.to(texture)
@@ -88,8 +82,8 @@ def nearest(texture: Tensor, palette: Tensor) -> Tensor:
 
 def read_palette(name: str) -> Tensor:
     """The printable colours (K,3): those of a printer at `TINTS` of each channel, by the name or path of its colour
-    map (see `read_colour_map`); or the measured ones of a text or CSV file, a line "r, g, b" each, from 0 to 255.
-    Raises ValueError or FileNotFoundError in one line."""
+    map (see `read_colour_map`); or those of a text or CSV file, a line "r, g, b" each, from 0 to 255. Raises
+    ValueError or FileNotFoundError."""
     if name == "generic":
         return tints(generic())
     suffix = Path(name).suffix.lower()

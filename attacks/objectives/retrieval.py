@@ -23,11 +23,11 @@ class Retrieval(Objective):
 
     The loss is cos(e, g_true) - max_j cos(e, g_j): below 0 the view is taken for another picture. The anchor holds
     the row of the true match, (N,) whole numbers. With identities the true match is the nearest picture of its
-    identity, and no picture of this identity is an impostor: below 0 another identity is nearest.
+    identity, and no picture of this identity is an impostor.
 
     With a `margin` the loss is the hinge of Carlini & Wagner 2017 (their f_6, kappa = margin), but leaky: a view that
-    is lost by the margin keeps 1 % of its gradient. So the attack works on the other views, and its gradient is never
-    exactly zero, which would look like a cut graph. The margin is reached where loss <= -margin.
+    is lost by the margin keeps 1 % of its gradient, so the attack works on the other views. The margin is reached
+    where loss <= -margin.
 
     Formula: \cos(f, g_y) - \max_{j \ne y} \cos(f, g_j)
     Use: a search in a known gallery, where success is that another picture comes first.
@@ -84,9 +84,8 @@ class InfoNCE(Objective):
     Oracle: the cross-entropy of the gallery, tests/objectives/test_aim.py.
 
     Args:
-        gallery: (G,D) embeddings, G at least 2, on the encoder's device.
+        gallery, identity: as of `Retrieval`.
         temperature: above 0; that of the encoder's training, if it is known.
-        identity: as of `Retrieval`.
 
     Examples:
         >>> import torch
@@ -124,15 +123,12 @@ class InfoNCE(Objective):
 class Triplet(Objective):
     r"""The triplet loss (Schroff et al. 2015) for an attacker: the view should be nearer to the `positive`, its
     target, than to the `negative`, its own picture. The loss is cos(e, negative) - cos(e, positive), with the leaky
-    hinge of `Retrieval`; the anchor holds both, (N,D) each.
+    hinge and the `margin` of `Retrieval`; the anchor holds both, (N,D) each.
 
     Formula: \cos(f, a^-) - \cos(f, a^+)
     Use: a view that only has to be nearer to the target than to its own picture.
     Not: a target that has to be nearer than everything else: `InfoNCE` with a target.
     Oracle: torch's triplet loss, tests/objectives/test_embedding.py.
-
-    Args:
-        margin: cosine by which the positive should win, at least 0; None for no hinge.
 
     Examples:
         >>> import torch
@@ -190,7 +186,6 @@ class Verification(Objective):
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """True for a genuine pair, which may be a picture and itself."""
         return self.same
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
@@ -200,7 +195,6 @@ class Verification(Objective):
 
     @property
     def attracts(self) -> bool:
-        """Where an impostor should be accepted."""
         return not self.same
 
 

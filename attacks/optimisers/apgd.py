@@ -16,10 +16,10 @@ from transforms.devices import uploaded
 
 @stored("apgd")
 class APGDState(NamedTuple):
-    """Like delta: the `previous` point, the `best` point so far and the gradient there. For each delta
-    (N,): the loss of the best point and of the latest one, the `length` of the next step, and since the last
-    checkpoint how many `gains`, the `reference_loss` (the best there), and whether the length `is_halved`. Then the
-    number of steps done and planned, the next checkpoint (the index of a step), and the `gap` since the last one."""
+    """Like delta: the `previous` point, the `best` point so far and the gradient there. For each delta (N,): the loss
+    of the best point and of the latest one, the `length` of the next step, and since the last checkpoint how many
+    `gains`, the `reference_loss` (the best there), and whether the length `is_halved`. Then the number of steps done
+    and planned, the next checkpoint (the index of a step), and the `gap` since the last one."""
 
     previous: Tensor
     best: Tensor
@@ -43,13 +43,11 @@ class APGD(Optimiser):
     Long steps come first; at each checkpoint, a picture whose steps seldom gained, or whose best loss did not fall,
     goes back to its best point and halves its step.
 
-    A run of n steps tries n points, the start among them, like n - 1 iterations of the published code; the last step
-    returns the best point. (A run of a single step moves.) The checkpoints are those of the published code: after
-    22 % of the moves, then after gaps that shrink by 3 % to no less than 6 %.
-
-    A loss here is the estimate's `value`, over all views of the step; where one delta serves all images, their mean.
-    New views in every step make it noisy. With `draws=fixed` it is exact, but the attack fits these views, and with
-    few of them is weaker: cosine 0.410 against 0.360 with 4 a step, equal with 16 (pocket encoder, 8/255).
+    A run of n steps tries n points, the start among them, like n - 1 iterations of the published code, whose
+    checkpoints it has; the last step returns the best point. A loss here is the estimate's `value`, over all views of
+    the step; where one delta serves all images, their mean. With `draws=fixed` it is exact, but the attack fits these
+    views, and with few of them is weaker: cosine 0.410 against 0.360 with 4 a step, equal with 16 (pocket encoder,
+    8/255).
 
     Use: a loss without noise (`draws=fixed`), and numbers beside those of AutoAttack.
     Not: new views in every step, whose noise its checkpoints take for a lost or a gained step.
@@ -58,8 +56,7 @@ class APGD(Optimiser):
 
     Args:
         rel_step_size: length of the first step as a share of eps, in the perturbation's norm.
-        momentum: alpha of the algorithm, in (0, 1]: the share of the new move in each step, the rest being the
-            previous move; 1 is without momentum.
+        momentum: alpha of the algorithm, in (0, 1]: the share of the new move in each step; 1 is without momentum.
         rho: the share of the steps between two checkpoints that must gain, 0 to 1.
 
     Examples:
@@ -87,7 +84,6 @@ class APGD(Optimiser):
             raise ValueError(f"`rho` must lie in [0, 1]; got {self.rho}")
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> APGDState:
-        """The state before the first of `steps` steps."""
         worst = delta.new_full((len(delta),), torch.inf)
         gap = _part(0.22, steps)
         return APGDState(
@@ -114,7 +110,6 @@ class APGD(Optimiser):
         constraint: Constraint,
         progress: Done,  # noqa: ARG002  # its checkpoints are numbers of steps
     ) -> tuple[Tensor, APGDState]:
-        """The next delta and state."""
         loss = uploaded(estimate.value, delta.device)
         loss = loss if len(loss) == len(delta) else loss.mean(0, keepdim=True)
         state = _record(state, delta, loss, estimate.grad)

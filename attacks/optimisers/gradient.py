@@ -21,8 +21,7 @@ LONGEST = 1000
 
 @stored("momentum")
 class MomentumState(NamedTuple):
-    """`momentum` (like delta), the length that steps are measured in, and the `point` that delta looks ahead from,
-    where it does."""
+    """`momentum` (like delta), the length that steps are measured in, and the `point` that delta looks ahead from."""
 
     momentum: Tensor
     reach: float
@@ -34,9 +33,8 @@ class PGD(Optimiser):
     r"""Projected gradient descent: a step along the steepest direction of the perturbation's norm.
 
     With `nesterov` the estimate is taken at a look-ahead point (NI-FGSM, Lin et al. 2020): `momentum` times the next
-    step ahead, along the steepest direction of the momentum. (The paper's alpha * mu * g suits L-inf alone, and
-    depends on how g is normalised.) Delta is this point, which lies in the set; after the last planned step it is the
-    point that steps start from, which the state keeps.
+    step ahead, along the steepest direction of the momentum. Delta is this point, which lies in the set; after the
+    last planned step it is the point that steps start from.
 
     Formula: m \leftarrow \mu m + g / \|g\|_1, \quad \delta \leftarrow \Pi(\delta - \eta \, \mathrm{sign}(m))
     Use: the usual baseline, and large pictures, whose transforms cost `Wiener` time and memory.
@@ -72,13 +70,11 @@ class PGD(Optimiser):
         _check_nesterov(self.nesterov, self.momentum)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> MomentumState:  # noqa: ARG002
-        """The state before the first step."""
         return MomentumState(torch.zeros_like(delta), reach, delta if self.nesterov else None)
 
     def step(
         self, delta: Tensor, estimate: Estimate, state: MomentumState, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, MomentumState]:
-        """The next delta and state."""
         norm = l1_norm(estimate.grad)
         momentum = in_blocks(lambda old, grad: self.momentum * old + grad / norm, state.momentum, estimate.grad)
         start = delta if state.point is None else state.point
@@ -95,8 +91,7 @@ class PGD(Optimiser):
 class SGD(Optimiser):
     """Projected gradient descent with momentum, as `torch.optim.SGD`; for l2.
 
-    The step is as long as the gradient says, so `lr` depends on the loss and on the picture's size. For the L-inf
-    ball use PGD.
+    The step is as long as the gradient says, so `lr` depends on the loss and on the picture's size.
 
     Use: an L2 ball and a loss whose scale is known.
     Not: the L-inf ball, or a loss of unknown scale: PGD.
@@ -109,8 +104,7 @@ class SGD(Optimiser):
         lr: step per unit of gradient.
         momentum: 0 to below 1.
         schedule: cosine or linear (to zero over the run), or constant.
-        nesterov: Nesterov's momentum instead of the heavy ball, in the form of `torch.optim.SGD`: delta stands for
-            the look-ahead point, and steps along grad + momentum * velocity. Needs momentum.
+        nesterov: Nesterov's momentum in the form of `torch.optim.SGD`; needs momentum.
 
     Examples:
         >>> import torch
@@ -132,13 +126,11 @@ class SGD(Optimiser):
         _check_nesterov(self.nesterov, self.momentum)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> MomentumState:  # noqa: ARG002
-        """The state before the first step."""
         return MomentumState(torch.zeros_like(delta), reach)
 
     def step(
         self, delta: Tensor, estimate: Estimate, state: MomentumState, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, MomentumState]:
-        """The next delta and state."""
         momentum = self.momentum * state.momentum + estimate.grad
         direction = estimate.grad + self.momentum * momentum if self.nesterov else momentum
         length = self.lr * decay(self.schedule, progress.before, delta)
@@ -165,8 +157,7 @@ class Adam(Optimiser):
     `|m| / sqrt(v)`.
 
     For L-inf this is `torch.optim.Adam` with a learning rate of rel_step_size * eps. In another norm an undamped step
-    has that length, and goes along m rather than sign(m), which would miss the optimum. Adam's `eps` is 0: the scale
-    of the loss has no effect, and a value without a gradient does not move.
+    has that length, and goes along m rather than sign(m). Adam's `eps` is 0: the scale of the loss has no effect.
 
     Formula: \delta \leftarrow \Pi(\delta - \eta \, \hat{m} / \sqrt{\hat{v}})
     Use: gradients whose size differs much from value to value.
@@ -176,8 +167,7 @@ class Adam(Optimiser):
 
     Args:
         rel_step_size: length of an undamped first step as a share of eps; below some 200 steps take about 1.
-        beta1: memory of the mean gradient, 0 to below 1.
-        beta2: memory of the mean square, 0 to below 1.
+        beta1, beta2: memory of the mean gradient and of the mean square, 0 to below 1.
         schedule: cosine or linear (to zero over the run), or constant.
 
     Examples:
@@ -201,15 +191,13 @@ class Adam(Optimiser):
         check_step("rel_step_size", self.rel_step_size, self.schedule, beta1=self.beta1, beta2=self.beta2)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Moments:  # noqa: ARG002
-        """The state before the first step. Moments are float64 where the device has it: the square of a
-        very small or very large gradient is 0 or infinite in float32."""
+        """Moments are float64 where the device has it, for squares of very small or very large gradients."""
         zeros = torch.zeros_like(delta, dtype=wide_dtype(delta))
         return Moments(zeros, zeros, 0, reach)
 
     def step(
         self, delta: Tensor, estimate: Estimate, state: Moments, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, Moments]:
-        """The next delta and state."""
         grad = estimate.grad.to(state.first)
         first = self.beta1 * state.first + (1 - self.beta1) * grad
         second = self.beta2 * state.second + (1 - self.beta2) * grad.square()
@@ -225,7 +213,7 @@ class Adam(Optimiser):
 
 def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The L1 norm of each gradient (N,C,H,W), in its type or in `dtype`, at least the smallest normal number of that
-    type: (N,1,1,1), a divisor. The order of a sum does not depend on the other pictures."""
+    type: (N,1,1,1), a divisor."""
     norm = grad.new_zeros(len(grad), dtype=dtype)
     for (part,) in columns(grad.flatten(1)):
         norm += part.abs().sum(1, dtype=norm.dtype)
@@ -233,8 +221,8 @@ def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def decay(schedule: str, progress: Tensor, like: Tensor) -> Tensor:
-    """The length of a step as a share of that of the first one, for shares (D,) of the run that are done; of the
-    type and on the device of `like`."""
+    """The length of a step as a share of that of the first one, for shares (D,) of the run that are done; as
+    `like`."""
     if schedule == "constant":
         return torch.ones_like(progress, dtype=like.dtype, device=like.device)
     length = 1 - progress if schedule == "linear" else (1 + (math.pi * progress).cos()) / 2

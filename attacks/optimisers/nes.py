@@ -32,7 +32,7 @@ class NES(Optimiser):
 
     Args:
         probe: how far each side is, as a share of the radius in its norm, of `L0` of the range of a value. An encoder
-            that answers in steps, such as a hash, needs a long one; a move beyond the set is cut off at its edge.
+            that answers in steps, such as a hash, needs a long one.
         keep: the patterns are sums of so many cosines along each axis.
         grey: the same pattern in all channels.
         rel_step_size: length of the first step as a share of eps.
@@ -90,13 +90,12 @@ class NES(Optimiser):
         return F.normalize(prior_direction + directions.flatten(1)[None], dim=2).view(shape)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> MomentumState:  # noqa: ARG002
-        """The state before the first step."""
         return MomentumState(torch.zeros_like(delta), reach)
 
     def step(
         self, delta: Tensor, estimate: Estimate, state: MomentumState, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, MomentumState]:
-        """The next delta and state. Gradients are not normalised: one that is short says little."""
+        """Gradients are not normalised: one that is short says little."""
         momentum = self.momentum * state.momentum + estimate.grad
         length = self.rel_step_size * state.reach * decay(self.schedule, progress.before, delta)
         next_delta = constraint.step(delta, momentum, length)
@@ -107,8 +106,8 @@ class NES(Optimiser):
 class LabelOnly(NES):
     """NES for answers that only say same or not (encoder.answer=same).
 
-    This is the label-only setting of Ilyas et al. 2018, section 3.4, in a set whose radius follows the answers. All
-    arguments are those of `NES`; `surrogate` also makes the start, by an attack on it.
+    This is the label-only setting of Ilyas et al. 2018, section 3.4, in a set whose radius follows the answers.
+    Arguments are those of `NES`; `surrogate` also makes the start, by an attack on it.
 
     Use: a service that only says whether two pictures are the same.
     Not: answers with numbers, which say more at each query: `NES`.
@@ -128,8 +127,7 @@ class LabelOnly(NES):
 
     @staticmethod
     def factor(share: Tensor) -> Tensor:
-        """The change of the radius (N,) where a share (N,) of a step's answers has changed: at one half, where
-        an answer carries most information, it stays."""
+        """The change of the radius (N,) where a share (N,) of a step's answers has changed: at one half it stays."""
         return (0.5 - share).exp()
 
 

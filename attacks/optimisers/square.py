@@ -22,19 +22,13 @@ class Square(Proposer):
     """A random search of square windows, the Square attack: no gradient is used.
 
     First vertical stripes over the whole picture, then square windows at random places, each channel up or down as a
-    whole; the windows shrink as the run goes on.
-
-    The direction is the same for every picture of a batch. It becomes a move by the perturbation's own `descend` and
-    `move`: in the L-inf ball this is the paper's algorithm 2, +-eps within the window; in other sets it is a random
-    search of the same windows.
+    whole; the windows shrink as the run goes on. In the L-inf ball this is the paper's algorithm 2, +-eps within the
+    window, where `p_init` is the window's share of the picture's area at first; other sets have moves of their own.
 
     Use: an encoder that can only be asked, or a check that gradients are not masked.
     Not: an encoder with a gradient, which leads further in as many passes.
     Cost: forward passes only; 14.3 bits of a hash after 1,000 queries, where NES changes 25.3 (docs/decisions.md).
     Oracle: the proposals of the paper, and torchattacks at equal queries, tests/solvers/test_search.py.
-
-    Args:
-        p_init: the window's share of the picture's area at first, in (0, 1].
 
     Examples:
         >>> import torch

@@ -1,8 +1,4 @@
-"""Projected gradient descent along the filtered mean of all gradients of a run.
-
-With few views a step, most of a gradient is noise. Two remedies have no parameter to tune: a mean of all gradients,
-and a filter that estimates from them how much of each spatial frequency is signal.
-"""
+"""Projected gradient descent along the filtered mean of all gradients of a run."""
 
 import math
 from dataclasses import dataclass
@@ -20,10 +16,9 @@ from attacks.runtime.values import stored
 from attacks.schema.options import option
 from transforms.devices import uploaded, wide_dtype
 
-#: Rings of the frequency plane that share one gain, at most; and the least gain of a ring, as a share of the highest.
-#: Two steps agree less where the loss is curved, too, and not for noise alone: a lower share would drop frequencies
-#: that matter. An encoder sees no more frequencies of a larger picture, so the share falls with the side above SIDE
-#: pixels: else the noise of the many others would be most of a step.
+#: Rings of the frequency plane that share one gain, at most; and the least gain of a ring, as a share of the highest:
+#: two steps agree less where the loss is curved, too. An encoder sees no more frequencies of a larger picture, so the
+#: share falls with the side above SIDE pixels.
 RINGS, MIN_GAIN, SIDE = 24, 0.3, 256
 #: In a run of fewer than SHORT steps they are longer, by SHORT / steps, but at most LONGEST times: they could not go
 #: far enough.
@@ -56,13 +51,10 @@ class WienerState(NamedTuple):
 class Wiener(Optimiser):
     """PGD along the mean gradient of the run, noise filtered frequency by frequency.
 
-    A step goes along the steepest direction of the perturbation's norm, one step ahead.
-
     Gradients are normalised per image to L1 norm 1, and that of step k, counted from 1, has the weight k (as in the
-    averaging of Shamir & Zhang 2013), where the momentum 1 of MI-FGSM (Dong et al. 2018) has equal weights. The sum
-    is kept as two halves, of even and of odd steps. What both halves have in common is signal, the rest is noise (the
-    Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and `wiener_filter` gives each frequency
-    the gain of Wiener's filter.
+    averaging of Shamir & Zhang 2013). The sum is kept as two halves, of even and of odd steps. What both halves have
+    in common is signal, the rest is noise (the Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and
+    `wiener_filter` gives each frequency the gain of Wiener's filter.
 
     The estimate is taken at a look-ahead point, once more along the last move (Lin et al. 2020): delta is this point,
     which lies in the set, and after the last step it is the point itself.
@@ -102,8 +94,7 @@ class Wiener(Optimiser):
         check_step("rel_step_size", self.rel_step_size, self.schedule)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> WienerState:
-        """The state before the first of `steps` steps. The sums are float64 where the device has it: rounding in
-        float32 would turn signs, and several processes would diverge."""
+        """The sums are float64 where the device has it: rounding in float32 would turn signs."""
         height, width = delta.shape[2:]
         spectrum = delta.new_zeros(*delta.shape[:3], width // 2 + 1, 2, dtype=wide_dtype(delta))
         rings = rings_of(height, width, delta.device)
@@ -115,7 +106,6 @@ class Wiener(Optimiser):
     def step(
         self, delta: Tensor, estimate: Estimate, state: WienerState, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, WienerState]:
-        """The next delta and state."""
         grad = estimate.grad
         even_half, odd_half = state.even_half, state.odd_half
         if state.step % 2:
@@ -145,13 +135,9 @@ def add_gradient(half: Half, grad: Tensor, weight: float) -> Half:
 
 
 def wiener_filter(even_half: Half, odd_half: Half, like: Tensor) -> Tensor:
-    """The sum of two noisy measurements of the same pictures, each frequency times the share of it that is signal:
-    S / (S + N) with the signal S and the noise N of the sum (Wiener 1949). In the type and of the size of `like`
-    (N,C,H,W).
-
-    With the correlation r of the two in a ring of frequencies, over all channels, that share is 2 r / (1 + r): what
-    is uncorrelated adds up in power, what is common in amplitude.
-    """
+    """The sum of two noisy measurements of the same pictures, each frequency times the share of it that is signal: S
+    / (S + N) (Wiener 1949), which is 2 r / (1 + r) of the correlation r of the two in a ring of frequencies, over all
+    channels. In the type and of the size of `like` (N,C,H,W)."""
     height, width = like.shape[2:]
     rings = rings_of(height, width, like.device)
     pair = (even_half.energy * odd_half.energy).sqrt()
@@ -172,12 +158,9 @@ SUM = partial(torch.sum, dim=1)
 
 
 class Rings(NamedTuple):
-    """The rings of the frequencies (H,W') of `rfft2`.
-
-    of: the number of each frequency's ring (H,W').
-    weights: how often the whole transform holds a frequency, by column (W',).
-    order, sizes: the flat frequencies ring by ring, and how many each ring has.
-    """
+    """The rings of the frequencies (H,W') of `rfft2`: `of`, the number of each frequency's ring (H,W'); `weights`,
+    how often the whole transform holds a frequency, by column (W',); `order`, the flat frequencies ring by ring;
+    `sizes`."""
 
     of: Tensor
     weights: Tensor
