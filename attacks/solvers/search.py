@@ -12,17 +12,7 @@ from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Penalty, Perturbation, Proposer
 from attacks.solvers.checks import check_problem, pass_budget
-from attacks.solvers.loop import (
-    OF_IMAGES,
-    LoopState,
-    Steps,
-    Turn,
-    TurnPlan,
-    drive,
-    first_state,
-    generator_of,
-    start,
-)
+from attacks.solvers.loop import OF_IMAGES, LoopState, Steps, Turn, TurnPlan, drive, first_state, generator_of, start
 from transforms.compose import seen
 from transforms.devices import uploaded
 from transforms.draws import stream

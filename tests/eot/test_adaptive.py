@@ -36,13 +36,7 @@ def views_of(steps):
     return [step.estimate.views.tolist() for step in steps]
 
 
-@given(
-    st.integers(1, 10**5),
-    st.floats(0, 1),
-    st.floats(0, 1e6),
-    st.integers(1, 500),
-    st.integers(1, 8),
-)
+@given(st.integers(1, 10**5), st.floats(0, 1), st.floats(0, 1e6), st.integers(1, 500), st.integers(1, 8))
 def test_more_views_need_noise_and_gradients_for_many_steps(total, used, c, steps, block):
     rule = Adaptive(steps)
     left = integers(total - int(used * total))

@@ -103,9 +103,7 @@ def test_a_surrogate_makes_the_start_and_views_may_differ():
 
     case = problem(0.9)
     choices = options(
-        optimiser=LabelOnly(keep=4, surrogate=surrogate),
-        eot=EOT(Compose([Brightness(0.01)]), views=8),
-        steps=3,
+        optimiser=LabelOnly(keep=4, surrogate=surrogate), eot=EOT(Compose([Brightness(0.01)]), views=8), steps=3
     )
     *_, end = label_walk(case, choices)
     assert bool(answers_change(case, end.delta))

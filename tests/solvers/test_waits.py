@@ -137,11 +137,7 @@ def watch_waits(images, anchor, encoder, is_early, stop):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("is_early", "stop", "arguments"),
-    [
-        pytest.param(False, None, 0, marks=SLOW),
-        pytest.param(True, None, 0, marks=SLOW),
-        (False, -1.0, 5),
-    ],
+    [pytest.param(False, None, 0, marks=SLOW), pytest.param(True, None, 0, marks=SLOW), (False, -1.0, 5)],
 )
 def test_choosing_the_iterate_waits_once_a_look_twice_for_who_leaves_and_three_times_for_finalists(
     is_early, stop, arguments
