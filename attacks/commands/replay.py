@@ -12,7 +12,8 @@ from pathlib import Path
 
 from attacks.data.images import save_image
 from attacks.eot.faults import NAME, read_fault
-from attacks.eot.faults.trace import Line, first_fault
+from attacks.eot.faults.fault import Line
+from attacks.eot.faults.locate import first_fault
 
 
 def _fault_file(run: Path) -> Path:

@@ -28,9 +28,7 @@ def check_pipeline(transforms: object) -> None:
     made("transforms", transforms, f"Compose([{getattr(transforms, '__name__', '')}(...)])")
     if not isinstance(transforms, Compose):
         fix = f": write Compose([{transforms!r}])" if isinstance(transforms, Stage) else ""
-        raise ValueError(
-            f"`transforms` must be a Compose, such as Compose([Affine(degrees=20)]); got {transforms!r}{fix}"
-        )
+        raise ValueError(f"`transforms` must be a Compose, as Compose([Affine(degrees=9)]); got {transforms!r}{fix}")
 
 
 def check_count(name: str, value: Any, unit: str = "views") -> None:

@@ -72,51 +72,31 @@ class Penalty(Protocol):
 
 
 class Perturbation(Protocol):
-    """What may be changed: a start, the way into a scene, and the set that delta must stay in;
-    `attacks.perturbations.base.PerturbationSet` has defaults, and says what each of them means."""
+    """What may be changed: a start, the way into a scene, and the set that delta must stay in.
+
+    `eps` is the radius of the set in its own norm, and `reach` the length that an optimiser's steps are shares of, in
+    the unit of `descend`. Without `random_start` delta begins at zero. One delta (1,...) that is `shared` serves all
+    images. `attacks.perturbations.base.PerturbationSet` says what the others mean, and has defaults.
+    """
 
     @property
-    def eps(self) -> float:
-        """The radius of the set, in its own norm."""
-
+    def eps(self) -> float: ...
     @property
-    def reach(self) -> float:
-        """The length that an optimiser's steps are shares of, in the unit of `descend`."""
-
+    def reach(self) -> float: ...
     @property
-    def random_start(self) -> bool:
-        """Whether `start` draws at random, or is zero."""
-
+    def random_start(self) -> bool: ...
     @property
-    def shared(self) -> bool:
-        """Whether one delta (1,...) serves all images, or each has its own (N,...)."""
-
+    def shared(self) -> bool: ...
     @property
-    def texture_size(self) -> tuple[int, int] | None:
-        """(height, width) of the texture that the delta is; None: the delta is added to each image."""
-
+    def texture_size(self) -> tuple[int, int] | None: ...
     @property
-    def texture_alpha(self) -> Tensor | None:
-        """How opaque each texel is, (1,1,h,w) in [0,1]; None: all are."""
-
-    def take(self, rows: Tensor) -> "Perturbation":
-        """The perturbation of some of the images, where it holds something of each (a mask, a placement)."""
-
-    def for_arm(self, arm: str) -> "Perturbation":
-        """The perturbation of one arm of an experiment, where something round the delta differs (a printed card)."""
-
-    def written(self, images: Tensor, delta: Tensor) -> Tensor:
-        """The attacked images (N,C,H,W) as their 8-bit files hold them, from a quantised delta."""
-
-    def evaluated(self, images: Tensor, delta: Tensor) -> Shown:
-        """What an evaluation's views sample, from a quantised delta: 8-bit images, or a scene."""
-
-    def corners(self) -> list[list[list[list[float]]]]:
-        """Where a texture lies: for each image, or once for all, the corners of each of its placements."""
-
-    def footprint(self, size: tuple[int, int], sheet: bool = False) -> Scene | None:
-        """A white texture on black images of `size`; None where there is no texture."""
-
+    def texture_alpha(self) -> Tensor | None: ...
+    def take(self, rows: Tensor) -> "Perturbation": ...
+    def for_arm(self, arm: str) -> "Perturbation": ...
+    def written(self, images: Tensor, delta: Tensor) -> Tensor: ...
+    def evaluated(self, images: Tensor, delta: Tensor) -> Shown: ...
+    def corners(self) -> list[list[list[list[float]]]]: ...
+    def footprint(self, size: tuple[int, int], sheet: bool = False) -> Scene | None: ...
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor: ...
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor: ...
     def scene(self, images: Tensor, delta: Tensor) -> Scene: ...

@@ -19,11 +19,10 @@ from attacks.objectives.aim import Aim, Knowledge
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import reading, stored
-from attacks.solvers.loop import Step
+from attacks.solvers.loop import Step, Trace
 from attacks.solvers.selection import overfitting, plan_for, selection
 from attacks.solvers.solver import Best, run_steps
 from attacks.solvers.suite import Member, members, suite
-from attacks.solvers.trace import Trace
 from attacks.study.objective import shown_sign
 from attacks.study.printer import fixed
 from attacks.study.study import Study

@@ -26,7 +26,7 @@ from attacks.experiment.exhibits import Exhibits
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import stored
-from attacks.solvers.trace import Trace
+from attacks.solvers.loop import Trace
 from attacks.study.study import Study
 from transforms.doors import unchecked
 from transforms.wrappers import widened

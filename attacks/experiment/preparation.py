@@ -30,7 +30,7 @@ from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.untrusted import refuse_links
 from attacks.schema.validate import Run
-from attacks.solvers.trace import Trace
+from attacks.solvers.loop import Trace
 from attacks.study.assembly import build
 from attacks.study.study import Study
 

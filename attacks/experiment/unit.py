@@ -22,8 +22,8 @@ from attacks.experiment.bench import MAIN, Bench, Cost
 from attacks.objectives.aim import Knowledge
 from attacks.objectives.embedding import Away
 from attacks.runtime.values import stored
+from attacks.solvers.loop import Trace
 from attacks.solvers.solver import Best
-from attacks.solvers.trace import Trace
 from attacks.solvers.worst import uphill
 from attacks.study.data import hidden_rows
 from attacks.study.objective import aim_of, shown_sign

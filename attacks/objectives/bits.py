@@ -28,7 +28,7 @@ class Bits(Objective):
     """
 
     margin: float = option(
-        8.0, "distance from the edge, in the features' units, where a bit counts by a half", range="above 0"
+        8.0, "distance from the edge where a bit counts by a half, in the features' units", range="above 0"
     )
 
     def __post_init__(self) -> None:

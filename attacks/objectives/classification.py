@@ -62,8 +62,7 @@ class DLR(Objective):
         classes = 4 if self.targeted else 3
         if embedding(features, "the logits", tokens=False).shape[1] < classes:
             raise ValueError(
-                f"DLR needs logits (N,K) of at least {classes} classes; got shape {tuple(features.shape)}: use "
-                "CrossEntropy for fewer"
+                f"DLR needs at least {classes} classes; got {tuple(features.shape)}: use CrossEntropy for fewer"
             )
         top = features.topk(classes, dim=1).values
         if not self.targeted:
@@ -72,9 +71,7 @@ class DLR(Objective):
             third = torch.where(label_scores(features, anchor) == top[:, 2], top[:, 2].detach(), top[:, 2])
             return gap / (top[:, 0] - third + TINY)
         if not isinstance(anchor, Mapping) or set(anchor) != {"label", "target"}:
-            raise ValueError(
-                "`anchor` of a targeted DLR must be a mapping of label and target, (N,) whole numbers each"
-            )
+            raise ValueError("`anchor` of a targeted DLR must be a mapping of label and target, whole numbers (N,)")
         gap = label_scores(features, anchor["label"]) - label_scores(features, anchor["target"])
         return gap / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
 

@@ -146,9 +146,7 @@ def comparable(features: Any, anchor: Any) -> tuple[Tensor, Tensor]:
         embedding(features, "`features`")
     if not isinstance(anchor, Tensor) or not anchor.is_floating_point() or anchor.shape != features.shape:
         embedding(anchor, "`anchor`")
-        raise ValueError(
-            f"`anchor` must be shaped like the features; got {tuple(anchor.shape)} for {tuple(features.shape)}"
-        )
+        raise ValueError(f"`anchor` must be shaped like features; got {(*anchor.shape,)} for {(*features.shape,)}")
     return features, anchor
 
 

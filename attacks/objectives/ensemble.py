@@ -115,7 +115,7 @@ class Members(Objective):
             if not isinstance(tree, tuple) or len(tree) != count:
                 size = len(tree) if isinstance(tree, tuple) else f"a {type(tree).__name__}"
                 raise ValueError(
-                    f"features and anchor of Members must be tuples with a part for each of {count}; got {size}"
+                    f"features and anchor of Members must be tuples, a part for each of {count}; got {size}"
                 )
         return several if isinstance(several, tuple) else (several,) * count
 

@@ -208,8 +208,7 @@ def price_of(penalty: Penalty, problem: Problem, delta: Tensor) -> Price:
         (grad,) = torch.autograd.grad(total, leaf, allow_unused=True) if total.requires_grad else (None,)
     if grad is None:
         raise ValueError(
-            "the penalty has no gradient in the perturbation: one of them cuts the graph (uint8, .numpy(), no_grad), "
-            "or the penalty does not depend on it"
+            "the penalty has no gradient in the perturbation: it cuts the graph (.numpy(), no_grad), or is constant"
         )
     return Price(penalties.detach(), grad)
 

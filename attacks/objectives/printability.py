@@ -44,7 +44,7 @@ class NonPrintability:
         0.1, "of a distance in sRGB of [0, 1]", range="above 0", paper="Sharif et al. 2016, changed"
     )
     palette: str | Tensor = option(
-        "generic", "or a text file (r, g, b of a colour a line, 0 to 255), or a printer's .icc, .cube or .json"
+        "generic", "or a text file (r, g, b of a colour a line, 0 to 255), or a printer's .icc or .json"
     )
     colours: Tensor = field(init=False, repr=False)
 
@@ -52,9 +52,7 @@ class NonPrintability:
         check_weight(self.weight)
         palette = read_palette(self.palette) if isinstance(self.palette, str) else self.palette
         if palette.dim() != 2 or palette.shape[1] != 3 or not 1 <= len(palette) <= MAX_COLOURS:
-            raise ValueError(
-                f"`palette` must be (K,3) with K from 1 to {MAX_COLOURS}; got shape {tuple(palette.shape)}"
-            )
+            raise ValueError(f"`palette` must be (K,3), K from 1 to {MAX_COLOURS}; got shape {tuple(palette.shape)}")
         if not bool(((palette >= 0) & (palette <= 1)).all()):
             raise ValueError("`palette` must hold colours in [0,1]; divide levels of 8 bits by 255")
         object.__setattr__(self, "colours", palette)
@@ -99,9 +97,7 @@ def read_palette(name: str) -> Tensor:
     with Path(name).open("rb") as file:
         content = file.read(BYTES + 1)
     if len(content) > BYTES:
-        raise ValueError(
-            f"`penalty.palette`: {name} has more than {BYTES} bytes; a palette has up to {MAX_COLOURS} colours"
-        )
+        raise ValueError(f"`penalty.palette`: {name} has more than {BYTES} bytes; at most {MAX_COLOURS} colours fit")
     lines = content.decode("utf-8", errors="replace").splitlines()
     rows = [
         _colour(line, f"`penalty.palette`: line {n} of {name}") for n, line in enumerate(lines, 1) if line.strip()

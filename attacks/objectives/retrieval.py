@@ -105,9 +105,7 @@ class InfoNCE(Objective):
         object.__setattr__(self, "gallery", _unit(self.gallery))
         _check_identity(self.identity, self.gallery)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise ValueError(
-                f"`temperature` must be a positive number; got {self.temperature} (0.07 is CLIP's first)"
-            )
+            raise ValueError(f"`temperature` must be a positive number; got {self.temperature} (0.07 is common)")
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,D), (N,) -> (N,)."""
@@ -218,9 +216,7 @@ def _cosines(features: Tensor, gallery: Tensor) -> Tensor:
 
 def _unit(gallery: Tensor) -> Tensor:
     if gallery.dim() != 2 or len(gallery) < 2:
-        raise ValueError(
-            f"`gallery` must hold embeddings (G,D) of two pictures or more; got shape {tuple(gallery.shape)}"
-        )
+        raise ValueError(f"`gallery` must hold embeddings (G,D) of two or more; got shape {tuple(gallery.shape)}")
     return F.normalize(gallery.detach(), dim=1)
 
 
@@ -229,8 +225,7 @@ def _check_identity(identity: Tensor | None, gallery: Tensor) -> None:
         return
     if identity.shape != gallery.shape[:1] or identity.is_floating_point():
         raise ValueError(
-            f"`identity` must hold a whole number for each of {len(gallery)} pictures, (G,); got {identity.dtype} of "
-            f"shape {tuple(identity.shape)}"
+            f"`identity` must hold {len(gallery)} whole numbers; got {identity.dtype} of shape {(*identity.shape,)}"
         )
     if len(identity.unique()) < 2:
         raise ValueError("`gallery` shows one identity only, so there is nothing else to be taken for; add pictures")

@@ -44,14 +44,8 @@ class Radii(PerturbationSet):
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:
         """The move that lowers the loss most, to first order, of `length` times `pace` times each picture's reach."""
         lengths = torch.as_tensor(length, dtype=delta.dtype).expand(len(delta)).tolist()
-        return torch.cat(
-            [
-                ball.descend(
-                    grad[i : i + 1], self.pace * ball.reach * lengths[i], delta[i : i + 1], images[i : i + 1]
-                )
-                for i, ball in enumerate(self._balls())
-            ]
-        )
+        rows = zip(self._balls(), lengths, grad.split(1), delta.split(1), images.split(1), strict=True)
+        return torch.cat([ball.descend(g, self.pace * ball.reach * share, *row) for ball, share, g, *row in rows])
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
         rows = zip(self._balls(), delta.split(1), by.split(1), images.split(1), strict=True)

@@ -41,9 +41,7 @@ class LowFrequency(Wrapper):
         if type(self.keep) is not int or self.keep < 1:
             raise ValueError(f"`keep` must be a whole number of coefficients, at least 1; got {self.keep!r}")
         if isinstance(ball := self.innermost, L0 | L1):
-            raise ValueError(
-                f"`inner` must be Linf or L2: a perturbation of low frequencies is not sparse; got {ball}"
-            )
+            raise ValueError(f"`inner` must be Linf or L2: a change of low frequencies is not sparse; got {ball}")
 
     def only(self, delta: Tensor) -> Tensor:
         rows, columns = (lowest(side, self.keep, delta.dtype, delta.device) for side in delta.shape[2:])

@@ -29,17 +29,9 @@ class Wrapper(Ball):
     def innermost(self) -> Ball:
         return self.inner.innermost if isinstance(self.inner, Wrapper) else self.inner
 
-    @property
-    def eps(self) -> float:  # type: ignore[override]
-        return self.inner.eps
-
-    @property
-    def reach(self) -> float:
-        return self.inner.reach
-
-    @property
-    def random_start(self) -> bool:  # type: ignore[override]
-        return self.inner.random_start
+    eps = property(lambda self: self.inner.eps)
+    reach = property(lambda self: self.inner.reach)
+    random_start = property(lambda self: self.inner.random_start)
 
     def sized(self, eps: float) -> Self:
         return replace(self, inner=self.inner.sized(eps))  # type: ignore[type-var]
@@ -129,8 +121,7 @@ class Masked(Wrapper):
         rows, size = len(self.mask), self.mask.shape[2:]
         if rows not in (1, len(delta)) or size != delta.shape[2:]:
             raise ValueError(
-                f"`mask` must be (1,1,H,W) or have a row for each picture, and be as large as they are; got "
-                f"{tuple(self.mask.shape)} for a perturbation of {tuple(delta.shape)}"
+                f"`mask` must be (1,1,H,W), or a row for each picture; got {(*self.mask.shape,)} for {(*delta.shape,)}"
             )
         return delta * self.mask.to(delta)
 

@@ -17,7 +17,7 @@ from attacks.evaluation.significance import LEVEL
 from attacks.report.colours import LIGHT, page_colours, shade
 from attacks.report.columns import Chart
 from attacks.report.words import ARMS, OBJECTIVES, capital, interval_text, measure_name, p_value, short
-from attacks.solvers.trace import Trace
+from attacks.solvers.loop import Trace
 
 #: Markers that tell the arms apart without colour.
 MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}

@@ -9,7 +9,7 @@ from attacks.report import figures
 from attacks.report.environment import environment
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation, picture_file
 from attacks.runtime.files import write_text
-from attacks.solvers.trace import Trace
+from attacks.solvers.loop import Trace
 
 COUNTS = {3: "Three", 4: "Four", 5: "Five"}
 

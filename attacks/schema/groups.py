@@ -69,7 +69,7 @@ class PatchConfig:
     )
     grey: bool = option(False, "the same value in all channels")
     gamut: Any = option(
-        None, "the colours it may have: [low, high], generic, or the path of an ICC profile or a .cube; null: all"
+        None, "the colours it may have: [low, high], generic, or the path of an ICC profile; null: all"
     )
     width_mm: float | None = option(None, "how wide it will be printed, in mm", range="1..10000")
     card: bool = option(False, "seen as it is printed, with paper, fiducials and colour chart; needs width_mm")
@@ -81,7 +81,7 @@ class PrinterConfig:
 
     name: str = MISSING
     colour: str = option(
-        "ideal", "ideal, generic, family, or the path of an ICC profile (.icc, .icm), a LUT (.cube) or a fit (.json)"
+        "ideal", "ideal, generic, family, or the path of an ICC profile (.icc, .icm) or a fit (.json)"
     )
     intent: str = option("relative", "of a profile: relative, perceptual, absolute")
     stages: dict[str, Any] = option({}, "stage: its arguments, in order; what happens to the sheet")

@@ -37,8 +37,7 @@ def pass_budget(problem: Problem, options: Options, n: int) -> Tensor:
     left = torch.as_tensor(budget, device="cpu")
     if left.is_floating_point() or left.shape not in ((), (images,)) or bool((left < n).any()):
         raise ValueError(
-            f"`budget` must be a whole number of encoder passes, for all or for each of {images} images, and at "
-            f"least {n}, those of one step; got {budget}"
+            f"`budget` must be whole numbers of passes for all or each of {images} images, at least {n}; got {budget}"
         )
     if options.adaptive is not None and problem.shared and bool((left != left.max()).any()):
         raise ValueError(
@@ -71,8 +70,7 @@ def check_problem(problem: Problem, transforms: Compose) -> None:
     check_encoder(problem.encoder, images, transforms)
     if objective.stationary_at_anchor and not problem.perturbation.random_start:
         raise ValueError(
-            f"{type(objective).__name__} has a zero gradient at delta = 0, so the attack would never move; "
-            "`random_start` must be true"
+            f"{type(objective).__name__} has no gradient at delta = 0, so nothing moves; `random_start` must be true"
         )
 
 

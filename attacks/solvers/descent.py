@@ -96,14 +96,11 @@ def _check_options(problem: Problem, options: Options) -> int:
         raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")
     if not eot.risk.uniform and (adversary is not None or problem.objective.combine == "gradients"):
         raise ValueError(
-            f"{type(eot.risk).__name__} weighs views by their losses; an `adversary`, or members combined by their "
-            "gradients, weigh them otherwise: use the risk Mean() with these"
+            f"{type(eot.risk).__name__} weighs views by losses, an `adversary` or gradients of members do not: use Mean()"
         )
     images = problem.images
     if adaptive is not None and torch.equal(eot.points(options.seed, 0, images), eot.points(options.seed, 1, images)):
-        raise ValueError(
-            f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats its points"
-        )
+        raise ValueError(f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats")
     return 0 if adversary is None else adversary.cost(eot.views)
 
 

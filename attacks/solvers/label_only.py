@@ -55,9 +55,7 @@ def label_walk(problem: Problem, options: Options, state: LoopState | None = Non
     check_sampled(problem, options)
     ball = problem.perturbation
     if not isinstance(ball, Ball):
-        raise ValueError(
-            f"LabelOnly needs a ball round each image, whose radius it changes; got {type(ball).__name__}: use NES"
-        )
+        raise ValueError(f"LabelOnly needs a ball round each image; got {type(ball).__name__}: use NES")
     total = pass_budget(problem, options, options.eot.views)
     if state is None:
         state = first_state(torch.zeros_like(problem.images), total)

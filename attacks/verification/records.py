@@ -28,8 +28,8 @@ from attacks.runtime.values import reading
 from attacks.schema.composition import compose
 from attacks.schema.presets import is_path, is_word
 from attacks.schema.validate import Run
+from attacks.solvers.loop import Trace
 from attacks.solvers.selection import LEAVES
-from attacks.solvers.trace import Trace
 from attacks.study.study import Study
 
 #: Numbers are the same values in another order of sums; so far apart they may be, absolutely and relatively.

@@ -119,7 +119,7 @@ def test_a_wrong_palette_is_refused_in_one_line(tmp_path, content, message):
         (lambda: NonPrintability(1.0, 255 * colours(3)), ValueError, "divide levels of 8 bits by 255"),
         (lambda: read_palette("mine.png"), ValueError, "`penalty.palette` must be generic, or a file .txt"),
         (lambda: read_palette("no.csv"), FileNotFoundError, "there is no file 'no.csv'"),
-        (lambda: read_palette("no.cube"), FileNotFoundError, "`penalty.palette`: there is no file"),
+        (lambda: read_palette("no.icc"), FileNotFoundError, "`penalty.palette`: there is no file"),
     ],
 )  # fmt: skip
 def test_arguments_out_of_range_are_named(make, kind, message):

@@ -7,12 +7,23 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from attacks.eot.faults.trace import Line
 from attacks.runtime import values
 from attacks.runtime.values import stored
 
 #: The file in a run directory, and its key.
 NAME, KEY = "fault.safetensors", "a view that is not finite, 2"
+
+
+@stored("fault.line")
+class Line(NamedTuple):
+    """A value on the way to the loss: its least and greatest finite number, how many numbers are not finite, and the
+    L2 norm of the loss's gradient there (NaN or inf: that is not finite; None: there is none)."""
+
+    name: str
+    least: float
+    greatest: float
+    bad: int
+    slope: float | None = None
 
 
 @stored("fault")

@@ -14,9 +14,7 @@ from transforms.colour.lut import NODES, nodes, powers, sampled, terms
 from transforms.colour.spaces import to_linear, to_srgb
 
 #: Most bytes of a file; printer profiles have 0.1 to 4 million.
-MAX_BYTES = {".icc": 2**24, ".icm": 2**24, ".cube": 2**24, ".json": 2**16}
-#: The most nodes along an axis of a .cube; programs write 17 to 65.
-MOST_NODES = 65
+MAX_BYTES = {".icc": 2**24, ".icm": 2**24, ".json": 2**16}
 #: Intent -> rendering intents to the printer's colours, and back to the screen.
 INTENTS = {
     "relative": (ImageCms.Intent.RELATIVE_COLORIMETRIC, ImageCms.Intent.RELATIVE_COLORIMETRIC),
@@ -28,10 +26,9 @@ INTENTS = {
 def read_colour_map(name: str, intent: str = "relative", key: str = "printer.colour") -> Tensor | None:
     """The table (3,n,n,n) from requested to printed sRGB; None for an ideal printer.
 
-    `name` is ideal, generic (see `attacks.perturbations.patch.inks`), or the path of an ICC profile (.icc, .icm), a
-    LUT of display colours (.cube), or a fitted polynomial (.json, see `ColourFit.to_dict`). `intent`, of an ICC
-    profile only, is relative (the paper is white), perceptual, or absolute (the paper's own colour). `key` is for
-    messages.
+    `name` is ideal, generic (see `attacks.perturbations.patch.inks`), or the path of an ICC profile (.icc, .icm) or a
+    fitted polynomial (.json, see `ColourFit.to_dict`). `intent`, of an ICC profile only, is relative (the paper is
+    white), perceptual, or absolute (the paper's own colour). `key` is for messages.
 
     Raises ValueError or FileNotFoundError: an unknown name or intent, or a file that is missing or invalid.
     """
@@ -51,8 +48,6 @@ def read_colour_map(name: str, intent: str = "relative", key: str = "printer.col
     try:
         if len(content) > MAX_BYTES[suffix]:
             raise ValueError(f"more than {MAX_BYTES[suffix]} bytes")
-        if suffix == ".cube":
-            return _cube(content)
         return _polynomial(content) if suffix == ".json" else _profile(content, intent)
     except (ValueError, OSError, OverflowError, RecursionError, ImageCms.PyCMSError) as error:
         raise ValueError(
@@ -106,38 +101,3 @@ def _profile(content: bytes, intent: str) -> Tensor:
         grid = step.apply(grid)
     table = torch.from_numpy(np.array(grid)).reshape(NODES, NODES, NODES, 3)
     return table.permute(3, 0, 1, 2).float() / 255
-
-
-def _cube(content: bytes) -> Tensor:
-    """Adobe's Cube LUT Specification 1.0, and the input range that DaVinci Resolve writes: red changes fastest."""
-    size = 0
-    rows: list[list[float]] = []
-    for line in content.decode("utf-8").splitlines():
-        word, *values_text = line.split() or ["#"]
-        if word.startswith("#") or word == "TITLE":
-            continue
-        if word == "LUT_3D_SIZE":
-            if (
-                size
-                or rows
-                or len(values_text) != 1
-                or not values_text[0].isdecimal()
-                or not 2 <= int(values_text[0]) <= MOST_NODES
-            ):
-                raise ValueError(f"`LUT_3D_SIZE` must be given once, before the colours, as 2 to {MOST_NODES}")
-            size = int(values_text[0])
-        elif word in ("DOMAIN_MIN", "DOMAIN_MAX", "LUT_3D_INPUT_RANGE"):
-            values = {"DOMAIN_MIN": [0.0] * 3, "DOMAIN_MAX": [1.0] * 3, "LUT_3D_INPUT_RANGE": [0.0, 1.0]}[word]
-            if [float(value) for value in values_text] != values:
-                raise ValueError(f"`{word}` must be {' '.join(f'{value:g}' for value in values)}: display colours")
-        elif word[0].isalpha():
-            raise ValueError(f"`{word[:40]}` is not supported: it must be a table of three axes, LUT_3D_SIZE")
-        else:
-            rows.append([float(value) for value in (word, *values_text)])
-            if len(rows[-1]) != 3 or not all(-1 <= value <= 2 for value in rows[-1]):
-                raise ValueError(
-                    f"colour {len(rows)} must be three numbers, between -1 and 2; got {line.strip()[:60]!r}"
-                )
-    if not size or len(rows) != size**3:
-        raise ValueError(f"it must hold LUT_3D_SIZE, and as many colours as its cube; got {size} and {len(rows)}")
-    return torch.tensor(rows).reshape(size, size, size, 3).permute(3, 2, 1, 0).contiguous()

@@ -83,16 +83,12 @@ class Patch(PerturbationSet):
         if isinstance(self.start_from, Tensor):
             self._check_image(self.start_from)
         elif self.start_from not in get_args(Start):
-            raise ValueError(
-                f"`start_from` must be one of {', '.join(get_args(Start))}, or an image; got {self.start_from!r}"
-            )
+            raise ValueError(f"`start_from` must be grey, noise or an image; got {self.start_from!r}")
         object.__setattr__(self, "alpha", shape_alpha(self.shape, self.size))
         object.__setattr__(self, "placements", make_placements(self.quad))
         if (cover := self.placements.cover) is not None and self._has_regions:
             if cover.shape[2:] != self.size:
-                raise ValueError(
-                    f"`cover` must be as large as the texture, {self.size}; got {tuple(cover.shape[2:])}"
-                )
+                raise ValueError(f"`cover` must be as large as the texture, {self.size}; got {(*cover.shape[2:],)}")
             if self.surround is not None:
                 raise ValueError("`surround` is a whole sheet; a region that shows a part of it cannot be given too")
 
@@ -112,11 +108,8 @@ class Patch(PerturbationSet):
         """(N,C,H,W) -> the first texture (1,C,h,w). Raises ValueError if a given image has other channels."""
         shape = (1, images.shape[1], *self.size)
         if isinstance(self.start_from, Tensor):
-            if self.start_from.shape[-3] != shape[1]:
-                raise ValueError(
-                    f"`start_from` must have as many channels as the pictures, {shape[1]}; got "
-                    f"{self.start_from.shape[-3]}"
-                )
+            if (count := self.start_from.shape[-3]) != shape[1]:
+                raise ValueError(f"`start_from` must have as many channels as the pictures, {shape[1]}; got {count}")
             return self._restrict_colours(self.start_from.to(images).reshape(shape).clone())
         if self.start_from == "grey":
             return self._restrict_colours(images.new_full(shape, 0.5))
@@ -211,8 +204,7 @@ class Patch(PerturbationSet):
         fits = image.dim() in (3, 4) and image.shape[-2:] == self.size and image.shape[:-3] in ((), (1,))
         if not fits or not image.is_floating_point() or not bool(((image >= 0) & (image <= 1)).all()):
             raise ValueError(
-                f"`start_from` must be an image (C,{self.size[0]},{self.size[1]}) in [0,1], as large as `size`; got "
-                f"{image.dtype} of shape {tuple(image.shape)}"
+                f"`start_from` must be an image in [0,1], as large as `size`; got {image.dtype} of {(*image.shape,)}"
             )
 
 

@@ -37,14 +37,12 @@ class Placements:
             raise ValueError(f"`quad` must hold four corners (x, y); got shape {tuple(corners.shape)}")
         if not bool(((corners > -1) & (corners < 2)).all()):
             raise ValueError(
-                "`quad` is in shares of the picture's width and height, not pixels; got "
-                f"{corners.flatten(0, 1).tolist()}"
+                f"`quad` is in shares of the picture's sides, not pixels; got {corners.flatten(0, 1).tolist()}"
             )
         cover = self.cover
         if cover is not None and (cover.dim() != 4 or cover.shape[:2] != corners.shape[:2]):
             raise ValueError(
-                f"`cover` must be (N,K,h,w), with a row for each picture and place; got {tuple(cover.shape)} for "
-                f"{tuple(corners.shape)}"
+                f"`cover` must be (N,K,h,w), as many rows as `quads`; got {(*cover.shape,)} for {(*corners.shape,)}"
             )
         for quad in corners.flatten(0, 1).to("cpu", torch.float64).unbind():
             if bool((quad.amax(0) <= 0).any() or (quad.amin(0) >= 1).any()):

@@ -113,19 +113,15 @@ def _corners(shape: Sequence[Sequence[float]]) -> np.ndarray:
         fits = False
     if not fits:
         raise ValueError(
-            "`perturbation.shape` must be a word, a picture's path, or three or more corners [[x, y], ...]; "
-            f"got {shape!r}"
+            f"`perturbation.shape` must be a word, a path, or three or more corners [[x, y], ...]; got {shape!r}"
         )
     if not bool(((corners >= 0) & (corners <= 1)).all()):
         raise ValueError(
-            "`perturbation.shape` has its corners in shares of the texture's width and height, from 0 to 1, not in "
-            f"pixels; got {corners.tolist()}"
+            f"`perturbation.shape` must have corners in shares of the sides, not in pixels; got {corners.tolist()}"
         )
     x, y = corners.T
     if abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2 < FLAT:
-        raise ValueError(
-            f"`perturbation.shape` is flat, or crosses itself: its corners enclose no area: {corners.tolist()}"
-        )
+        raise ValueError(f"`perturbation.shape` is flat, or crosses itself: it encloses no area: {corners.tolist()}")
     crossing = _crossing(corners)
     if crossing is not None:
         raise ValueError(

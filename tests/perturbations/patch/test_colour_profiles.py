@@ -12,7 +12,7 @@ from PIL import Image, ImageCms
 from attacks.data.images import to_bytes
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.perturbations.patch.inks import INKS, generic, neugebauer
-from transforms.colour.lut import apply_lut, nodes, terms
+from transforms.colour.lut import apply_lut, terms
 from transforms.colour.spaces import to_linear, to_srgb
 
 double = torch.float64
@@ -60,20 +60,6 @@ def test_halftones_of_the_generic_printer_match_swop():
     # Cyan and yellow of 50 %, as layout programs show them; what they ask of the printer is their own red, or blue.
     result = lookup(generic(), [[109, 255, 255], [255, 255, 153]])
     np.testing.assert_allclose(result, [[109, 207, 246], [255, 247, 153]], rtol=0, atol=2.5)
-
-
-def cube(folder, lines, name="map.cube"):
-    (folder / name).write_text("\n".join(lines))
-    return str(folder / name)
-
-
-def test_red_changes_fastest_in_a_cube_file(tmp_path):
-    levels = np.linspace(0, 1, 3)
-    rows = [f"{g:g} {(r + b) / 2:g} {r * r:g}" for b in levels for g in levels for r in levels]
-    head = ["# a comment", 'TITLE "x"', "LUT_3D_SIZE 3", "DOMAIN_MIN 0 0 0", "DOMAIN_MAX 1.0 1.0 1.0", ""]
-    lut = read_colour_map(cube(tmp_path, [*head, *rows], "MAP.CUBE"))
-    r, g, b = nodes(3).T
-    torch.testing.assert_close(lut.flatten(1).double(), torch.stack([g, (r + b) / 2, r * r]), rtol=0, atol=1e-6)
 
 
 FIT = {"schema": 1, "kind": "polynomial", "degree": 1, "coefficients": [[0, 1, 0, 0]] * 3, "light": "srgb"}
@@ -157,22 +143,6 @@ def test_the_profile_of_a_press_equals_pillows_soft_proof(photo, intent, to_prin
     assert (white.min() < 245) == (intent == "absolute")  # the paper's own colour
 
 
-EIGHT = ["0 0 0"] * 8
-CUBES = [
-    (EIGHT, "LUT_3D_SIZE"),
-    (["LUT_3D_SIZE 2", *EIGHT[1:]], "got 2 and 7"),
-    (["LUT_3D_SIZE 2", *EIGHT, "0 0 0"], "got 2 and 9"),
-    (["LUT_3D_SIZE 66"], "2 to 65"),
-    (["LUT_3D_SIZE 1"], "2 to 65"),
-    (["LUT_3D_SIZE -2"], "2 to 65"),
-    (["LUT_3D_SIZE 2", "LUT_3D_SIZE 2", *EIGHT], "once"),
-    (["LUT_1D_SIZE 2", "0 0 0", "1 1 1"], "a table of three axes"),
-    (["LUT_3D_SIZE 2", "DOMAIN_MAX 2 2 2", *EIGHT], "`DOMAIN_MAX` must be 1 1 1"),
-    (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0"], "three numbers"),
-    (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 nan"], "three numbers"),
-    (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 1e9"], "three numbers"),
-    (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 ("], "could not convert"),
-]  # fmt: skip
 WRONG = [
     *({"schema": 2}, {"kind": "code"}, {"degree": 2}, {"degree": 9}, {"degree": True}, {"light": "xyz"}),
     {"coefficients": [[0, 1, 0, 0]] * 2},
@@ -181,7 +151,6 @@ WRONG = [
 FITS = ["", "[1, 2]", "[" * 50_000, *(json.dumps(FIT | change) for change in WRONG), json.dumps(FIT) + " " * 2**16]
 #: Name, content and what is refused.
 FILES = [
-    *(("map.cube", "\n".join(lines), message) for lines, message in CUBES),
     *(("fit.json", content, r"`printer\.colour`: .*fit\.json") for content in FITS),
     ("empty.icc", b"", "cannot open profile"),
     ("zeros.icc", b"\0" * 4000, "cannot open profile"),
@@ -207,7 +176,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path, name, content, message):
         (("missing.icc",), FileNotFoundError, "there is no file 'missing.icc'"),
         (("generic", "saturation"), ValueError, "`printer.intent` must be one of relative, perceptual, absolute"),
         (("generic", "absolute"), ValueError, "is for an ICC profile; 'generic' has no intents"),
-        (("missing.cube", "relative", "x.y"), FileNotFoundError, "`x.y`"),
+        (("missing.icc", "relative", "x.y"), FileNotFoundError, "`x.y`"),
     ],
 )
 def test_invalid_arguments_are_refused(call, kind, message):
