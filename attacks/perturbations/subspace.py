@@ -121,7 +121,7 @@ class Masked(Wrapper):
         rows, size = len(self.mask), self.mask.shape[2:]
         if rows not in (1, len(delta)) or size != delta.shape[2:]:
             raise ValueError(
-                f"`mask` must be (1,1,H,W), or a row for each picture; got {(*self.mask.shape,)} for {(*delta.shape,)}"
+                f"`mask` must be (1,1,H,W) or a row for each picture; got {(*self.mask.shape,)} for {(*delta.shape,)}"
             )
         return delta * self.mask.to(delta)
 
