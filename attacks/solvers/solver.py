@@ -1,6 +1,6 @@
 """The attack: its loop, and a run of it that keeps for each picture the iterate that is best on a bank of views."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,8 +14,8 @@ from attacks.eot.problem import STEPS, Options, Problem
 from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.runtime.values import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merge_estimates, start
-from attacks.solvers.sampled import sampled_descent
-from attacks.solvers.search import bank_losses, random_search
+from attacks.solvers.loops import loop_of
+from attacks.solvers.search import bank_losses
 from attacks.solvers.selection import Chooser, Looks, Selection, selection
 from transforms.devices import uploaded
 from transforms.draws import stream
@@ -207,15 +207,6 @@ def run_steps(
                 movers = movers & ~due
             at = SolveState(restart, rows, inner, previous, step, reference, best, looks, movers, solved)
             yield step._replace(last=step.last and restart == restarts - 1, state=at), best
-
-
-def loop_of(optimiser: Optimiser | Proposer) -> Callable[[Problem, Options, LoopState | None], Steps]:
-    """The loop that suits the optimiser: `descend`, `sampled_descent`, `label_walk` or `random_search`."""
-    if isinstance(optimiser, LabelOnly):
-        return label_walk
-    if isinstance(optimiser, NES):
-        return sampled_descent
-    return random_search if optimiser.gradient_free else descend
 
 
 def _run(problem: Problem, options: Options, restart: int, rows: Tensor, state: LoopState | None) -> Steps:

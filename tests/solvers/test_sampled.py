@@ -15,8 +15,8 @@ from attacks.optimisers import Square
 from attacks.perturbations import L1, Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.radii import Radii
 from attacks.solvers.checks import Silent
+from attacks.solvers.loops import loop_of
 from attacks.solvers.sampled import nes_estimate, probe_deltas, sampled_descent
-from attacks.solvers.solver import loop_of
 from scripts.benchmarks.hash_server import phash
 from tests.helpers.solving import Dot, mark_checked
 from transforms import Brightness, Compose

@@ -13,7 +13,7 @@ from attacks.eot.bank import Bank, bank, judged
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Perturbation
 from attacks.solvers.loop import start
-from attacks.solvers.solver import loop_of
+from attacks.solvers.loops import loop_of
 from transforms.compose import seen
 from transforms.doors import unchecked
 
