@@ -147,7 +147,7 @@ def test_a_patch_is_optimised_through_camera_views():
         ({"size": (0, 8)}, "`size` must be"),
         ({"size": (6.0, 8)}, "`size` must be"),
         ({"size": (6, 8), "shape": "star"}, "`perturbation.shape` must be one of"),
-        ({"size": (6, 8), "start_from": "white"}, "`start_from` must be one of"),
+        ({"size": (6, 8), "start_from": "white"}, "`start_from` must be grey, noise or an image"),
         ({"size": (6, 8), "start_from": torch.rand(3, 8, 6)}, "as large as `size`"),
         ({"size": (6, 8), "start_from": 255 * torch.rand(3, 6, 8)}, "`start_from` must be an image"),
         ({"size": (6, 8), "quad": ((0, 0), (64, 0), (64, 64), (0, 64))}, "not pixels"),
