@@ -47,7 +47,7 @@ def members(case: Knowledge, nearest: int, aim: Aim, optimiser: Optimiser | Prop
     cosines, limit = cosines.masked_fill(matches, -torch.inf), int((~matches).sum(1).min())
     if not 0 <= nearest <= limit:
         raise ValueError(
-            f"`attack.nearest` must lie in 0..{limit}, the gallery's other pictures or identities; got {nearest}"
+            f"`attack.nearest` must lie between 0 and {limit}, the other pictures or identities; got {nearest}"
         )
     targets = cosines.topk(nearest, dim=1).indices.T
     return [

@@ -91,5 +91,5 @@ def test_optimiser_of_the_run_keeps_its_settings(gallery_case, optimiser):
 
 @pytest.mark.parametrize("nearest", [-1, 10_000])
 def test_too_many_targets_are_refused(gallery_case, nearest):
-    with pytest.raises(ValueError, match=r"`attack.nearest` must lie in 0"):
+    with pytest.raises(ValueError, match=r"`attack.nearest` must lie between 0 and"):
         members(gallery_case, nearest, Aim(Away(), gallery_case.embeddings), Wiener())
