@@ -54,13 +54,15 @@ class EOT:
 
     Formula: \frac{1}{n} \sum_{i=1}^{n} \nabla_\delta \, \ell(f(T_{u_i}(x + \delta)), a)
 
-    Args: transforms: the views; an empty `Compose` is the identity view, an attack without EOT. draws: where the
-    views' coordinates come from. views: per image and step; None: as `attack.views=auto` chooses (see
-    `attacks.eot.problem.Options`). All images of a batch are seen from the same views (common random numbers), except
-    those that share a perturbation. chunk: most views held in memory at once, over all images; halved where memory
-    runs out. risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
-    (`CVaR`), which costs a second forward pass, of the views that count. world: the processes that share the work:
-    each must call with the same arguments.
+    Args:
+        transforms: the views; an empty `Compose` is the identity view, an attack without EOT.
+        draws: where the views' coordinates come from.
+        views: per image and step; None: as `attack.views=auto` chooses (see `attacks.eot.problem.Options`). All
+            images of a batch are seen from the same views, except those that share a perturbation.
+        chunk: most views held in memory at once, over all images; halved where memory runs out.
+        risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
+            (`CVaR`), which costs a second forward pass, of the views that count.
+        world: the processes that share the work: each must call with the same arguments.
 
     Examples:
         >>> import torch

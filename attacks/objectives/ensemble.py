@@ -70,10 +70,11 @@ class Ensemble(nn.Module):
 class Members(Objective):
     """The mean loss of the members of an `Ensemble`. Features and anchor are tuples with a part for each.
 
-    Args: objective: of each member; or a tuple of objectives, one for each (where a gallery belongs to an encoder).
-    combine: "losses" follows the gradient of the mean loss (Dong et al. 2018), which members with steep gradients
-    dominate; "gradients" first scales each member's mean gradient to the same L1 norm. The mean loss is reported and
-    compared in either case.
+    Args:
+        objective: of each member; or a tuple of objectives, one for each (where a gallery belongs to an encoder).
+        combine: "losses" follows the gradient of the mean loss (Dong et al. 2018), which members with steep gradients
+            dominate; "gradients" first scales each member's mean gradient to the same L1 norm. The mean loss is
+            reported and compared in either case.
 
     Examples:
         >>> import torch

@@ -29,8 +29,8 @@ def random_search(problem: Problem, options: Options, state: LoopState | None = 
     Errors and what `send` does are those of `attack`. The gradient of an estimate is zero, its snr NaN; in the first
     step the estimate belongs to the delta *after* the step.
 
-    Raises ValueError as `attack`, and for `adaptive` and `adversary`; FloatingPointError for a loss that is not finite, with the
-    step.
+    Raises ValueError as `attack`, and for `adaptive` and `adversary`; FloatingPointError for a loss that is not
+    finite, with the step.
     """
     check_problem(problem, options.eot.transforms)
     if options.adaptive is not None:

@@ -89,8 +89,9 @@ def attack(
         optimiser, eot, steps, seed, budget, adaptive, penalty, adversary: see `attacks.eot.problem.Options`.
         state: of an earlier step of this very attack, to resume from.
 
-    Raises: ValueError: wrong shapes or ranges, an encoder in training mode, or a gradient that is zero in the first
-    step. One that is zero in five later steps in a row is a warning, and its image leaves.
+    Raises:
+        ValueError: wrong shapes or ranges, an encoder in training mode, or a gradient that is zero in the first step.
+            One that is zero in five later steps in a row is a warning, and its image leaves.
         NotFinite: (a FloatingPointError) a loss or gradient that is not finite, with the step and the view.
 
     Examples:
