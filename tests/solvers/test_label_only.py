@@ -14,7 +14,8 @@ from attacks.optimisers.nes import dct_rows
 from attacks.perturbations import Masked
 from attacks.solvers.checks import Silent
 from attacks.solvers.label_only import label_walk
-from attacks.solvers.loops import loop_of, run_steps
+from attacks.solvers.loops import loop_of
+from attacks.solvers.solver import run_steps
 from transforms import Brightness, Compose
 
 IMAGES = 0.4 + 0.2 * torch.rand(3, 3, 24, 24, generator=torch.Generator().manual_seed(1))
