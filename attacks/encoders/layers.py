@@ -128,13 +128,13 @@ class Layers(PictureModule):
         if self._taps and self._is_closed:
             raise ValueError("these layers are closed: their hooks are gone; make new ones")
         for tap in self._taps:
-            tap.open(len(images))
+            tap.rows, tap.features = len(images), None
         try:
             output = unchecked(self.encoder)(images, **options)
             features = {tap.name: tap.taken_features() for tap in self._taps}
         finally:
             for tap in self._taps:
-                tap.close()
+                tap.rows = tap.features = None
         return features | {OUTPUT: output if self._output is None else self._output.reduce(output)}
 
     def close(self) -> None:
@@ -159,12 +159,6 @@ class _Tap:
         self.name, self.pool, self.keep, self.is_packed, self.native = name, pool, keep, is_packed, native
         self.rows: int | None = None
         self.features: Tensor | None = None
-
-    def open(self, rows: int) -> None:
-        self.rows, self.features = rows, None
-
-    def close(self) -> None:
-        self.rows = self.features = None
 
     def taken_features(self) -> Tensor:
         if self.features is None:

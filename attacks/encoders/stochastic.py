@@ -1,9 +1,8 @@
 """An encoder with active dropout, as in Monte Carlo dropout (Gal & Ghahramani 2016), or with a randomised defence."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -93,43 +92,23 @@ def _dropout(numbers: Numbers, x: Tensor, p: float, train: bool | None) -> tuple
     return x * keep.to(x.dtype) * (1 / (1 - p) if p < 1 else 0.0), keep
 
 
-def _bernoulli_(numbers: Numbers, x: Tensor, p: float | Tensor = 0.5, **_: Any) -> Tensor:
-    return x.copy_(numbers(x.shape).to(x.device) < p)
-
-
-def _bernoulli(numbers: Numbers, x: Tensor, p: float | None = None, **_: Any) -> Tensor:
-    return (numbers(x.shape).to(x.device) < (x if p is None else p)).to(x.dtype)
-
-
-def _uniform_(numbers: Numbers, x: Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> Tensor:
-    return x.copy_(low + (high - low) * numbers(x.shape))
-
-
-def _normal_(numbers: Numbers, x: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tensor:
-    return x.copy_(mean + std * numbers(x.shape, normal=True))
-
-
-def _rand(numbers: Numbers, size: Sequence[int], normal: bool = False, **options: Any) -> Tensor:
-    tensor = torch.empty(size, dtype=options.get("dtype"), device=options.get("device"))
-    return tensor.copy_(numbers(size, normal))
-
-
-def _rand_like(numbers: Numbers, x: Tensor, normal: bool = False, **options: Any) -> Tensor:
-    tensor = torch.empty_like(x, dtype=options.get("dtype"), device=options.get("device"))
-    return tensor.copy_(numbers(x.shape, normal))
+def _empty(make: Callable[..., Tensor], like: Any, options: Mapping[str, Any]) -> Tensor:
+    return make(like, dtype=options.get("dtype"), device=options.get("device"))
 
 
 #: Operator -> what it returns, from the numbers of this call and its own arguments.
 FILLS: dict[Any, Callable[..., Any]] = {
     aten.native_dropout: _dropout,
-    aten.bernoulli_: _bernoulli_,
-    aten.bernoulli: _bernoulli,
-    aten.uniform_: _uniform_,
-    aten.normal_: _normal_,
-    aten.rand: _rand,
-    aten.randn: partial(_rand, normal=True),
-    aten.rand_like: _rand_like,
-    aten.randn_like: partial(_rand_like, normal=True),
+    aten.bernoulli_: lambda numbers, x, p=0.5, **_: x.copy_(numbers(x.shape).to(x.device) < p),
+    aten.bernoulli: lambda numbers, x, p=None, **_: (numbers(x.shape).to(x.device) < (x if p is None else p)).to(
+        x.dtype
+    ),
+    aten.uniform_: lambda numbers, x, low=0.0, high=1.0, **_: x.copy_(low + (high - low) * numbers(x.shape)),
+    aten.normal_: lambda numbers, x, mean=0.0, std=1.0, **_: x.copy_(mean + std * numbers(x.shape, True)),
+    aten.rand: lambda numbers, size, **options: _empty(torch.empty, size, options).copy_(numbers(size)),
+    aten.randn: lambda numbers, size, **options: _empty(torch.empty, size, options).copy_(numbers(size, True)),
+    aten.rand_like: lambda numbers, x, **options: _empty(torch.empty_like, x, options).copy_(numbers(x.shape)),
+    aten.randn_like: lambda numbers, x, **options: _empty(torch.empty_like, x, options).copy_(numbers(x.shape, True)),
 }
 #: Attributes with the dropout rate of a layer, and of an attention's weights.
 _RATES = ("p", "drop_prob", "prob")

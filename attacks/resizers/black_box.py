@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from attacks.resizers.hiding import rms
-from attacks.resizers.separable import Separable
+from attacks.resizers.separable import Separable, rms
 
 #: Grey levels on which the values of a pipeline must be a straight line.
 GREYS = np.arange(0, 256, 15)

@@ -10,8 +10,19 @@ from torch import Tensor
 
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image, to_bytes
-from attacks.resizers.hiding import TOLERANCE, Call, hide_picture, psnr, rms
-from attacks.resizers.separable import NOTHING, Separable, hidden_gain, kernel_matrices, unread, whole
+from attacks.resizers.separable import (
+    NOTHING,
+    TOLERANCE,
+    Call,
+    Separable,
+    hidden_gain,
+    hide_picture,
+    kernel_matrices,
+    psnr,
+    rms,
+    unread,
+    whole,
+)
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
@@ -36,7 +47,7 @@ class Openness:
         psnr: in dB, at full size, of the smallest change that makes it show the target.
         seen: the energy of the attack after an antialiased resize to the encoder's size over that of the target
             shown outright. 1: as visible as the target itself.
-        succeeds: whether the attacked 8-bit picture was resized to the target within `hiding.TOLERANCE`.
+        succeeds: whether the attacked 8-bit picture was resized to the target within `TOLERANCE`.
     """
 
     unread: float | None
@@ -85,7 +96,7 @@ def measure(
 
     Args:
         viewer: an antialiased resize to the same size and place.
-        call: the resize as it is really done (see `hiding.hide`).
+        call: the resize as it is really done (see `hide_picture`).
         window: the rectangle of the source that is resized; `unread` and `gain` are of it alone.
         threshold: a smaller weight of `resizer` counts as unread.
 

@@ -1,5 +1,7 @@
-"""A resize as two matrices, one an axis, and what follows from them alone: pixels never read, energy never seen."""
+"""A resize as two matrices, one an axis; the pixels that it never reads, and the smallest change that hides a
+picture."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -107,3 +109,85 @@ def hidden_gain(resizer: Separable, viewer: Separable) -> float:
     largest = scipy.sparse.linalg.eigsh(operator, k=1, v0=start, tol=1e-4, return_eigenvectors=False)[0]
     source = resizer.rows.shape[1] * resizer.columns.shape[1]
     return float(max(0.0, largest) * source / start.size)
+
+
+#: The attack succeeds where the resized picture is this near to its target (root mean square): 30 dB.
+TOLERANCE = 8 / 255
+#: What the solver asks of itself, so that rounding to 8 bits does not lead beyond the tolerance.
+_INNER = 0.95 * TOLERANCE
+#: Alternating projections; a kernel of a library needs at most five.
+_PROJECTIONS = 100
+#: Times that the attack is corrected by what the resizer returned.
+_CORRECTIONS = 5
+#: A picture of 8 bits as values (...,H,W) in [0,1] -> (...,h,w), as the resizer really does it.
+Call = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class HiddenPicture:
+    """An attacked picture (...,H,W) of whole 255ths, what the resizer makes of it (...,h,w), and whether that is the
+    target within `TOLERANCE`."""
+
+    picture: np.ndarray
+    resized: np.ndarray
+    succeeds: bool
+
+
+def hide_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, call: Call) -> HiddenPicture:
+    """Change `picture` (...,H,W) as little as possible, so that `call` makes `target` (...,h,w) of it; both in [0,1].
+    `resizer` holds the weights of `call`; what it adds to them is taken off the target, up to five times."""
+    aim = target
+    for _ in range(_CORRECTIONS):
+        attacked_picture = np.rint(nearest_picture(picture, aim, resizer, _INNER) * 255) / 255
+        resized = call(attacked_picture)
+        missing = target - resized
+        attack = HiddenPicture(attacked_picture, resized, rms(missing) <= TOLERANCE)
+        if attack.succeeds:
+            break
+        aim = aim + missing
+    return attack
+
+
+def nearest_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, tolerance: float) -> np.ndarray:
+    """The picture in [0,1] nearest to `picture` in the Euclidean norm among those that `resizer` turns into `target`
+    up to a root mean square of `tolerance`, by Dykstra's algorithm (Boyle & Dykstra 1986).
+
+    The projection on |R x - t| <= e is x + R^T (R R^T + m)^-1 (t - R x), with the m >= 0 for which the rest has
+    length e; with the singular values of both matrices that is an elementwise division. Where no picture reaches the
+    target, the last iterate is returned.
+    """
+    (u, s, v), (y, z, w) = (np.linalg.svd(m, full_matrices=False) for m in (resizer.rows, resizer.columns))
+    values, length = np.outer(s, z), tolerance * np.sqrt(target.size)
+    at, tube, box = picture, np.zeros_like(picture), np.zeros_like(picture)
+    for _ in range(_PROJECTIONS):
+        point = at + tube
+        rest = u.T @ (target - resizer(point)) @ y
+        inside = point + v.T @ (rest * values / (values**2 + _ridge(rest, values, length))) @ w
+        tube = point - inside
+        at = (inside + box).clip(0, 1)
+        box = inside + box - at
+        if np.linalg.norm(target - resizer(at)) <= 1.001 * length:
+            break
+    return at
+
+
+def _ridge(rest: np.ndarray, values: np.ndarray, length: float) -> float:
+    """The m with |rest m / (values^2 + m)| = length; infinite where the rest is shorter already."""
+    if np.linalg.norm(rest) <= length:
+        return np.inf
+
+    def longer(log: float) -> float:
+        m = np.exp(log)
+        return float(np.linalg.norm(rest * (m / (values**2 + m)))) - length
+
+    return float(np.exp(-30.0 if longer(-30) > 0 else scipy.optimize.brentq(longer, -30, 30)))
+
+
+def rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def psnr(difference: np.ndarray) -> float:
+    """The peak signal-to-noise ratio in dB of two pictures in [0,1], from their difference; infinite if it is 0."""
+    size = rms(difference)
+    return float(-20 * np.log10(size)) if size else np.inf

@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from attacks.resizers.hiding import TOLERANCE, hide_picture, nearest_picture, psnr, rms
 from attacks.resizers.openness import crop_to, target_picture
-from attacks.resizers.separable import Separable, kernel_matrices, whole
+from attacks.resizers.separable import (
+    TOLERANCE,
+    Separable,
+    hide_picture,
+    kernel_matrices,
+    nearest_picture,
+    psnr,
+    rms,
+    whole,
+)
 from tests.helpers.resizers import OPENCV, PILLOW, TORCH, shrinker
 from tests.helpers.sampling import mostly_slow
 

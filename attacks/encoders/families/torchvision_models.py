@@ -113,12 +113,9 @@ def _fetch(weights: Any) -> Path:
 
 
 def _rename(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    tensors = {}
-    for name, tensor in state.items():
-        for old, new in _OLD_NAMES:
-            name = old.sub(new, name)
-        tensors[name] = tensor
-    return tensors
+    for old, new in _OLD_NAMES:
+        state = {old.sub(new, name): tensor for name, tensor in state.items()}
+    return state
 
 
 def _behead(network: nn.Module) -> str:
