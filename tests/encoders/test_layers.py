@@ -252,17 +252,6 @@ def test_an_engine_preserves_features_and_gradients(encoder, pictures):
         assert (ours - expected).norm() < limit * expected.norm()
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # warnings of the compiler
-def test_features_can_be_compiled(pictures):
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()).eval()
-    features = Features(network, {"0": "mean", "2": "flat"})
-    graph = torch.compile(copy.deepcopy(features), dynamic=False, backend="eager", fullgraph=True)
-    torch.testing.assert_close(graph(pictures), features(pictures))
-    torch.testing.assert_close(graph(pictures.flip(0)), features(pictures.flip(0)))
-
-
 def test_a_layer_whose_size_depends_on_the_picture_is_refused(pictures):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     features = Features(network, ["0"])

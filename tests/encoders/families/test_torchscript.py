@@ -1,6 +1,5 @@
 """What is particular to TorchScript files: programs that take no hooks, and that a preset may not name."""
 
-import copy
 from functools import partial
 
 import pytest
@@ -9,8 +8,6 @@ from torch import nn
 
 from attacks import load_encoder
 from attacks.encoders import Layers
-from attacks.encoders.engine import Decision
-from attacks.encoders.engine.preparation import prepare
 from attacks.encoders.layers import layer_listing, visits
 from attacks.evaluation.drift import layer_order
 from tests.helpers import encoder_laws as laws
@@ -26,23 +23,6 @@ def encoder(request, tmp_path):
     network = tiny_network() if request.param is not None else tiny_network().train()
     path = save_script(tmp_path / "network.pt", network, request.param)
     return load_encoder("torchscript", str(path), preprocess=PREPROCESS)
-
-
-def test_several_calls_and_a_copy_equal_the_module(encoder):
-    module, pictures = tiny_network(), torch.rand(2, 3, 30, 20)
-    for rows in (1, 3, 2):  # TorchScript compiles anew after profiling
-        images = torch.rand(rows, 3, 30, 20, requires_grad=True)
-        outputs = encoder(images), module(encoder.preprocess(images))
-        torch.testing.assert_close(*outputs)
-        weights = torch.randn_like(outputs[0])
-        torch.testing.assert_close(*(torch.autograd.grad((a * weights).sum(), images)[0] for a in outputs))
-    wide, features = copy.deepcopy(encoder).double(), encoder(pictures)
-    torch.testing.assert_close(wide(pictures.double()), module.double()(encoder.preprocess(pictures.double())))
-    with torch.no_grad():
-        for parameter in wide.parameters():
-            parameter.zero_()
-    assert torch.equal(encoder(pictures), features)
-    torch.testing.assert_close(prepare(encoder, Decision(layout="channels_last"))(pictures), features)
 
 
 def test_the_repr_names_the_file_and_layers_take_no_hooks(encoder):
