@@ -102,7 +102,7 @@ def encoder_title(encoder: Any) -> str:
 
 
 def _single(answer: Callable[[list[int]], list[Tensor]]) -> list[Tensor]:
-    """The rows of the pictures, each from a pass of its own; none where a batch norm refuses a single picture."""
+    """The rows of the pictures, each from its pass; none where a batch norm refuses a single picture."""
     try:
         return [torch.cat(rows) for rows in zip(*(answer([row]) for row in range(3)), strict=True)]
     except ValueError as error:

@@ -17,13 +17,25 @@ from attacks.encoders.weights import fill, read_state, unwrapped_state
 from attacks.schema.encoder import BLACK_BOXES, ENCODERS
 
 POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
-"""The path of the weights of the pocket encoder, which ship with the package."""
+"""The path of the weights of the pocket encoder that ship with the package.
+
+Examples:
+    >>> from attacks.encoders import POCKET_WEIGHTS
+    >>> POCKET_WEIGHTS.name
+    'pocket.safetensors'
+"""
 
 #: Encoders that are no family. Every other encoder of the schema with a network is one: the module NAME_models of
 #: `families/` has its `load`, and is imported on first use because it imports the library.
 BUILT_IN = ("pocket", "phash")
 FAMILIES = tuple(name for name in ENCODERS if name not in (*BUILT_IN, *BLACK_BOXES))
-"""The names that `load_encoder` takes with a model, each that of a library or of a kind of file."""
+"""The names that `load_encoder` takes with a model, each that of a library or of a kind of file.
+
+Examples:
+    >>> from attacks.encoders import FAMILIES
+    >>> "timm" in FAMILIES, "pocket" in FAMILIES
+    (True, False)
+"""
 
 
 def load_encoder(

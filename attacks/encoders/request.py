@@ -58,12 +58,8 @@ def flat(answer: Any) -> Any:
 
 
 def whole_file(request: Request) -> Path:
-    """The file that `encoder.model` names, for families whose weights come with it.
-
-    Raises:
-        FileNotFoundError: no such file, or a folder.
-        ValueError: an empty one, or a request for other weights or a pool.
-    """
+    """The file that `encoder.model` names, for families whose weights come with it. Raises FileNotFoundError, or
+    ValueError for an empty one, or a request for other weights or a pool."""
     refuse_extras(request)
     path = Path(request.model).expanduser()
     if not path.is_file():

@@ -83,15 +83,8 @@ Texts = Callable[[Sequence[str]], Tensor]  # texts -> (T,D), in the space of the
 
 
 def embedding(value: Any, label: str, rows: int | None = None, *, tokens: bool = True) -> Tensor:
-    """`value`, if it is an embedding. Only its type and shape are read, so no device is waited for.
-
-    Args:
-        label: its name in errors.
-        rows: N; None for any number.
-        tokens: whether (N,T,D) is one.
-
-    Raises ValueError: in one line, with the change that makes it one.
-    """
+    """`value`, if it is an embedding: one floating-point tensor (N,D), or (N,T,D) where `tokens` may be. `rows` is N,
+    `label` names it in errors. Raises ValueError with the change that makes it one."""
     fix, got = "", ""
     if not isinstance(value, Tensor):
         got, fix = _other(value)

@@ -96,13 +96,9 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 def load_weights(module: nn.Module, path: str | Path, *, ignore: Collection[str] = ()) -> None:
-    """Fill `module` from a file (see `read_state`), and cast it to half precision where all of the file is in it.
-
-    Args:
-        ignore: names, or prefixes that end in a dot, that the file may have and the module has not.
-
-    Raises ValueError: names, shapes or kinds of numbers are not the module's, or a value is not a number.
-    """
+    """Fill `module` from a file (see `read_state`), and cast it to half precision where all of the file is in it. The
+    file may have names, or prefixes that end in a dot, to `ignore`. Raises ValueError where names, shapes or kinds of
+    numbers are not the module's, or a value is not a number."""
     fill(module, read_state(path), f"weights `{path}`", ignore=ignore)
 
 

@@ -124,10 +124,8 @@ def measure(
 
 def openness_table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]:
     """A row for each kernel and ratio, in 8 bits: `image` (3,H,W) in [0,1] is to be resized to the bundled photograph
-    of a cat, `SIDE` pixels high and wide.
-
-    Raises ValueError for a ratio that is not above 1 and at most 16, or where `image` is that photograph.
-    """
+    of a cat. Raises ValueError for a ratio that is not above 1 and at most 16, or where `image` is that
+    photograph."""
     target = target_picture((SIDE, SIDE))
     rows = []
     for ratio in ratios:

@@ -165,11 +165,8 @@ def function_name(function: Callable[[Any], Any]) -> str:
 
 
 def function_pipeline(function: Callable[[Any], Any], source: tuple[int, int]) -> Pipeline:
-    """A function as `viewproof audit --resizers --callable` takes it, on pictures of (height, width) `source`.
-
-    Its values are undone to levels, and what it crops or pads is measured, by some 30 calls. Raises ValueError, in
-    one line, where it takes or returns something else, is random, or fails.
-    """
+    """A function as `viewproof audit --resizers --callable` takes it, on pictures of (height, width) `source`: what
+    it crops or pads is measured. Raises ValueError where it takes or returns something else, is random, or fails."""
     box = open_box(function, source, "pipeline")
     values = measure_values(box, source)
     whole = replace(values, window=(slice(None), slice(None)))

@@ -156,7 +156,7 @@ class Candidate:
 
 @dataclass
 class Tuner:
-    """The search: `best` is the best candidate so far, `measurements` the record. Arguments as of `choose`."""
+    """The search, with the best candidate so far, and the record."""
 
     encoder: Encoder
     trial: Callable[[Encoder, int], Trial]

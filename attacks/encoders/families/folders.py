@@ -23,17 +23,9 @@ _LOCAL = "a local folder that holds the model (encoder.model=FOLDER)"
 
 
 def model_folder(request: Request, files: Sequence[str], weights: Sequence[str]) -> Path:
-    """The folder that `request.model` names: itself, or the hub's in the local cache, or fetched.
-
-    Args:
-        files: patterns of the hub's files that describe the model.
-        weights: patterns of its weights, or of the index of their files, which `weights_of` fetches; for
-            `encoder.weights=pretrained` only.
-
-    Raises:
-        FileNotFoundError: neither a folder nor a name.
-        ValueError: a name that is neither in the cache nor on the hub; weights that are a tag.
-    """
+    """The folder that `request.model` names: itself, or the hub's in the local cache, or fetched: the patterns
+    `files`, and where they are asked for `weights`. Raises FileNotFoundError for neither a folder nor a name,
+    ValueError for a name that is neither in the cache nor on the hub, or weights that are a tag."""
     if request.file is None and request.weights not in (PRETRAINED, RANDOM):
         raise ValueError(f"`encoder.weights` must be pretrained, random or a file; got {request.weights!r}")
     folder = Path(request.model).expanduser()
@@ -70,11 +62,8 @@ def read_weights(
     request: Request, folder: Path, stem: str, parts: Collection[str] = ()
 ) -> tuple[dict[str, Tensor], Path | None, str]:
     """The tensors, their file if there is one, and their name for errors: of the request's file; of the folder's
-    `stem`.safetensors; or of the files that its `stem`.safetensors.index.json lists, fetched from the hub where they
-    are not there. `parts` as of `read_state`: a file without one of them is not read, nor fetched.
-
-    Raises ValueError, FileNotFoundError: there are none, or only pickles.
-    """
+    `stem`.safetensors; or of the files that its index lists, fetched from the hub where they are not there. `parts`
+    as of `read_state`. Raises ValueError or FileNotFoundError where there are none, or only pickles."""
     if request.file is not None:
         return read_state(request.file, parts), request.file, f"weights `{request.file}`"
     single, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
@@ -132,9 +121,7 @@ def check_name(name: str, names: Sequence[str], library: str, model: str) -> Non
 
 def saved_folder(request: Request, config: str, files: Sequence[str]) -> tuple[Path, Request]:
     """The file `config` of the folder of a request, and the request with the file of its weights, one of `files`.
-
-    Raises ValueError, FileNotFoundError: no such folder or weights.
-    """
+    Raises ValueError or FileNotFoundError."""
     folder = Path(request.model.removeprefix(FOLDER))
     if not (folder / config).is_file():
         raise FileNotFoundError(

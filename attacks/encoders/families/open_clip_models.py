@@ -82,9 +82,8 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
 
 @dataclass(frozen=True, eq=False)
 class TextTower:
-    """Texts -> (T,D), by the model's tokenizer and text tower, not normalised. It runs on the CPU; the result has the
-    device and dtype of the image tower, at least float32. It is not a module, so its weights are not among the
-    encoder's."""
+    """Texts -> (T,D), by the model's tokenizer and text tower on the CPU, not normalised; the result has the device
+    and dtype of the image tower, at least float32."""
 
     name: str
     model: Any
@@ -152,26 +151,14 @@ def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:
 def _build(clip: Any, name: str, **options: Any) -> Any:
     """The library's `create_model`; it fetches no weights for single towers."""
     with _silence():
-        return with_seed(
-            lambda: clip.create_model(
-                name,
-                load_weights="pretrained" in options,
-                pretrained_image=False,
-                pretrained_text=False,
-                weights_only=True,
-                **options,
-            )
-        )
+        options |= {"pretrained_image": False, "pretrained_text": False, "weights_only": True}
+        return with_seed(lambda: clip.create_model(name, load_weights="pretrained" in options, **options))
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Drop the library's warnings of weights that it has not loaded: they are loaded afterwards, or random weights
-    were requested.
-
-    A text tower of transformers may come with code, and transformers then asks on standard input whether to run it;
-    with a timeout of zero the answer is no.
-    """
+    """Drop the library's warnings of weights that it has not loaded. A text tower of transformers may come with code,
+    and transformers then asks on standard input whether to run it; with a timeout of zero the answer is no."""
 
     def foreign(record: logging.LogRecord) -> bool:
         return "open_clip" not in Path(record.pathname).parts
