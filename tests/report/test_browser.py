@@ -8,7 +8,6 @@ import pytest
 from attacks.report.comparison import ComparedRuns, compare_runs, write_comparison, write_page
 from attacks.report.page import write_report
 from attacks.report.runs import collect
-from attacks.report.words import interval_text
 from tests.helpers import report_pages
 from tests.helpers.browser import LETTERS, PALE, Visit, chromium
 from tests.helpers.run_directories import EPS, encoder
@@ -94,13 +93,6 @@ def test_every_picture_is_loaded_and_has_an_alternative_text(browser, pages):
     assert len(images) == 8 and all(alt and width for alt, width in images)
     assert len(labels) == 6 and all(role == "img" and title for role, title in labels)
     assert drawings >= len(images) + len(labels) - 1  # one map lies in a closed box
-
-
-def test_a_cell_of_a_map_has_its_interval_as_a_tooltip(browser, pages):
-    cell = report_pages.content()["response"]["maps"][0]["arms"]["eot"]["success"][2][3]
-    with Visit(browser, pages["report"]) as visit:
-        result = visit.page.locator("#map-0-success-eot-2-3 > title").text_content()
-    assert interval_text(cell) in result
 
 
 @pytest.mark.parametrize("name", ["report", "index"])

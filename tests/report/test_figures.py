@@ -9,6 +9,7 @@ import pytest
 from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast_ratio, page_colours, shade
 from attacks.report.figures import dots, drift_curve, heat_map, loss_curve, response_curve
 from attacks.report.page import render_page
+from attacks.report.warnings import warnings
 from attacks.report.words import interval_text, measure_groups, measure_value, number_words, p_value, short
 from tests.helpers import report_pages
 
@@ -22,9 +23,7 @@ def test_text_and_lines_have_enough_contrast(palette):
 
 def test_contrast_is_that_of_wcag():
     assert contrast_ratio("#000000", "#ffffff") == contrast_ratio("#ffffff", "#000000") == pytest.approx(21)
-    assert contrast_ratio("#777777", "#ffffff") == pytest.approx(
-        4.48, abs=0.01
-    )  # the guideline's well-known near miss
+    assert contrast_ratio("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # the guideline's near miss
 
 
 def test_cells_are_legible_and_darker_for_a_stronger_attack():
@@ -84,14 +83,11 @@ def width(svg, gid):
 
 @pytest.mark.slow
 def test_a_drawing_is_deterministic_and_shows_every_arm():
-    curves = [
-        (3, loss_curve, (report_pages.trace(), "away", report_pages.arm_values())),
-        (4, drift_curve, (report_pages.drift(),)),
-        (5, response_curve, (report_pages.response()["curves"][0], "curve")),
-    ]
-    for arms, curve, content in curves:
-        svg, repeat = curve(*content), curve(*content)
-        assert svg == repeat
+    trace, curves = (report_pages.trace(), "away", report_pages.arm_values()), report_pages.response()["curves"]
+    cases = [(3, loss_curve, trace), (4, drift_curve, (report_pages.drift(),)), (5, response_curve, (curves[0], "c"))]
+    for arms, curve, content in cases:
+        svg = curve(*content)
+        assert svg == curve(*content)
         assert len(set(re.findall(r"stroke: var\(--(eot|no_eot|one_view|noise|clean)\)", svg))) == arms
         assert svg.startswith("<svg ") and "<title id=" in svg and "<desc id=" in svg
         assert "DejaVu" not in svg and "<style" not in svg and "#" + "1d2530" not in svg
@@ -137,20 +133,28 @@ def test_an_interval_has_brackets_and_as_many_digits_as_it_supports(value, optio
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "note"),
-    [
-        ({}, "Star: the success differs from that of the attack without EOT"),
-        ({"p_holm": None, "needed": 11}, "Too few clusters to test so many cells"),
-        ({"worst": None, "best": None}, "The success of the attack with EOT is the same in all cells."),
-    ],
-)
-def test_the_page_explains_the_stars_and_extremes_of_a_map(change, note):
-    content = report_pages.content()
-    content["response"]["maps"] = [grid | change for grid in content["response"]["maps"]]
-    page = html.unescape(render_page(content, report_pages.manifest()))
-    assert note in page and ("Star:" in page) == ("p_holm" not in change)
+def test_the_page_explains_the_stars_and_extremes_of_a_map():
+    changes = {
+        "Star: the success differs from that of the attack without EOT": {},
+        "Too few clusters to test so many cells": {"p_holm": None, "needed": 11},
+        "The success of the attack with EOT is the same in all cells.": {"worst": None, "best": None},
+    }
+    for note, change in changes.items():
+        content = report_pages.content()
+        content["response"]["maps"] = [grid | change for grid in content["response"]["maps"]]
+        page = html.unescape(render_page(content, report_pages.manifest()))
+        assert note in page and ("Star:" in page) == ("p_holm" not in change)
 
 
 def test_a_notebook_shows_the_picture_of_the_arms_without_pyplot():
     assert dots({"eot": {"mean": 0.5, "low": 0.2, "high": 0.8}}, "success")._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("cosine", "recall", "count"), [(0.9, 0.95, 0), (0.65, 0.95, 1), (0.9, 0.6, 1), (0.65, None, 1)]
+)
+def test_a_task_that_fails_in_the_clean_views_is_a_warning(cosine, recall, count):
+    content = report_pages.content(files_right=0.85)
+    content["arms"]["clean"] |= {"cosine": {"mean": cosine}, "recall_at_1": recall and {"mean": recall}}
+    messages = [text for text in warnings(content) if "FAILS IN THE CLEAN VIEWS" in text]
+    assert len(messages) == count and all(f"cosine {cosine:.2f}" in m and "of the files 0.85" in m for m in messages)

@@ -118,10 +118,8 @@ def test_a_link_never_leads_out_of_the_folder_of_the_page(tmp_path):
     assert link(folder, inside) == "a%20b%23c%3Fd%25/report.html"
     for directory in (outside, folder / "link", folder / "half", folder / ".." / "elsewhere"):
         assert link(folder, directory) is None
-    links = [
-        attributes["href"] for attributes in Page(sweep_page(folder, inside, outside, folder / "link")[0]).all("a")
-    ]
-    assert links == ["#content", "a%20b%23c%3Fd%25/report.html"]
+    page = Page(sweep_page(folder, inside, outside, folder / "link")[0])
+    assert [attributes["href"] for attributes in page.all("a")] == ["#content", "a%20b%23c%3Fd%25/report.html"]
 
 
 def test_a_sweep_replaces_its_page_and_no_foreign_one(sweep, tmp_path, capsys):

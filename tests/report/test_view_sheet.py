@@ -45,18 +45,15 @@ def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
 def test_the_sheet_has_the_pictures_of_each_arm_that_fail_most_often(tmp_path, monkeypatch, pictures):
     calls, sheet = [], view_sheet.view_sheet_figure
     monkeypatch.setattr("attacks.report.view_sheet.view_sheet_figure", lambda *a: calls.append(a) or sheet(*a))
-    failures = [
-        PictureFailure(f"{i}", "", arm, i / 100, 0, 1, 1, 1, "plain", {"angle": i}, torch.zeros(3, 8, 8))
-        for arm in ("clean", "eot")
-        for i in range(pictures)
-    ]
+    pairs = [(arm, i) for arm in ("clean", "eot") for i in range(pictures)]
+    view = torch.zeros(3, 8, 8)
+    failures = [PictureFailure(f"{i}", "", arm, i / 100, 0, 1, 1, 1, "x", {"angle": i}, view) for arm, i in pairs]
     draw_failures(tmp_path / "failure.png", failures)
     ((original, views, names, values, columns),) = calls
     assert original is None and names == ["picture", "arm", "P(failure)", "angle"] and columns <= COLUMNS
     limit = min(pictures, MAX_VIEWS // 2)
-    assert [(row[0], row[1]) for row in values] == [
-        (f"{pictures - 1 - i}", arm) for arm in ("clean", "eot") for i in range(limit)
-    ]
+    expected = [(f"{pictures - 1 - i}", arm) for arm in ("clean", "eot") for i in range(limit)]
+    assert [(row[0], row[1]) for row in values] == expected
     assert len(views) == len(values) and (tmp_path / "failure.png").stat().st_size > 100
 
 

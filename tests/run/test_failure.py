@@ -11,7 +11,6 @@ from attacks.evaluation.rare.failure import margin_score
 from attacks.experiment.preparation import reopen
 from attacks.experiment.view_scores import read_scores
 from attacks.runtime.tables import read_rows
-from tests.helpers.page import Page
 from tests.helpers.runs import call
 
 WORDS = "config=quickstart attack.gradients=8 evaluate.views=64 data.size=32 perturbation.eps=24/255 sanity=none"
@@ -61,28 +60,6 @@ def test_the_command_gives_the_rows_of_the_run_and_they_agree_with_plain_views(f
         spread = 4 * np.sqrt(max(plain, 1e-3) / 3000)
         assert float(row["low"]) - spread <= plain <= float(row["high"]) + spread
         assert -20 <= float(row["affine angle (deg)"]) <= 20
-
-
-@pytest.mark.nightly
-def test_the_report_shows_the_probabilities_and_the_worst_views(finished):
-    page = Page((finished / "report.html").read_text())
-    assert "How often a view fails, over all views" in page.text
-    for row in read_rows(finished / "failure.csv"):
-        assert row["picture"] in page.text and f"{int(row['views']):,}" in page.text
-    assert any(image["alt"].startswith("The views that fail most") for image in page.all("img"))
-
-
-@pytest.mark.nightly
-def test_wrong_inputs_are_one_line(finished, tmp_path, capsys):
-    for arguments, part in (
-        ([str(finished), "--particles", "10"], "`--particles` must be at least 50"),
-        ([str(finished), "--pictures", "0"], "`--pictures` must be at least 1"),
-        ([str(finished), "--arm", "noise"], "invalid choice"),
-        ([str(tmp_path)], "manifest.json|metrics.json"),
-    ):
-        assert main(["failure", *arguments]) == 1
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1 and any(pattern in error for pattern in part.split("|")), error
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from tests.helpers.page import Page
 from tests.helpers.processes import without_times
 from tests.helpers.runs import call
 
@@ -119,18 +118,6 @@ def test_progress_without_a_terminal_is_plain_lines(finished):
     assert "\r" not in error and re.search(r"(?m)^eot: 4/4 .* loss -?\d.* held out -?\d.* snr \d", error)
 
 
-def test_the_report_fetches_nothing(finished):
-    page = (finished[0] / "report.html").read_text()
-
-    elements = Page(page).elements
-    assert not {tag for tag, _ in elements} & {"script", "link", "iframe"}
-    links = [attributes.get(name, "#") for _, attributes in elements for name in ("src", "href")]
-    assert all(link.startswith(("data:", "#")) for link in links)
-    assert not re.search("https?:", re.sub(r'xmlns(:\w+)?="[^"]*"', "", page))
-    for word in ("held-out views", "random noise", "attack without EOT", "Warning"):
-        assert word in page
-
-
 @pytest.mark.slow
 def test_torch_is_not_loaded_for_help_or_a_typo():
     text = (
@@ -153,24 +140,16 @@ def test_a_preset_may_be_a_path(monkeypatch, capsys, tmp_path):
     assert call(monkeypatch, "config=./mine.yaml", "hydra.run.dir=out", *short) == 0
     content = json.loads(Path("out/metrics.json").read_text())
     assert (content["preset"], content["seed"], content["threat"]["norm"]) == ("mine", 5, "l2")
-    assert content["threat"]["gradients"] == 8 and content["arms"]["noise"]["budget_used"] == pytest.approx(
-        1, abs=0.02
-    )
+    assert content["threat"]["gradients"] == 8
+    assert content["arms"]["noise"]["budget_used"] == pytest.approx(1, abs=0.02)
     assert "one picture" in content["intervals"]
 
 
 @pytest.mark.slow
 def test_a_sweep_runs_every_job_and_reports_failures(monkeypatch, capsys, tmp_path):
-    short = [
-        "data.count=1",
-        "attack.steps=1",
-        "evaluate.views=2",
-        "evaluate.refine=0",
-        "data.size=64",
-        "evaluate.one_view=false",
-    ]
-    arguments = ["config=smoke", "-m", "perturbation.eps=8/255,9", *short, f"hydra.sweep.dir={tmp_path}"]
-    assert call(monkeypatch, *arguments) == 1
+    words = "config=smoke -m perturbation.eps=8/255,9 data.count=1 attack.steps=1 evaluate.views=2 evaluate.refine=0"
+    words += f" data.size=64 evaluate.one_view=false hydra.sweep.dir={tmp_path}"
+    assert call(monkeypatch, *words.split()) == 1
     assert (tmp_path / "0" / "metrics.json").exists() and not (tmp_path / "1" / "metrics.json").exists()
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert "did you mean 9/255?" in errors[0] and errors[0].startswith("error: job 1: ")
