@@ -85,7 +85,6 @@ def add_encoder(parser: ArgumentParser, device: str | None = None, dest: str = "
 
 
 def _complete() -> None:
-    """Answer the shell, which asks for the next word, and end the process."""
     import argcomplete
 
     words = os.environ.get("COMP_LINE", "").split()

@@ -72,7 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the audit, and write it to `--out`."""
     refuse_file(options.out, "--out")
     if options.resizers:
         _resizers(options, import_object(options.callable) if options.callable else None)
@@ -114,7 +113,6 @@ def _ratios(text: str) -> list[float]:
 
 
 def _resizers(options: argparse.Namespace, function: Callable[[Any], Any] | None) -> None:
-    """Print the table of the named kernels, or what `function` is, and write `--out`."""
     flags, other = ("`--resizers`", "size") if function is None else ("`--resizers --callable`", "ratios")
     for name in ("transforms", "encoder", "side", other):
         if getattr(options, name) is not None:

@@ -27,8 +27,7 @@ MAX_RUNS, MAX_FOLDERS = 500, 20_000
 
 
 def run_directories(paths: Sequence[Path]) -> list[Path]:
-    """The run directories among the paths and, of a path that is none, those below it; numbers in their order. Raises
-    ValueError for a path that is no folder, or that holds too many or no runs."""
+    """The run directories among the paths and below them; numbers in their order. Raises ValueError in one line."""
     runs: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
@@ -71,7 +70,6 @@ def _default_folder(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
 
 
 def _terminal_table(lines: Sequence[Sequence[str]]) -> str:
-    """Lines of cells in columns, the first one as the heading."""
     cells = [[*map(_plain, line)] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, ["-" * width for width in widths])
@@ -88,7 +86,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compare the runs."""
     refuse_file(options.out, "--out")
     for path in options.runs:
         refuse_credentials(path, "`RUN`")

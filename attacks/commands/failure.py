@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print a line for each picture, and write --out. Raises ValueError or OSError."""
     for name, least in (("particles", FEWEST), ("pictures", 1)):
         if (value := getattr(options, name)) is not None and value < least:
             raise ValueError(f"`--{name}` must be at least {least}; got {value}")

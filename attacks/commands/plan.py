@@ -33,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the number of clusters, and what it follows from. Raises ValueError or OSError."""
     for key in ("effect", "baseline", "correlation"):
         value = getattr(options, key)
         if value is not None and not (0 < value < 1 or (key == "correlation" and value == 0)):
@@ -61,8 +60,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def pilot(folder: Path) -> tuple[Tensor, str, str]:
-    """The differences (C,) of the clusters of a finished run in its primary comparison, the measure, and the arm that
-    EOT is compared with."""
+    """The differences (C,) of the clusters of a run in its primary comparison, the measure, and the other arm."""
     primary = mapping(read_untrusted(folder / "metrics.json").get("primary"))
     measure, other = str(primary.get("measure")), str(primary.get("against"))
     table = csv.DictReader(io.StringIO(text(folder / "per_image.csv")))

@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the sheets, and print where they are."""
     refuse_file(options.out, "--out")
     arguments = vars(options)
     if arguments.pop("chart"):

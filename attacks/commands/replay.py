@@ -28,7 +28,6 @@ def _fault_file(run: Path) -> Path:
 
 
 def _stage_lines(lines: tuple[Line, ...]) -> list[str]:
-    """A line for each stage, with a head."""
     rows = [("stage", "least", "greatest", "not finite", "gradient")]
     for line in lines:
         slope = "none" if line.slope is None else f"{line.slope:.6g}"
@@ -38,7 +37,6 @@ def _stage_lines(lines: tuple[Line, ...]) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the view, and write it to `--out`."""
     fault = read_fault(_fault_file(options.run))
     step = "" if fault.step is None else f", step {fault.step}"
     print(f"{fault.doing}{step}, view {fault.view} of image {fault.picture} of its batch")

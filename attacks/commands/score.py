@@ -41,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Score, write, and print the table."""
     arguments = vars(options)
     if (chart := arguments.pop("chart")) is not None:
         _chart(chart, options)

@@ -35,8 +35,7 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 
 def coordinate_labels(pipeline: Compose, u: Tensor) -> tuple[list[str], list[list[str]]]:
-    """The names of the coordinates that vary over the cube, and for each row of `u` (N,dims) their values. A
-    pipeline of one stage leaves that stage's name out: "angle (deg)", not "affine angle (deg)"."""
+    """The names of the coordinates that vary over the cube, and for each row of `u` (N,dims) their values."""
     probe = pipeline.values(Sobol()(64, pipeline.dims, seed=0))
     varies = (probe != probe[:1]).any(0).tolist()
     names = list(compress(pipeline.stages[0].names if len(pipeline.stages) == 1 else pipeline.names, varies))
@@ -72,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @torch.no_grad()
 def run(options: argparse.Namespace) -> None:
-    """Write the sheet."""
     for name in ("draws", "columns"):
         if getattr(options, name) < 1:
             raise ValueError(f"`--{name}` must be at least 1; got {getattr(options, name)}")

@@ -34,7 +34,6 @@ OPTIONS = {
 
 
 def _range(name: str, values: list[float], signed: bool) -> tuple[float, float]:
-    """One number or two -> (low, high)."""
     if len(values) > 2:
         raise ValueError(f"`--{name}` takes one number, or LOW HIGH; got {len(values)} numbers")
     return (-abs(values[0]), abs(values[0])) if len(values) == 1 and signed else (values[0], values[-1])
@@ -58,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the photographs."""
     extra("cv2")
     from attacks.physical.simulation import simulate
     from attacks.physical.simulation.shots import LIMITS, PRESETS

@@ -83,7 +83,6 @@ class RunFacts:
 
     @property
     def techniques(self) -> dict[str, str]:
-        """The techniques that the attack falls under, by id."""
         printed = ["AML.T0041"] if self.content["threat"]["patch"] else []
         first, last = ("AML.T0043.001", "NISTAML.025") if self.blind else ("AML.T0043.000", "NISTAML.022")
         return {key: TECHNIQUES[key] for key in (first, *printed, "AML.T0042", "AML.T0015", last)}
@@ -101,7 +100,6 @@ class Facts:
 
     @property
     def rows(self) -> list[tuple[RunFacts, RequirementResult, WorstView | None]]:
-        """The requirements of all runs."""
         return [(run, *pair) for run in self.runs for pair in zip(run.verdict.rows, run.worst, strict=True)]
 
     @property

@@ -17,7 +17,6 @@ def evidence_page(facts: Facts) -> str:
 
 
 def _rows(run: RunFacts) -> list[tuple[str, str]]:
-    """What was tested, as rows of a table."""
     content, threat = run.content, run.content["threat"]
     size = "a patch" if threat["patch"] else f"{threat['norm']}, eps {radius(threat)}"
     goal = "targeted: the view is taken for the target" if threat["targeted"] else "untargeted: any wrong answer"
@@ -51,7 +50,6 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
 
 
 def _strongest(content: Mapping[str, Any]) -> str:
-    """The arm with the highest success, and that."""
     arms = content["arms"]
     best = max((arm for arm in arms if arm not in ("clean", "noise")), key=lambda arm: arms[arm]["success"]["mean"])
     return f"{arm_names(content)[best]}: success {interval_text(arms[best]['success'])}"
@@ -66,7 +64,6 @@ def _checks(sanity: Mapping[str, Any] | None) -> str:
 
 
 def _not_tested(facts: Facts) -> list[str]:
-    """What the runs say nothing about."""
     threats = [run.content["threat"] for run in facts.runs]
     norms = ", ".join(sorted({"patch" if threat["patch"] else str(threat["norm"]) for threat in threats}))
     wide, rare = (all(run.content[key] for run in facts.runs) for key in ("wide", "failure"))

@@ -89,12 +89,11 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _beyond_chance(decisions: Sequence[RequirementResult], content: Mapping[str, Any]) -> list[RequirementResult]:
-    """The rows, UNDECIDED where every reachable value meets the bar, or an encoder that answers at random does. It
-    always meets a bar on a change (`shift`), and on what an attacker with a target reaches: these rows count beside
-    one that passes and that it does not meet."""
+    """The rows, UNDECIDED where every reachable value meets the bar, or an encoder that answers at random does."""
     decisions = [replace(row, **content.get("chance", {}).get(row.requirement.measure, {})) for row in decisions]
     reasons = [_empty_reason(row) for row in decisions]
     solid = any(row.verdict == "PASS" and not reason for row, reason in zip(decisions, reasons, strict=True))
+    # Chance always meets a bar on these: such a row counts beside one that passes and that chance does not meet.
     relative = ("shift", *(HARM if content["threat"]["targeted"] else ()))
     result = []
     for row, reason in zip(decisions, reasons, strict=True):
@@ -167,7 +166,6 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
 def _decision(
     requirement: Requirement, bar: Requirement, estimate: BoundedMean, size: tuple[int, int]
 ) -> RequirementResult:
-    """The verdict of a requirement whose estimate is compared with `bar`."""
     value, low, high, has_interval = estimate
     clusters, pictures = size
     word: Word = "UNDECIDED"

@@ -83,8 +83,7 @@ def policy_file(name: str | Path) -> Path:
 
 
 def read_policy(name: str | Path) -> Policy:
-    """Read a policy. It is data: code, tags, aliases and references are refused. Raises FileNotFoundError or
-    ValueError in one line."""
+    """Read a policy: data without code, tags or references. Raises FileNotFoundError or ValueError in one line."""
     path = policy_file(name)
     label = f"policy `{printable_config(path)}`"
     data = path.read_bytes()

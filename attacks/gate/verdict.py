@@ -104,8 +104,7 @@ def verdict_text(gate: Mapping[str, Any], run: str = "") -> str:
 
 
 def verdict_rows(gate: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """A row for each requirement of such a section: its text, its value with the ends of the interval in brackets, or
-    of the range in parentheses, the verdict, and what it follows from."""
+    """Of each requirement of such a section the text, the value with its ends, the verdict, and its reason."""
     return [(row["text"], number_text(row), row["verdict"], _note(row)) for row in gate["rows"]]
 
 

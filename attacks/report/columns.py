@@ -11,8 +11,7 @@ Cell = str | int | float | Interval | None
 
 
 class Column(NamedTuple):
-    """The value of a row, and the heading in the CSV file, on the terminal and on the page, "" where it is not shown;
-    `group`: that above several columns of the page. An interval is four columns of the CSV file."""
+    """The value of a row, and its headings, "" where it is not shown; an interval is four columns of the CSV file."""
 
     value: Callable[[Any], Cell]
     csv: str = ""
@@ -86,5 +85,4 @@ def in_words(value: Cell) -> str:
 
 
 def _with_values(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
-    """The columns of which a row has a value."""
     return [column for column in columns if any(column.value(row) not in (None, "") for row in rows)]

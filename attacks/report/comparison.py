@@ -27,8 +27,7 @@ MAX_LISTED, MAX_CHARTS = 20, 12
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """The runs in the order given, and what was left out; the pairs, those that cannot be compared with the reason,
-    and the tables of runs, the most robust first."""
+    """The runs in the order given, their pairs, the tables, the most robust run first, and what is left out, why."""
 
     runs: Sequence[RunSummary]
     omissions: Sequence[Omission]
@@ -112,8 +111,7 @@ def write_page(result: ComparedRuns, folder: Path) -> Path:
 
 
 def link(folder: Path, directory: Path) -> str | None:
-    """The link of a page in `folder` to the report of a run: None without a report, and for one outside the folder,
-    also by a symbolic link."""
+    """The link of a page in `folder` to the report of a run; None without one within the folder."""
     report, folder = (directory / "report.html").resolve(), folder.resolve()
     inside = directory.resolve().is_relative_to(folder) and report.is_file() and report.is_relative_to(folder)
     return quote(report.relative_to(folder).as_posix(), safe="/") if inside else None

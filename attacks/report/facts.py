@@ -24,8 +24,7 @@ NOT_HELD_OUT = "Judged on the pictures it was made from: says nothing of other p
 
 
 def verdict(content: Mapping[str, Any]) -> str:
-    """The result in two sentences: the success of the attack and of the strongest baseline, and the primary
-    comparison of both."""
+    """The result in two sentences: success of the attack and of the strongest baseline, and their comparison."""
     first, arms, names = content["primary"], content["arms"], arm_names(content)
     sample_text = sample_words(content)
     views = f"In {sample_text}, seen as the file is, without a camera"
@@ -47,7 +46,6 @@ def verdict(content: Mapping[str, Any]) -> str:
 
 
 def _test(first: Mapping[str, Any]) -> str:
-    """The test of the primary comparison in words."""
     if first["p"] is None:
         return f"not tested: {p_value(None, first['needed'])}"
     p = f"p {p_value(first['p'])} ({first['test']} of {count_text(first['clusters'], 'cluster')}"
@@ -87,8 +85,7 @@ def fact_tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]
 
 
 def deployment_tables(deployment: Mapping[str, Any], order: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
-    """The deployment matrix as a table for each arm in `order`, and of the `difference` that EOT makes: a row
-    for each resampler, None for a pair that was not measured."""
+    """A table for each arm in `order` and for the `difference` that EOT makes: rows of resamplers, None if absent."""
     cells = {(cell["codec"], cell["resampler"]): cell for cell in deployment.get("cells", [])}
     codecs, resamplers = (list(dict.fromkeys(pair[i] for pair in cells)) for i in (0, 1))
     values = {key: cell["arms"] | {"difference": cell["difference"]} for key, cell in cells.items()}
@@ -152,7 +149,6 @@ def gallery(content: Mapping[str, Any]) -> str:
 
 
 def _threat(threat: Mapping[str, Any]) -> str:
-    """The set of perturbations, the objective and the method of the attack."""
     size = "" if threat["patch"] else f", eps {radius(threat)}"
     size += ", one for all pictures" if threat["shared"] else ""
     parts = [f"{threat['norm']}{size}", f"objective {threat['objective']}"]

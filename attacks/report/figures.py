@@ -79,8 +79,7 @@ def axis_label(text: str) -> str:
 
 
 def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) -> Markup:
-    """The mean loss on the views of the looks (see `attacks.solvers.selection`) over the encoder passes of the steps;
-    a ring at the chosen step, and each step's estimate of the arms with views."""
+    """The loss of the looks and, faint, of the steps, over the encoder passes; a ring at the chosen step."""
     figure, axis = _axis((7.6, 3.6))
     for arm in reversed([arm for arm in ARMS if any(row.arm == arm for row in trace)]):
         rows = [row for row in trace if row.arm == arm]
@@ -218,7 +217,6 @@ def _errors(values: Sequence[Mapping[str, float]]) -> list[list[float]]:
 
 
 def _radius_axis(norm: str) -> tuple[int, str]:
-    """The unit of eps on an axis, and the label."""
     return (255, "eps in units of 1/255") if norm == "linf" else (1, "eps")
 
 

@@ -43,8 +43,7 @@ def page(
     trace: Sequence[Trace],
     number: int | None = None,
 ) -> str:
-    """`report.html` of a run directory, with its pictures, and `number` of `pictures/`, which is the one in
-    `views.png`."""
+    """`report.html` of a run directory; picture `number` of metrics.json is the one in `views.png`."""
     return render_page(content, manifest, warnings, trace, _images(out, content, manifest, number))
 
 

@@ -90,8 +90,7 @@ PAIRS = [
 
 
 def read_pair_scores(run: Path) -> RunScores:
-    """Read metrics.json, manifest.json, per_image.csv and radii.csv of a run directory. Raises ValueError or OSError
-    where a file is missing, too large, or malformed."""
+    """Read the files of a run directory. Raises ValueError or OSError where one is missing or malformed."""
     content, manifest = (read_untrusted(run / f"{name}.json") for name in ("metrics", "manifest"))
     config, threat = mapping(manifest.get("config")), mapping(content.get("threat"))
     held_out_views = mapping(content.get("bank"))
@@ -224,7 +223,6 @@ def _differences(first: RunScores, second: RunScores, names: tuple[str, str]) ->
 
 
 def _advice(key: str, first: RunScores, second: RunScores) -> str:
-    """How two runs that differ in a part of the protocol are made comparable."""
     value, other = first.protocol[key], second.protocol[key]
     if key == "bank" and value[3] != other[3]:
         return f"encoders of {value[3]} and {other[3]} pixels see other views; give the sizes in transforms in pixels"

@@ -32,8 +32,7 @@ SUCCESS = "#c0392b"
 
 
 def draw_explanations(path: str | Path, explanations: Explanations, picture: int = 0) -> None:
-    """Save the maps of one picture: a row for the clean one, with the gradient over the views and dead zones in
-    red, and for each attack, with its perturbation."""
+    """Save the maps of one picture, a row for each arm; dead zones of the gradient over views are red."""
     arms = [arm for arm in explanations.arms if arm in NAMES]
     figure = Figure(figsize=(8.9, 2.35 * len(arms)), dpi=110, layout="constrained")
     for row, arm in zip(figure.subplots(len(arms), 4, squeeze=False), arms, strict=True):
@@ -58,7 +57,6 @@ def _save(figure: Figure, path: str | Path) -> None:
 
 
 def _map(axis: Axes, maps: Maps, picture: int, title: str) -> None:
-    """A map; Grad-CAM is laid over the grey picture."""
     values = maps.cam if title == "Grad-CAM" else maps.gradient
     if values is None:
         _draw_text(axis, f"{title}:\nnot available")
@@ -150,8 +148,7 @@ def _strips(figure: Figure | SubFigure, examples: Mapping[str, VisibleExample], 
 
 
 def draw_deployment(path: str | Path, example: deployment.Example) -> None:
-    """Save the picture at the left; above the resizers that read few of its pixels, below the others. A red frame:
-    the attack succeeds."""
+    """Save the file at the left, and its resizes: above those that read few pixels; a red frame is a success."""
     names = [name for name in example.resized if name != "none"]
     rows = [[name for name in names if name in OPEN], [name for name in names if name not in OPEN]]
     columns = max(map(len, rows))

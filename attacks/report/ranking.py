@@ -17,8 +17,7 @@ MAX_GROUPS, MAX_TRIALS = 26, 500
 
 
 class Standing(NamedTuple):
-    """A run of a table: its place from 1, and the letters of its groups; none where there are more groups than
-    letters, or where too few clusters allow no test, which `clusters_needed` would."""
+    """A run of a table: its place from 1, and the letters of its groups, or the clusters that a test needs."""
 
     run: RunSummary
     scores: RunScores
@@ -75,7 +74,6 @@ def ranking_tables(
 
 
 def _table(rows: Sequence[Standing], pairs: Sequence[RunPair]) -> list[Standing]:
-    """The rows in order, with places and letters."""
     measure = rows[0].measure
     rows = sorted(rows, key=lambda row: row.value.mean, reverse=measure != "success")
     names = [row.run.name for row in rows]
@@ -93,8 +91,7 @@ def _table(rows: Sequence[Standing], pairs: Sequence[RunPair]) -> list[Standing]
 
 
 def significance_letters(names: Sequence[str], differing: Collection[frozenset[str]]) -> dict[str, str]:
-    """The letters of each name: two share one exactly if they are no `differing` pair (insert and absorb, Piepho
-    2004). Empty where groups are too many."""
+    """Two names share a letter exactly if they are no `differing` pair (Piepho 2004); none for too many groups."""
     groups: list[frozenset[str]] = [frozenset(names)]
     for first, second in itertools.combinations(names, 2):
         if frozenset((first, second)) not in differing:
@@ -115,8 +112,7 @@ Point = tuple[Standing, float, Interval]
 
 
 def charts(tables: Sequence[Sequence[Standing]]) -> list[Chart]:
-    """Values over eps, of tables that differ in eps alone, and over the width of the views, of each table with wider
-    ones: a line for each encoder."""
+    """Lines of encoders over eps, of tables that differ in eps alone, and of each table over the width of views."""
     families: dict[tuple[object, ...], list[Standing]] = {}
     for table in tables:
         families.setdefault(table[0].family, []).extend(table)

@@ -34,7 +34,6 @@ def resizer_cells(kernel: str, ratio: float | None, figures: Openness) -> dict[s
 
 
 def _number(value: float | None, unit: float) -> str:
-    """At most three digits."""
     return "-" if value is None else f"{unit * value:.{1 if unit * value >= 1 else 2}f}"
 
 
@@ -80,7 +79,6 @@ def _place(line: ProbeLine) -> str:
 
 
 def _kernels(finding: Identification) -> str:
-    """The names, with their crops."""
     if not finding.kernels:
         return "none of the known"
     parts = []

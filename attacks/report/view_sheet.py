@@ -34,8 +34,7 @@ def wrap(text: str, width: float, font: Any) -> list[str]:
 def view_sheet_figure(
     original: Tensor | None, views: list[Tensor], names: list[str], values: list[list[str]], columns: int
 ) -> Image.Image:
-    """Views (3,h,w) of any sizes in rows of `columns`, each centred in its cell with its values below; left of each
-    row the names of the values, and left of the first the original, if there is one."""
+    """Views (3,h,w) in rows of `columns`, their values below; at the left the original, if any, and the names."""
     font: Any = ImageFont.load_default(size=FONT)
     blocks = [wrap(name, LONGEST, font) for name in names]
     wide = max(NARROWEST, *(view.shape[2] for view in views))

@@ -34,8 +34,7 @@ OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean fe
 
 
 class Measure(NamedTuple):
-    """A row of the table of arms: its key in metrics.json, name, meaning, and number of digits (None: as many as its
-    interval supports)."""
+    """A row of the table of arms; without `digits` it has as many as its interval supports."""
 
     key: str
     name: str
@@ -72,8 +71,7 @@ def arm_names(content: Mapping[str, Any]) -> dict[str, str]:
 def measure_groups(
     arms: Mapping[str, Mapping[str, Any]], chance: Mapping[str, Mapping[str, float]]
 ) -> list[tuple[str, list[Measure]]]:
-    """The measures that an arm has, in groups, with their `chance` (of metrics.json) in the meaning. `tar` has a row
-    for each FAR, with the key `tar FAR`."""
+    """The measures that an arm has, in groups, with their chance in the meaning; `tar FAR` is a row for each FAR."""
 
     def present(measures: Sequence[Measure]) -> list[Measure]:
         result = []
@@ -102,8 +100,7 @@ def measure_name(key: str) -> str:
 
 
 def number_words(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> tuple[str, str]:
-    """A mean, and its 95 % interval in brackets or the range of the clusters in parentheses. By default it has
-    2 digits, or 3 where the ends are less than 0.02 apart."""
+    """A mean, and its interval in brackets or range in parentheses; 2 digits, or 3 for ends less than 0.02 apart."""
     ends = value["low"], value["high"]
     if digits is None:
         digits = 3 if 0 < ends[1] - ends[0] < 0.02 else 2
@@ -142,7 +139,6 @@ def fit_arms(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def counts_text(pictures: int, clusters: int) -> str:
-    """Such as "36 pictures in 12 clusters"."""
     return f"{count_text(pictures, 'picture')} in {count_text(clusters, 'cluster')}"
 
 

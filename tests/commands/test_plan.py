@@ -11,16 +11,13 @@ from attacks.runtime.tables import write_rows
 WRONG = {
     "0.1": "one of the arguments --pilot --baseline is required",
     "0.1 --pilot . --baseline 0.5": "not allowed with argument",
-    "0.1 --baseline 0.5 --power 0.9": "unrecognized arguments: --power",
     "--baseline 0.5": "arguments are required: EFFECT",
     "0 --baseline 0.5": "`EFFECT` must be a number above 0 and below 1; got 0",
     "nan --baseline 0.5": "`EFFECT` must be a number above 0",
-    "ten --baseline 0.5": "invalid float value: 'ten'",
     "0.1 --baseline 1": "`--baseline` must be a number above 0 and below 1; got 1",
     "0.6 --baseline 0.5": "`baseline` + `effect` must be rates, 0..1; got 0.5 and 1.1",
     "0.1 --baseline 0.5 --correlation 1": "`--correlation` must be a number",
     "0.1 --baseline 0.5 --views 0": "`--views` must be 1 to a million; got 0",
-    "0.1 --baseline 0.5 --views 1e3": "invalid int value: '1e3'",
     "0.1 --pilot none": "metrics.json",
     "0.1 --pilot .": "metrics.json",
 }
@@ -82,12 +79,6 @@ def test_a_plan_from_rates_has_the_power(capsys):
     levels = (draw.beta(rate * size, (1 - rate) * size, (300, count)) for rate in (0.4, 0.7))
     low, high = (draw.binomial(64, level) / 64 for level in levels)
     assert abs(power(high - low) - 0.8) < 0.1
-
-
-@pytest.mark.slow
-def test_a_smaller_difference_needs_more_pictures(capsys):
-    counts = [answer(capsys, effect, "--baseline", 0.4)[0] for effect in (0.4, 0.3, 0.2)]
-    assert counts[0] < counts[1] < counts[2]
 
 
 def test_a_pilot_of_one_cluster_is_refused(tmp_path, capsys):

@@ -69,25 +69,26 @@ class Sign(Optimiser):
     def step(self, delta, estimate, state, constraint, done):
         return constraint.step(delta, estimate.grad, delta.new_full((len(delta),), state)), state
 '''
+GROUPS, LINE = "attacks/schema/groups.py", '        "{0}": "attacks.{1}.{2}",\n'
 #: File of the newcomer -> its text; the registry, the text before which a line is inserted, and the line.
 PARTS = {
     "transforms/colour/haze.py": (
         STAGE,
         "transforms/colour/__init__.pyi",
-        "from .exposure",
+        "from .",
         "from .haze import Haze as Haze\n",
     ),
     "attacks/objectives/squared.py": (
         OBJECTIVE,
-        "attacks/schema/groups.py",
+        GROUPS,
         '        "bits": ',
-        '        "squared": "attacks.objectives.squared.Square",\n',
+        LINE.format("squared", "objectives", "squared.Square"),
     ),
     "attacks/optimisers/sign.py": (
         OPTIMISER,
-        "attacks/schema/groups.py",
+        GROUPS,
         '        "wiener": ',
-        '        "sign": "attacks.optimisers.sign.Sign",\n',
+        LINE.format("sign", "optimisers", "sign.Sign"),
     ),
 }
 

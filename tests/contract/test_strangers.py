@@ -14,10 +14,9 @@ from attacks.objectives.aim import Aim
 from attacks.perturbations.base import PerturbationSet
 from attacks.runtime.values import load_values, write_values
 from attacks.study import assembly as assembly
-from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import examine, watch, worst_views
 from transforms import Affine, Brightness, Compose
-from transforms.scene import Layer, Scene, scene_of
+from transforms.scene import scene_of
 
 CAMERA = Compose([Affine(degrees=10, translate=0.05), Brightness(0.1)])
 
@@ -49,51 +48,6 @@ class Tint(PerturbationSet):
 
     def quantise(self, delta, images):
         return ((images + delta).clamp(0, 1) * 255).round() / 255 - images
-
-
-class Sticker(PerturbationSet):
-    """One square of 8x8 texels over the upper left quarter of every picture."""
-
-    eps = reach = 1.0
-    shared = random_start = True
-    texture_size = 8, 8
-
-    def start(self, images, generator):
-        return torch.rand(1, 3, 8, 8, generator=generator).to(images)
-
-    noise = start
-
-    def scene(self, images, delta):
-        base = scene_of(images)
-        place = torch.diag(torch.tensor([2.0, 2.0, 1.0])).to(images)[None]
-        place[:, :2, 2] = 1.0  # the picture's [-1, 0] is the texture's [-1, 1]
-        return Scene((*base.layers, Layer(delta, None, place)), base.size)
-
-    def descend(self, grad, length, delta, images):
-        return -torch.as_tensor(length).to(grad).view(-1, 1, 1, 1) * grad.sign()
-
-    def move(self, delta, by, images):
-        return (delta + by).clamp(0, 1)
-
-    def norm(self, delta):
-        return delta.flatten(1).abs().amax(1)
-
-    def quantise(self, delta, images):
-        return (delta * 255).round() / 255
-
-    def written(self, images, delta):
-        row, column = (size // 2 for size in images.shape[2:])
-        corner = F.interpolate(delta, (row, column)).expand(len(images), -1, -1, -1)
-        return torch.cat([torch.cat([corner, images[..., :row, column:]], 3), images[..., row:, :]], 2)
-
-    def evaluated(self, images, delta):
-        return self.scene(images, delta)
-
-    def corners(self):
-        return [[[[0.0, 0.0], [0.5, 0.0], [0.5, 0.5], [0.0, 0.5]]]]
-
-    def footprint(self, size, sheet=False):
-        return None if sheet else self.scene(torch.zeros(1, 3, *size), torch.ones(1, 3, 8, 8))
 
 
 class Shift(Objective):
@@ -139,22 +93,15 @@ def images():
     return 0.2 + 0.6 * F.interpolate(rough, (20, 24), mode="bilinear")
 
 
-SETS = {"tint": Tint(), "sticker": Sticker()}
-MOVERS = {"heavy": Heavy(), "guess": Guess()}
-every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
-every_mover = pytest.mark.parametrize("optimiser", MOVERS.values(), ids=MOVERS)
-
-
-def parts(perturbation, optimiser, **changes):
-    defaults = {"encoder": features, "objective": Shift(), "perturbation": perturbation, "optimiser": optimiser}
+def parts(optimiser, **changes):
+    defaults = {"encoder": features, "objective": Shift(), "perturbation": Tint(), "optimiser": optimiser}
     return defaults | {"eot": EOT(CAMERA, views=2), "steps": 6, "seed": 3} | changes
 
 
 @pytest.mark.slow
-@every_mover
-@every_set
-def test_custom_parts_are_solved_evaluated_and_resumed(images, perturbation, optimiser, tmp_path):
-    anchor, setup = features(images), parts(perturbation, optimiser)
+@pytest.mark.parametrize("optimiser", [Heavy(), Guess()], ids=["heavy", "guess"])
+def test_custom_parts_are_solved_evaluated_and_resumed(images, optimiser, tmp_path):
+    perturbation, anchor, setup = Tint(), features(images), parts(optimiser)
     best = solve(images, anchor, **setup)
     delta = perturbation.quantise(best.delta, images)
     scene, views = perturbation.evaluated(images, delta), bank(CAMERA, 8, seed=0, purpose="evaluate")
@@ -174,9 +121,8 @@ def test_custom_parts_are_solved_evaluated_and_resumed(images, perturbation, opt
         assert best is last is None or all(torch.equal(a, b) for a, b in zip(best, last, strict=True))
 
 
-@pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 2), ids=SETS)
-def test_the_sanity_checks_accept_custom_parts(images, perturbation):
-    sanity = examine(images, features(images), views=2, **parts(perturbation, Heavy(), steps=20))
+def test_the_sanity_checks_accept_custom_parts(images):
+    sanity = examine(images, features(images), views=2, **parts(Heavy(), steps=20))
     failed = {check.name for check in sanity.failed}
     assert not failed & set(MASKING) - {"largest radius"}, sanity.failed
 
@@ -187,15 +133,13 @@ class Module(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("perturbation", "optimiser"), [(Sticker(), Guess()), (Tint(), Heavy())], ids=["sticker", "tint"]
-)
-def test_a_whole_run_reports_custom_parts(perturbation, optimiser, tmp_path, monkeypatch):
-    monkeypatch.setattr(assembly, "perturb", lambda *_: perturbation)
+@pytest.mark.parametrize("optimiser", [Heavy(), Guess()], ids=["heavy", "guess"])
+def test_a_whole_run_reports_custom_parts(optimiser, tmp_path, monkeypatch):
     make_part = assembly.make_part
-    monkeypatch.setattr(
-        assembly, "make_part", lambda group, *node: optimiser if group == "optimiser" else make_part(group, *node)
-    )
+    parts = {"perturb": lambda *_: Tint()}
+    parts["make_part"] = lambda group, *node: optimiser if group == "optimiser" else make_part(group, *node)
+    for name, part in parts.items():
+        monkeypatch.setattr(assembly, name, part)
     monkeypatch.setattr(unit, "aim_of", lambda _, data, *__: Aim(Shift(), data.embeddings))
     values = {"attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "data.count": 2, "data.size": 32}
     result = attacks.robustness(Module().eval(), preset="smoke", out=tmp_path / "run", **values)

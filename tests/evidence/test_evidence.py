@@ -179,9 +179,8 @@ def test_a_suite_follows_gradients_and_sees_answers_too():
 def test_a_range_is_no_interval_in_any_piece(row):
     requirement = Requirement("cosine", "eot", at_least=0.2)
     ends = "(0.1 to 0.4)" if row == "range" else "[0.1, 0.4]"
-    decision = RequirementResult(
-        requirement, "UNDECIDED", 0.25, 0.1, 0.4, 3, 5, reason=RANGE_REASON if row == "range" else ""
-    )
+    reason = RANGE_REASON if row == "range" else ""
+    decision = RequirementResult(requirement, "UNDECIDED", 0.25, 0.1, 0.4, 3, 5, reason=reason)
     verdict = Verdict(POLICY_OF_NOTHING, "run", (decision,))
     run = RunFacts("run", Path("run"), verdict, report_pages.content(), report_pages.manifest(), "0" * 64, (None,))
     run.content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}

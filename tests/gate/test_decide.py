@@ -40,10 +40,8 @@ def test_a_verdict_is_that_of_the_whole_interval(bar, side, sequential):
 
 @pytest.mark.parametrize("sequential", [False, True])
 def test_a_higher_bar_is_never_easier(sequential):
-    words = [
-        decided_row(Requirement("success", "eot", at_least=bar), rows(VALUES), sequential).verdict
-        for bar in np.linspace(0, 1, 41)
-    ]
+    requirements = (Requirement("success", "eot", at_least=bar) for bar in np.linspace(0, 1, 41))
+    words = [decided_row(requirement, rows(VALUES), sequential).verdict for requirement in requirements]
     order = ["PASS", "UNDECIDED", "FAIL"]
     assert [order.index(word) for word in words] == sorted(order.index(word) for word in words)
     assert set(words) == set(order)

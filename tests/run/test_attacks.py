@@ -1,6 +1,5 @@
 """The attacks of the command line: every choice runs, and its checks are shown and stored."""
 
-import csv
 import json
 import re
 
@@ -175,16 +174,3 @@ def test_the_checks_are_in_all_outputs_and_a_failed_one_gives_the_first_warning(
     names = [check["name"] for check in content(folder)["sanity"]["checks"]]
     assert {"active test", "largest radius", "one step", "gradient-free", "transfer", "masking"} <= set(names)
     assert all(name in page and any(line.startswith(name) for line in lines) for name in names)
-
-
-@pytest.mark.nightly
-def test_the_steps_of_a_suite_name_their_attack(tmp_path, monkeypatch):
-    folder = tmp_path / "run"
-    assert call(monkeypatch, *SHORT, "attack=suite", "attack.nearest=1", f"hydra.run.dir={folder}") == 0
-    rows = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
-    names = [row["attack"] for row in rows if row["arm"] == "eot"]
-    members = ("wiener", "apgd", "square", "apgd_hinge", "apgd_nearest_1")
-    assert names == [name for name in members for _ in range(2)]
-    # With one view a step, as many evaluations as all members had together.
-    evals = {arm: max(int(row["evals"]) for row in rows if row["arm"] == arm) for arm in ("eot", "one_view")}
-    assert evals["eot"] == evals["one_view"] == len(members) * 2 * 2

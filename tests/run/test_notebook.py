@@ -124,17 +124,14 @@ def test_the_state_of_a_module_is_restored(fails, calls, monkeypatch):
     monkeypatch.setattr(notebook, "job", job)
     module = conv(torch.nn.BatchNorm2d(4).eval(), torch.nn.Flatten()).train()
     module[2].eval().bias.requires_grad_(False)
-    state = (
-        [part.training for part in module.modules()],
-        [p.requires_grad for p in module.parameters()],
-    )
+
+    def state():
+        return [part.training for part in module.modules()], [p.requires_grad for p in module.parameters()]
+
+    first = state()
     with pytest.raises(ValueError, match="no") if fails else nullcontext():
         robustness(module, preset="smoke")
-    assert (
-        [part.training for part in module.modules()],
-        [p.requires_grad for p in module.parameters()],
-    ) == state
-    assert not module._forward_hooks and {True, False} == set(state[0]) == set(state[1])
+    assert state() == first and not module._forward_hooks and {True, False} == set(first[0]) == set(first[1])
 
 
 def test_a_preset_may_be_a_file_of_the_user(calls, tmp_path):
@@ -234,9 +231,7 @@ def test_notebook_cell_is_short_and_equals_the_command_line_run(tmp_path, monkey
     from attacks.run import compose
 
     root = Path(__file__).resolve().parents[2]
-    cells = re.findall(
-        r"^```python\n(.*?)^```", (root / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
-    )
+    cells = re.findall(r"(?ms)^```python\n(.*?)^```", (root / "docs" / "tutorial.md").read_text())
     (cell,) = [cell for cell in cells if "robustness(" in cell and "import" in cell and "module" not in cell]
     assert len([line for line in cell.splitlines() if line.strip()]) < 15
     monkeypatch.chdir(tmp_path)
