@@ -23,10 +23,8 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
     knows = "black box, none of the weights: answers only" if run.blind else "white box, the weights and the views"
     budget = f"{threat['gradients']} {'queries' if run.blind else 'gradients'} a picture"
     bank = content["bank"]
-    views = [
-        f"{name} {low:.3g} to {high:.3g}" if high > low else f"{name} {low:.3g}"
-        for name, (low, high) in zip(bank["coordinates"], bank["ranges"], strict=True)
-    ]
+    ranges = zip(bank["coordinates"], bank["ranges"], strict=True)
+    views = [f"{name} {low:.3g}" + (f" to {high:.3g}" if high > low else "") for name, (low, high) in ranges]
     rows = [
         ("encoder", f"{content['encoder']['name']}, SHA-256 of the tensors {run.encoder}"),
         ("pictures", sample_words(content)),

@@ -123,9 +123,8 @@ def _policy(content: Any, label: str, digest: str) -> Policy:
         raise ValueError(f"{label}: `requirements` must be a list of at most {MAX_ROWS} rows")
     requirements = tuple(_requirement(row, f"{label}: requirement {i}") for i, row in enumerate(rows, 1))
     if ATTACK not in {row.arm for row in requirements}:
-        raise ValueError(
-            f"{label}: `requirements` must have a row of the arm {ATTACK}: the others say nothing of the attack"
-        )
+        rule = f"must have a row of the arm {ATTACK}: the others say nothing of the attack"
+        raise ValueError(f"{label}: `requirements` {rule}")
     values = tuple((str(key), str(value)) for key, value in threat.items())
     return Policy(" ".join(content["claim"].split()), day.isoformat(), requirements, encoder, values, digest=digest)
 
@@ -136,9 +135,8 @@ def _requirement(row: Any, label: str) -> Requirement:
     for key, choices in (("measure", (*MEANS, *SHARES)), ("arm", ARMS), ("bank", BANKS), ("of", STATISTICS)):
         value = getattr(result, key)
         if value not in choices and not (key == "measure" and re.fullmatch(r"tar_0\.\d+", str(value))):
-            raise ValueError(
-                f"{label}: `{key}` must be one of {', '.join(choices)}; got {value!r}{closest(str(value), choices)}"
-            )
+            rule = f"must be one of {', '.join(choices)}"
+            raise ValueError(f"{label}: `{key}` {rule}; got {value!r}{closest(str(value), choices)}")
     bars = [bar for bar in (result.at_least, result.at_most) if bar is not None]
     if len(bars) != 1:
         raise ValueError(f"{label}: give `at_least` or `at_most`, one of the two; got {len(bars)}")

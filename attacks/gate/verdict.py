@@ -87,8 +87,7 @@ class Verdict:
         return verdict_text(self.as_dict(), self.run)
 
     def _repr_html_(self) -> str:
-        gate = self.as_dict()
-        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in verdict_rows(gate))
+        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in verdict_rows(self.as_dict()))
         rows = "".join(f"<tr>{row}</tr>" for row in cells)
         reasons = "".join(f"<p>No row can pass: {escape(reason)}</p>" for reason in self.reasons)
         return f"<p><b>{self.verdict}</b>: {escape(self.policy.claim)}</p><table>{rows}</table>{reasons}"
@@ -122,6 +121,5 @@ def level_text(level: Mapping[str, Any]) -> str:
 def _note(row: Mapping[str, Any]) -> str:
     plan = "" if row["more"] is None else f"; about {row['more']} pictures more decide it"
     level = "" if row["chance"] is None else f"; {level_text(row)}"
-    return f"{row['pictures']} pictures in {row['clusters']} clusters{level}{plan}" + (
-        f"; {row['reason']}" if row["reason"] else ""
-    )
+    reason = row["reason"] and f"; {row['reason']}"
+    return f"{row['pictures']} pictures in {row['clusters']} clusters{level}{plan}{reason}"

@@ -60,9 +60,8 @@ def refuse_foreign(folder: Path, key: str) -> None:
     """Raise ValueError where a page or a table of the folder is not of an earlier comparison: it would be lost."""
     files = [folder / name for name in FILES if (folder / name).exists()]
     if files and not own_page(folder / FILES[0]):
-        raise ValueError(
-            f"`{key}`: {files[0]} was not written by viewproof, so it is kept; name another folder by {key}"
-        )
+        rule = f"was not written by viewproof, so it is kept; name another folder by {key}"
+        raise ValueError(f"`{key}`: {files[0]} {rule}")
 
 
 def own_page(page: Path) -> bool:
@@ -83,7 +82,8 @@ def write_comparison(result: ComparedRuns, folder: Path) -> Path:
 
 def write_page(result: ComparedRuns, folder: Path) -> Path:
     """Write index.html and index.csv into a folder. Returns the page, which links the reports below the folder."""
-    page, script = folder / "index.html", (TEMPLATES / "sort.js").read_text(encoding="utf-8")
+    page, template = folder / "index.html", environment().get_template("index.html")
+    script = (TEMPLATES / "sort.js").read_text(encoding="utf-8")
     links = {run.name: link(folder, run.directory) for run in result.runs}
     tables = [page_table(RANKING, table, [links[row.run.name] for row in table]) for table in result.tables]
     lines, drawings = charts(result.tables), []
@@ -91,19 +91,14 @@ def write_page(result: ComparedRuns, folder: Path) -> Path:
         from attacks.report.figures import encoder_curve  # here: it imports matplotlib
 
         drawings = [(chart, encoder_curve(chart, f"encoders-{i}")) for i, chart in enumerate(lines[:MAX_CHARTS])]
-    text = (
-        environment()
-        .get_template("index.html")
-        .render(
-            runs=page_table(RUNS, result.runs, [*links.values()], GROUPS),
-            ranking=[*zip((table[0] for table in result.tables), tables, strict=True)],
-            drawings=drawings,
-            more=len(lines) - len(drawings),
-            refusals=result.refusals,
-            omissions=result.omissions,
-            script=Markup(script),
-            digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
+    text = template.render(
+        runs=page_table(RUNS, result.runs, [*links.values()], GROUPS),
+        ranking=[*zip((table[0] for table in result.tables), tables, strict=True)],
+        drawings=drawings,
+        more=len(lines) - len(drawings),
+        result=result,
+        script=Markup(script),
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
     write_text(page, text)
     write_rows(folder / "index.csv", csv_rows(RUNS, result.runs))

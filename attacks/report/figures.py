@@ -67,7 +67,8 @@ def plain_text(axis: Axes) -> None:
 
 
 def svg_legend(figure: Figure, axis: Axes, columns: int = 2) -> None:
-    """Draw the legend of `axis` above the figure, where it covers nothing."""
+    """Draw `axis` in the colours of the page, and its legend above the figure, where it covers nothing."""
+    plain_text(axis)
     handles, labels = axis.get_legend_handles_labels()
     text = {"fontsize": 8.5, "labelcolor": LIGHT["ink"]}
     figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, borderaxespad=0, **text)
@@ -98,10 +99,9 @@ def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) 
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.set_xlabel("encoder passes of the steps")
     anchor = OBJECTIVES.get(objective)
-    axis.set_ylabel(f"mean cosine to the {anchor}" if anchor else "mean loss (low is strong)")
-    plain_text(axis)
+    label = f"mean cosine to the {anchor}" if anchor else "mean loss (low is strong)"
+    axis.set(xlabel="encoder passes of the steps", ylabel=label)
     svg_legend(figure, axis, 3)
     description = "The loss on a few common views, and each step's estimate. Numbers: steps.csv."
     return to_svg(figure, "loss", "Progress of the attacks", description)
@@ -109,18 +109,16 @@ def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) 
 
 def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Markup:
     """The cosine to the untouched picture over the layers, a line with its interval for each arm."""
-    rows = drift["layers"]
-    places, layers = range(len(rows)), [row["layer"] for row in rows]
-    labels = [axis_label(layer) for layer in layers]
+    rows, layers = drift["layers"], [row["layer"] for row in drift["layers"]]
+    places, labels = range(len(rows)), [axis_label(layer) for layer in layers]
     figure, axis = _axis((7.6, 3.2 + 0.06 * max(0, max(map(len, labels)) - 24)))  # long names need room below
     for arm in (arm for arm in reversed(ARMS) if arm in rows[0]):
         _band(axis, places, [row[arm] for row in rows], arm, names[arm])
     if drift["flips"] is not None:
-        flip = layers.index(drift["flips"])
-        axis.axvline(flip, color=LIGHT["ink"], linestyle=":", linewidth=1, label="flips here")
+        place = layers.index(drift["flips"])
+        axis.axvline(place, color=LIGHT["ink"], linestyle=":", linewidth=1, label="flips here")
     axis.set_xticks(places, labels, rotation=50, ha="right", rotation_mode="anchor")
     axis.set_ylabel("mean cosine, same view")
-    plain_text(axis)
     svg_legend(figure, axis)
     description = "A line for each arm over the layers, with its 95% interval. The table below has the numbers."
     return to_svg(figure, "drift-curve", "Drift of the features, layer by layer", description)
@@ -133,9 +131,7 @@ def radii_curve(content: Mapping[str, Any], norm: str) -> Markup:
     places = [unit * point["eps"] for point in content["curve"]]
     _band(axis, places, [point["success"] for point in content["curve"]], "eot", ARMS["eot"])
     axis.axhline(0.5, color=LIGHT["ink"], linestyle=":", linewidth=1)
-    axis.set_xlabel(name)
-    axis.set_ylabel("share of pictures broken")
-    axis.set_ylim(-0.04, 1.04)
+    axis.set(xlabel=name, ylabel="share of pictures broken", ylim=(-0.04, 1.04))
     plain_text(axis)
     description = "The share of pictures whose smallest radius is at most eps, with its 95% interval."
     return to_svg(figure, "radii", "Success over the radius", description)
@@ -150,8 +146,7 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
         axis.axvspan(*x["trained"], color=LIGHT["line"], alpha=0.4, linewidth=0, label="range of the attack")
         for arm in (arm for arm in reversed(ARMS) if arm in curve["arms"]):
             _band(axis, x["values"], curve["arms"][arm][measure], arm, names[arm])
-        axis.set_xlabel(axis_label(x["name"]))
-        axis.set_ylabel(label)
+        axis.set(xlabel=axis_label(x["name"]), ylabel=label)
         plain_text(axis)
     figure.axes[0].set_ylim(-0.04, 1.04)
     svg_legend(figure, figure.axes[0])
@@ -176,11 +171,9 @@ def encoder_curve(chart: Chart, name: str) -> Markup:
         style |= {"fmt": marker, "label": axis_label(line.name), "color": colour}
         axis.errorbar(x, [value["mean"] for value in values], _errors(values), **style)
     axis.set_xticks(places, [f"{place:.3g}" for place in places])
-    axis.set_xlabel(x_label)
-    axis.set_ylabel(measure_name(chart.measure))
+    axis.set(xlabel=x_label, ylabel=measure_name(chart.measure))
     if chart.measure == "success":
         axis.set_ylim(-0.04, 1.04)
-    plain_text(axis)
     svg_legend(figure, axis, 2 if max(len(line.name) for line in lines) < LONG else 1)
     description = f"A line for each encoder, with 95% intervals, {chart.title}. The tables have the numbers."
     return to_svg(figure, name, f"{capital(measure_name(chart.measure))} {chart.title}", description)

@@ -77,26 +77,15 @@ def render_page(
 ) -> str:
     """The page of a run, from the content of metrics.json and manifest.json, without its empty sections."""
     pictures = pictures or Images()
-    return (
-        environment()
-        .get_template("report.html")
-        .render(
-            metrics=content,
-            manifest=manifest,
-            warnings=warnings,
-            trace=trace,
-            sections=sections(content, pictures, bool(trace)),
-            figures=figures,
-            largest=LARGEST,
-            **vars(pictures),
-        )
-    )
+    values = {"metrics": content, "manifest": manifest, "warnings": warnings, "trace": trace, "figures": figures}
+    values |= {"sections": sections(content, pictures, bool(trace)), "largest": LARGEST}
+    return environment().get_template("report.html").render(values, **vars(pictures))
 
 
 def sections(content: Mapping[str, Any], pictures: Images, has_trace: bool) -> list[PageSection]:
     """The sections of the page in order; those without content are left out."""
-    arms = f"{COUNTS.get(len(content['arms']), len(content['arms']))} arms"
-    views = f"{arms}, the same {content['bank']['views']} held-out views"
+    count = len(content["arms"])
+    views = f"{COUNTS.get(count, count)} arms, the same {content['bank']['views']} held-out views"
     patch = bool(content["threat"]["patch"])
     noun = "patch" if patch else "perturbation"
     present = {key: bool(value) for key, value in content.items()} | {

@@ -95,9 +95,10 @@ def read_pair_scores(run: Path) -> RunScores:
     config, threat = mapping(manifest.get("config")), mapping(content.get("threat"))
     held_out_views = mapping(content.get("bank"))
     views = {key: value for key, value in held_out_views.items() if key not in ("refine", "side")}
+    side = held_out_views.get("side") if _has_share([config.get("transforms"), config.get("defence")]) else None
     protocol = {
         "seed": content.get("seed"),
-        "bank": [views, _with_order(config.get("transforms")), config.get("printer"), _side(held_out_views, config)],
+        "bank": [views, _with_order(config.get("transforms")), config.get("printer"), side],
         "gallery": [content.get(key) for key in ("gallery", "classes", "identities")],
         "aim": [bool(threat.get("targeted")), mapping(config.get("objective")).get("target")],
     }
@@ -142,29 +143,20 @@ def _picture(row: Mapping[str, str], pixels: Mapping[str, str]) -> PictureKey:
     return PictureKey(name, pixels.get(name, ""))
 
 
-def _with_order(node: Any) -> Any:
+def _with_order(node: Any, key: str = "") -> Any:
     """A part of a configuration in which equality also compares the order of stages."""
     if not isinstance(node, dict):
         return node
-    return {
-        key: [[name, _with_order(stage)] for name, stage in value.items()]
-        if key == "stages" and isinstance(value, dict)
-        else _with_order(value)
-        for key, value in node.items()
-    }
+    items = [(name, _with_order(value, name)) for name, value in node.items()]
+    return items if key == "stages" else dict(items)
 
 
-def _side(bank: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
-    """The side of the encoder's input, if a size of the views is a share of it, so a fraction; else None."""
-
-    def has_share(node: Any, key: str = "") -> bool:
-        if isinstance(node, dict):
-            return any(has_share(value, name) for name, value in node.items())
-        if isinstance(node, list):
-            return any(has_share(value, key) for value in node)
-        return key in ("size", "then_size") and isinstance(node, float)
-
-    return bank.get("side") if has_share([config.get("transforms"), config.get("defence")]) else None
+def _has_share(node: Any, key: str = "") -> bool:
+    """Whether a size in a part of a configuration is a share of the side of the encoder's input, so a fraction."""
+    if isinstance(node, dict | list):
+        items = node.items() if isinstance(node, dict) else ((key, value) for value in node)
+        return any(_has_share(value, name) for name, value in items)
+    return key in ("size", "then_size") and isinstance(node, float)
 
 
 def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tuple[str, str, str]]]:
@@ -189,12 +181,9 @@ def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tu
     for family in families.values():
         fit = any(runs[pairs[i].first].fit or runs[pairs[i].second].fit for i in family)
         minimum = fewest_clusters(len(family)) * (1 + fit)
-        if any(pairs[i].p is None or pairs[i].clusters < minimum for i in family):
-            for i in family:
-                pairs[i] = replace(pairs[i], clusters_needed=minimum)
-            continue
+        few = any(pairs[i].p is None or pairs[i].clusters < minimum for i in family)
         for i, p in zip(family, holm([pairs[i].p or 0.0 for i in family]), strict=True):
-            pairs[i] = replace(pairs[i], p_holm=p)
+            pairs[i] = replace(pairs[i], clusters_needed=minimum) if few else replace(pairs[i], p_holm=p)
     return pairs, refusals
 
 

@@ -49,9 +49,7 @@ RANKING = [
     Column(lambda row: row.run.values["encoder"], "encoder", "encoder"),
     Column(lambda row: row.value, "mean", ARM, ARMS[ARM], kind="interval"),
     Column(lambda row: row.letters or None, "group"),
-    Column(
-        lambda row: p_value(None, row.clusters_needed) if row.clusters_needed else row.letters, "", "group", "group"
-    ),
+    Column(lambda row: p_value(None, x) if (x := row.clusters_needed) else row.letters, "", "group", "group"),
     Column(lambda row: row.run.values[f"clean_{row.measure}"], "", "clean", ARMS["clean"], kind="interval"),
     Column(lambda row: row.run.name, page="run"),
 ]
@@ -83,11 +81,8 @@ def _table(rows: Sequence[Standing], pairs: Sequence[RunPair]) -> list[Standing]
     different = [pair for pair in tests if pair.p_holm is not None and pair.p_holm < LEVEL]
     differing = {frozenset((pair.first, pair.second)) for pair in different}
     marks = {} if fewest else significance_letters(names, differing)
-    columns = ((place, marks.get(name, "")) for place, name in enumerate(names, 1))
-    return [
-        row._replace(place=place, letters=letters, clusters_needed=fewest)
-        for row, (place, letters) in zip(rows, columns, strict=True)
-    ]
+    rows = [row._replace(letters=marks.get(row.run.name, ""), clusters_needed=fewest) for row in rows]
+    return [row._replace(place=place) for place, row in enumerate(rows, 1)]
 
 
 def significance_letters(names: Sequence[str], differing: Collection[frozenset[str]]) -> dict[str, str]:
@@ -149,10 +144,9 @@ def _series(points: Sequence[Point], styles: Mapping[str, int]) -> tuple[Series,
         runs.setdefault(row.run.subject, row.run)
         lines.setdefault(row.run.subject, {})[x] = value
     labels = [run.values["encoder"] for run in runs.values()]
-    names = [
-        f"{label}, {run.name}" if labels.count(label) > 1 else label
-        for label, run in zip(labels, runs.values(), strict=True)
-    ]
-    return tuple(
-        Series(name, styles[key], tuple(sorted(lines[key].items()))) for name, key in zip(names, lines, strict=True)
-    )
+    result = []
+    for key, run in runs.items():
+        label = run.values["encoder"]
+        name = f"{label}, {run.name}" if labels.count(label) > 1 else label
+        result.append(Series(name, styles[key], tuple(sorted(lines[key].items()))))
+    return tuple(result)

@@ -19,23 +19,20 @@ PARTS = ("radii", "response", "left_out", "deployment", "explanations")
 def warnings(content: dict[str, Any]) -> list[str]:
     """The warnings of a run, from the content of metrics.json."""
     checks = content["sanity"]["checks"] if content["sanity"] else []
-    messages = []
+    messages: list[str] = []
+    add = messages.append
     if content["encoder"]["weights"] == "random":
-        messages.append(
-            "THE ENCODER HAS RANDOM WEIGHTS: the run works, but its numbers say nothing about any encoder"
-        )
+        add("THE ENCODER HAS RANDOM WEIGHTS: the run works, but its numbers say nothing about any encoder")
     messages += [f"SANITY CHECK FAILED, {c['name']}: {c['words']}" for c in checks if c["verdict"] == "failed"]
     if checks and all(c["verdict"] == "skipped" for c in checks):
-        messages.append(f"NO SANITY CHECK WAS MADE: {checks[0]['words']}")
+        add(f"NO SANITY CHECK WAS MADE: {checks[0]['words']}")
     if content.get("failed"):
         failures = [f"{failure['name']} ({failure['reason']})" for failure in content["failed"]]
         rest = [f"and {len(failures) - MAX_NAMED} more, in metrics.json"] if len(failures) > MAX_NAMED else []
-        messages.append(
-            f"{len(failures)} PICTURE(S) FAILED, and are in no table: {', '.join(failures[:MAX_NAMED] + rest)}"
-        )
+        add(f"{len(failures)} PICTURE(S) FAILED, and are in no table: {', '.join(failures[:MAX_NAMED] + rest)}")
     messages += [f"THE PART {name} FAILED: {reason}" for name, reason in content.get("failed_parts", {}).items()]
     if content.get("fell_back"):
-        messages.append(
+        add(
             f"the engine's precision was not enough for {', '.join(content['fell_back'])}; float32 was used there: "
             "set engine.precision=float32"
         )
@@ -44,32 +41,32 @@ def warnings(content: dict[str, Any]) -> list[str]:
     lowers_cosine = content["threat"]["objective"] in ("away", "layers", "verification", "bits")
     measure, sign = ("cosine", 1) if lowers_cosine else ("success", -1)
     if sign * (arms["eot"][measure]["mean"] - arms["noise"][measure]["mean"]) > -0.02:
-        messages.append(
+        add(
             "the attack does hardly more than random noise of the same budget: before you call the encoder robust, "
             "check that its steps are neither too short nor too few (optimiser.lr or rel_step_size, attack.gradients)"
         )
     # A patch has no budget: its change is its difference from the pixels behind it.
     if arms["eot"]["budget_used"] < 0.5 and not content["threat"].get("patch"):
-        messages.append(
+        add(
             f"the attacked files use {arms['eot']['budget_used']:.0%} of the budget: 8 bits cannot represent it, or "
             "the attack stays inside its set"
         )
     if content.get("guessed"):
-        messages.append(
+        add(
             f"{count_text(content['guessed'], 'picture')} without an identity: the class is the encoder's own "
             "prediction, and recall shows how far it agrees with itself, not its accuracy"
         )
     messages += few_clusters(content)
     chance = content.get("chance", {}).get("success", {}).get("chance")
     if chance is not None and chance < CHANCE and not content["threat"].get("targeted"):
-        messages.append(
+        add(
             f"A GALLERY OF {content['gallery']}: a view has little to be taken for, so that answers at random would "
             f"have a success of only {chance:.2f}; read the cosine, or give more pictures (data.gallery)"
         )
     clean, files = arms["clean"], content.get("files_right")
     recall = clean["recall_at_1"]["mean"] if clean["recall_at_1"] else 1.0
     if recall < MIN_RECALL or clean["cosine"]["mean"] < MIN_COSINE:
-        messages.append(
+        add(
             f"THE TASK FAILS IN THE CLEAN VIEWS ALREADY: mean cosine {clean['cosine']['mean']:.2f} to the file's "
             f"embedding, recall@1 {recall:.2f}{'' if files is None else f', of the files {files:.2f}'}; the attack's "
             "success says little: narrow the views (transforms), and see its success on the views that the clean "
@@ -78,13 +75,9 @@ def warnings(content: dict[str, Any]) -> list[str]:
     # Where all views are equal, a mean over views is one gradient.
     views = content["bank"]["coordinates"]
     if views and sign * (arms["eot"][measure]["mean"] - arms["no_eot"][measure]["mean"]) > 0:
-        messages.append(
-            "EOT is weaker than the attack without it: too few steps or views, so this is no sign of robustness"
-        )
+        add("EOT is weaker than the attack without it: too few steps or views, so this is no sign of robustness")
     if _one_view_is_stronger(content):
-        messages.append(
-            "EOT with one view a step is stronger than with several: set attack.views=1, or take more gradients"
-        )
+        add("EOT with one view a step is stronger than with several: set attack.views=1, or take more gradients")
     return messages
 
 
