@@ -53,12 +53,6 @@ def _below(folder: Path) -> list[Path]:
     return [path for _, path in sorted(zip(keys, runs, strict=True))]
 
 
-def _labels(runs: Sequence[Path]) -> dict[Path, str]:
-    """The name of each run: its path from the folder that all have in common."""
-    root = os.path.commonpath([run.resolve().parent for run in runs])
-    return {run: run.resolve().relative_to(root).as_posix() for run in runs}
-
-
 def _default_folder(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
     """The default of `--out`: the one folder that was named, or the one that holds all runs."""
     if len(paths) == 1 and paths[0] not in runs:
@@ -93,7 +87,8 @@ def run(options: argparse.Namespace) -> None:
     runs = run_directories(paths)
     out = options.out or _default_folder(paths, runs)
     refuse_foreign(out, "--out")
-    result = compare_runs(_labels(runs))
+    root = os.path.commonpath([run.resolve().parent for run in runs])
+    result = compare_runs({run: run.resolve().relative_to(root).as_posix() for run in runs})
     omissions = [f"{name}: {reason}" for name, reason in result.omissions]
     if not result.runs:
         raise ValueError(f"`RUN`: none of these is a run ({_plain('; '.join(omissions))})")

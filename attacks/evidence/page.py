@@ -22,7 +22,8 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
     goal = "targeted: the view is taken for the target" if threat["targeted"] else "untargeted: any wrong answer"
     knows = "black box, none of the weights: answers only" if run.blind else "white box, the weights and the views"
     budget = f"{threat['gradients']} {'queries' if run.blind else 'gradients'} a picture"
-    bank = content["bank"]
+    bank, arms = content["bank"], content["arms"]
+    best = max((arm for arm in arms if arm not in ("clean", "noise")), key=lambda arm: arms[arm]["success"]["mean"])
     ranges = zip(bank["coordinates"], bank["ranges"], strict=True)
     views = [f"{name} {low:.3g}" + (f" to {high:.3g}" if high > low else "") for name, (low, high) in ranges]
     rows = [
@@ -33,7 +34,7 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
         ("capability", f"{size}; {budget}, {threat['optimiser']}"),
         ("techniques", "; ".join(f"{key} {name}" for key, name in run.techniques.items())),
         ("views", f"{bank['views']} held-out views of each picture; {'; '.join(views) or 'the file as it is'}"),
-        ("strongest attack", _strongest(content)),
+        ("strongest attack", f"{arm_names(content)[best]}: success {interval_text(arms[best]['success'])}"),
         ("checks of the attack", _checks(content["sanity"])),
     ]
     if failure := content["failure"]:
@@ -45,12 +46,6 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
     if run.shown_view is not None:
         rows.append(("worst view", f"{run.shown_view[1]} ({run.shown_view[0].requirement})"))
     return rows
-
-
-def _strongest(content: Mapping[str, Any]) -> str:
-    arms = content["arms"]
-    best = max((arm for arm in arms if arm not in ("clean", "noise")), key=lambda arm: arms[arm]["success"]["mean"])
-    return f"{arm_names(content)[best]}: success {interval_text(arms[best]['success'])}"
 
 
 def _checks(sanity: Mapping[str, Any] | None) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 from attacks.encoders.description import MODULE, description_rows
 from attacks.report.words import (
-    BANKS,
     arm_names,
     count_text,
     fit_arms,
@@ -172,14 +171,6 @@ def _banks(content: Mapping[str, Any]) -> str:
     wide, bank = content["wide"], content["bank"]
     text = f"{bank['views']} per picture, held out; draws: {bank['draws']}"
     return text + (f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else "")
-
-
-def comparison_groups(content: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
-    """The secondary comparisons, grouped by bank of views."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for row in content["comparisons"]:
-        groups.setdefault(BANKS[row["bank"]], []).append(row)
-    return list(groups.items())
 
 
 def patch_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -73,17 +73,6 @@ def test_every_choice_and_option_runs_and_stays_in_its_budget(words, tmp_path, m
 
 
 @pytest.mark.slow
-def test_saved_pictures_change_only_within_the_mask(tmp_path, monkeypatch):
-    mask = torch.zeros(128, 128, dtype=torch.uint8)
-    mask[30:60, 40:90] = 255
-    Image.fromarray(mask.numpy()).save(tmp_path / "mask.png")
-    folder = tmp_path / "run"
-    assert call(monkeypatch, *SHORT, f"perturbation.mask={tmp_path / 'mask.png'}", f"hydra.run.dir={folder}") == 0
-    delta = load_file(folder / "perturbation.safetensors")["eot"]
-    assert not delta[..., mask == 0].any() and delta[..., mask > 0].any()
-
-
-@pytest.mark.slow
 def test_a_patch_is_saved_as_a_texture_and_in_the_pictures(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     overrides = ("config=patch", "sanity=none", *SHORT[1:], f"hydra.run.dir={folder}")

@@ -36,6 +36,20 @@ def encoded(kind, array=RGB, **options):
     return buffer.getvalue()
 
 
+def tiff(width, height):
+    """A TIFF of one pixel whose header declares another size."""
+    buffer = io.BytesIO()
+    Image.new("L", (1, 1)).save(buffer, "TIFF")
+    content = bytearray(buffer.getvalue())
+    at = struct.unpack("<I", content[4:8])[0]
+    for entry in range(struct.unpack("<H", content[at : at + 2])[0]):
+        place = at + 2 + 12 * entry
+        tag = struct.unpack("<H", content[place : place + 2])[0]
+        if tag in (256, 257):
+            content[place + 2 : place + 12] = struct.pack("<HII", 4, 1, {256: width, 257: height}[tag])
+    return bytes(content)
+
+
 def gif(width, height):
     return b"GIF89a" + struct.pack("<HH", width, height) + b"\0\0\0," + struct.pack("<HHHHB", 0, 0, width, height, 0)
 
@@ -47,6 +61,7 @@ LARGE, UNREADABLE, SLENDER = "pixels; reduce it", "is the file whole, and a pict
 CONTENTS = {
     "bomb.png": (png(60_000, 60_000), LARGE),
     "bomb.gif": (gif(65_535, 65_535) + b"\x02\x02\x44\x01\x00;", LARGE),
+    "bomb.tif": (tiff(2**31 - 1, 2**31 - 1), LARGE),
     "bomb.bmp": (encoded("BMP")[:18] + struct.pack("<ii", 2**30, 2**30) + encoded("BMP")[26:], LARGE),
     "just-under.png": (png(8192, 8192), UNREADABLE),
     "words.png": (lambda: png(32, 24, chunks=[chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * 2**27))]), UNREADABLE),

@@ -131,21 +131,6 @@ def test_torch_is_not_loaded_for_help_or_a_typo():
 
 
 @pytest.mark.slow
-def test_a_preset_may_be_a_path(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").write_text(
-        "defaults:\n  - /config/smoke\n  - override /perturbation: l2\n  - _self_\nseed: 5\nperturbation: {eps: 3}\n"
-    )
-    short = ["data.count=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0", "evaluate.one_view=false"]
-    assert call(monkeypatch, "config=./mine.yaml", "hydra.run.dir=out", *short) == 0
-    content = json.loads(Path("out/metrics.json").read_text())
-    assert (content["preset"], content["seed"], content["threat"]["norm"]) == ("mine", 5, "l2")
-    assert content["threat"]["gradients"] == 8
-    assert content["arms"]["noise"]["budget_used"] == pytest.approx(1, abs=0.02)
-    assert "one picture" in content["intervals"]
-
-
-@pytest.mark.slow
 def test_a_sweep_runs_every_job_and_reports_failures(monkeypatch, capsys, tmp_path):
     words = "config=smoke -m perturbation.eps=8/255,9 data.count=1 attack.steps=1 evaluate.views=2 evaluate.refine=0"
     words += f" data.size=64 evaluate.one_view=false hydra.sweep.dir={tmp_path}"
