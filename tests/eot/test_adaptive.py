@@ -11,7 +11,6 @@ from attacks.eot.estimate import Estimate
 from tests.helpers.solving import small_problem
 from transforms import Affine, Brightness, Compose, Sobol
 from transforms.draws import Fixed, Grid
-from transforms.wrappers import Sometimes
 
 NOISY = Compose([Affine(degrees=90, translate=0.3), Brightness(0.2)])
 QUIET = Compose([Brightness(1e-4)])
@@ -68,13 +67,6 @@ def test_views_without_any_noise_are_all_signal_and_later_steps_still_count(dtyp
     assert (noise.signal.item(), noise.c.item()) == (1, pytest.approx(0))
     assert update(noise, 0.5).c.item() == pytest.approx((2 / 1.5) / (0.9 + 0.5 / 1.5))
     assert update(Noise(*torch.zeros(3, 1).double()), 0.0).c.item() == torch.inf
-
-
-def test_equal_views_in_some_steps_do_not_end_the_choice_of_views(problem):
-    images, anchor, parts = problem
-    camera = Compose([Sometimes(Affine(degrees=90, scale=(0.5, 1.5)), p=0.4)])
-    *_, end = attack(images, anchor, eot=EOT(camera, views=1), budget=96, **parts)
-    assert end.state.noise.c.isfinite().all()
 
 
 def test_views_are_raised_where_the_noise_asks_for_them_and_every_gradient_is_used(problem):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, PGD, Linf, Toward, attack, bank, evaluate, solve
+from attacks import EOT, PGD, Linf, Toward, attack, bank, evaluate
 from tests.helpers.fake_device import Pretended, Waits, on_device
 from transforms import Affine, Brightness, Compose, Downscale, Sobol
 from transforms.draws import Uniform
@@ -90,20 +90,6 @@ def test_the_chunk_does_not_change_the_scores(images, net, chunk):
     parts = evaluate(images, clean, clean, encoder=net, bank=views, chunk=chunk)
     torch.testing.assert_close(parts.cosine, expected_scores.cosine, rtol=0, atol=1e-12)
     assert torch.equal(parts.nearest, expected_scores.nearest)
-
-
-def test_encoder_sees_at_most_a_chunk(images, net):
-    rows = []
-
-    def encoder(pixels):
-        rows.append(len(pixels))
-        return net(pixels)
-
-    for chunk in (1, 3, 7, 15, 64):
-        rows.clear()
-        judge(VIEWS, 7).features(images, encoder, chunk=chunk)
-        assert max(rows) <= chunk and sum(rows) == 4 * 7
-        assert len(rows) == (-(-4 // (chunk // 7)) if chunk >= 7 else 4 * -(-7 // chunk))  # as few as there can be
 
 
 def test_scores_equal_a_plain_search(images, net):
@@ -205,13 +191,3 @@ def test_losses_equal_those_of_single_views(images, net):
 def test_evaluation_holds_no_graph(images, net):
     net.requires_grad_()
     assert not judge(DIRECT, 1).features(images.requires_grad_(), net, chunk=1).requires_grad
-
-
-def test_an_attack_lowers_the_loss_on_unseen_views(net, images):
-    # End to end: a loss lowered by `solve` on its own views is lower on unseen views too.
-    anchor = net(images.flip(0))
-    parts = {"objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(VIEWS, views=8)}
-    delta = solve(images, anchor, encoder=net, steps=10, **parts).delta
-    views = judge(VIEWS, 32)
-    clean, result = (views.losses(x, anchor, net, Toward(), chunk=32).mean(1) for x in (images, images + delta))
-    assert (result < clean - 0.01).all()

@@ -71,18 +71,6 @@ def close(result, expected):
     torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [1, 5])
-def test_the_estimate_equals_a_single_graph(setting, n):
-    u = coordinates(n)
-    leaf = setting.delta.clone().requires_grad_()
-    losses = setting.score(setting.features(leaf, u).flatten(0, 1), torch.arange(3).repeat_interleave(n)).view(3, n)
-    (grad,) = torch.autograd.grad(losses.mean(1).sum(), leaf)
-    result = setting.estimate(EOT(VIEWS), u)
-    close(result.mean, losses.mean(1))
-    close(result.grad, grad)
-    close(result.stderr, losses.std(1) / math.sqrt(n) if n > 1 else torch.zeros(3, dtype=double))
-
-
 def test_scene_layers_are_matched_to_their_pictures(setting):
     # Layers with and without alpha, one place for all pictures or a place for each.
     alpha, matrices = torch.rand(3, 1, 12, 14, dtype=double), torch.eye(3, dtype=double).repeat(3, 1, 1)

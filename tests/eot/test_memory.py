@@ -4,13 +4,10 @@ import weakref
 from dataclasses import dataclass
 from itertools import accumulate
 
-import pytest
 import torch
 from torch import nn
 
 from attacks import EOT
-from scripts.benchmarks.contest import in_fresh_process
-from scripts.benchmarks.memory import high_water
 from tests.helpers.solving import estimate
 from transforms import Affine, Compose, Perspective
 from transforms.scene import scene_of
@@ -55,17 +52,3 @@ def saved_bytes(u):
 def test_saved_tensors_do_not_grow_with_views():
     u = torch.rand(8, VIEWS.dims).repeat(3, 1)  # repeated, because the saved bytes differ between chunks of six views
     assert 1e4 < saved_bytes(u.repeat(11, 1)) <= saved_bytes(u)
-
-
-def process_peak(views):
-    """The peak memory of a process after an estimate over so many views."""
-    net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Flatten()).eval()
-    images = torch.rand(1, 3, 64, 64)
-    estimate_of(EOT(Compose([Affine(degrees=20)]), chunk=2), net, images, torch.rand(views, 5))
-    return high_water()
-
-
-@pytest.mark.nightly
-def test_process_memory_does_not_grow_with_views():
-    small, large = (in_fresh_process(process_peak, views) for views in (8, 256))
-    assert large <= 1.05 * small  # all 256 views at once would take 1.5 times as much

@@ -1,5 +1,7 @@
 """From the name of an objective to the loss that the attacker lowers."""
 
+import inspect
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from attacks.data.gallery import tiles
 from attacks.objectives.aim import Knowledge
 from attacks.schema import groups
 from attacks.schema.objective import AwayConfig, InfoNCEConfig, LayersConfig, MixedConfig, TowardConfig, TripletConfig
+from attacks.study.make import declared_class
 from attacks.study.objective import aim_of, shown_sign, wants_gallery, watching_layers
 from attacks.study.pipeline import pipeline
 from transforms import Affine, Compose
@@ -142,3 +145,14 @@ def test_views_of_a_camera_give_an_anchor(setting):
     # A mean direction of views lies near the picture's own embedding, and is not it.
     cosine = F.cosine_similarity(anchor, data.embeddings, dim=1)
     assert ((cosine > 0.8) & (cosine < 0.9999)).all()
+
+
+@pytest.mark.parametrize("name", groups.DECLARED["objective"])
+def test_a_declared_objective_states_whether_its_gradient_vanishes_at_the_anchor(name):
+    part = declared_class("objective", name)
+    gallery = torch.randn(6, 32, dtype=torch.float64)
+    has_gallery = "gallery" in inspect.signature(part).parameters
+    objective = part(gallery=gallery) if has_gallery else part()
+    features = gallery[:4].clone().requires_grad_()
+    objective(features, torch.arange(4) if has_gallery else gallery[:4]).sum().backward()
+    assert bool((features.grad.norm(dim=1) < 1e-9).all()) is objective.stationary_at_anchor

@@ -1,5 +1,6 @@
-"""Laws of objectives: gradients, signs, invariances, known formulas, and attacks with each."""
+"""Laws of objectives: gradients, signs, invariances, known formulas, and refusals."""
 
+import math
 from typing import NamedTuple
 
 import pytest
@@ -10,8 +11,9 @@ from torch import nn
 from attacks import Away, Toward, bank
 from attacks.evaluation.scores import mean_embedding
 from attacks.objectives.classification import DLR, CrossEntropy
-from attacks.objectives.composite import Sum, Term
+from attacks.objectives.composite import Each, Sum, Term
 from attacks.objectives.embedding import Paired
+from attacks.objectives.ensemble import Members
 from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
 from transforms import Affine, Compose
 
@@ -213,9 +215,6 @@ def test_dlr_equals_torchattacks_bit_for_bit(dtype):
     torch.testing.assert_close(ours, -reference, rtol=4 * torch.finfo(dtype).eps, atol=0)
 
 
-# --- sums ---
-
-
 # --- anchors over views ---
 
 
@@ -237,3 +236,49 @@ def test_the_mean_embedding_maximises_the_mean_cosine_to_the_views():
     tree = mean_embedding(images, lambda x: ({"one": encoder(x)}, 2 * encoder(x)), views)
     torch.testing.assert_close(tree[0]["one"], ours, rtol=0, atol=1e-14)
     torch.testing.assert_close(tree[1], ours, rtol=0, atol=1e-14)
+
+
+# --- refusals ---
+
+E, FIVE = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.arange(5)
+REFUSALS = {
+    "away metric": (lambda: Away("l3"), "`metric` must be one of cosine, l2; got 'l3'"),
+    "paired toward": (lambda: Paired(Toward()), "`inner`.*leads back"),
+    "paired sum toward": (lambda: Paired(Sum((Term(1.0, Away()), Term(1.0, Toward())))), "`inner`.*leads back"),
+    "apart in a sum": (lambda: Sum((Term(1.0, Members(Away(), "gradients")),)), "must not combine gradients"),
+    "paired twice": (lambda: Paired(Paired(Away())), "`inner` must not be Paired"),
+    "gallery of one": (lambda: InfoNCE(E[:1]), "`gallery`.*two"),
+    "retrieval margin": (lambda: Retrieval(E, -0.1), r"`margin`.*\[0, 2\).*-0.1"),
+    "triplet margin": (lambda: Triplet(2.0), "`margin`"),
+    "temperature zero": (lambda: InfoNCE(E, 0.0), "`temperature`"),
+    "threshold": (lambda: Verification(1.0), "`threshold`.*1.0"),
+    "no term": (lambda: Sum(()), "`terms`"),
+    "no weight": (lambda: Sum((Term(0.0, Away()),)), "`terms`.*above 0"),
+    "negative weight": (lambda: Sum((Term(-1.0, Away()),)), r"terms\[0\].*-1"),
+    "paired term": (lambda: Sum((Term(1.0, Paired(Away())),)), r"`terms\[0\]`.*outside"),
+    "layer weight": (lambda: Each({"a": math.nan}, Away()), "weight of a"),
+    "paired member": (lambda: Members(Paired(Away())), "outside"),
+    "features by layer": (lambda: Away()({"a": E}, E), "`features`.*Each"),
+    "anchor by encoder": (lambda: Away()(E, (E,)), "`anchor`.*Members"),
+    "anchor of labels": (lambda: Away()(E, FIVE), "`anchor` .*got torch.int64"),
+    "labels of features": (lambda: Retrieval(E)(E, E), "whole number for each of 5 views"),
+    "label ignored by torch": (
+        lambda: CrossEntropy()(E, FIVE - 100),
+        r"columns of the scores, 0\.\.\d+; got -100 to",
+    ),
+    "row before the gallery": (lambda: Retrieval(E, identity=FIVE)(E, FIVE - 1), "columns of the scores"),
+    "too few labels": (lambda: CrossEntropy()(E, FIVE[:4]), "whole number for each of 5 views"),
+    "triplet of a tensor": (lambda: Triplet()(E, E), "`anchor` of Triplet.*Tensor"),
+    "triplet of one": (lambda: Triplet()(E, {"positive": E}), r"\['positive'\]"),
+    "two classes": (lambda: DLR()(E[:, :2], FIVE), "at least 3 classes"),
+    "three classes": (lambda: DLR(True)(E[:, :3], FIVE), "at least 4 classes"),
+    "target alone": (lambda: DLR(True)(E, FIVE), "label and target"),
+    "unknown part": (lambda: Sum((Term(1.0, Away(), "own"),))(E, {"goal": E}), "'own' in it; got goal"),
+    "part of a tensor": (lambda: Sum((Term(1.0, Away(), "own"),))(E, E), "'own' in it; got a Tensor"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSALS.values(), ids=REFUSALS)
+def test_impossible_settings_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

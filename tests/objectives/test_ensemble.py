@@ -16,9 +16,7 @@ from attacks.objectives.embedding import Paired
 from attacks.objectives.ensemble import Ensemble, Members
 from attacks.objectives.retrieval import Retrieval
 from attacks.solvers.solver import solve
-from tests.helpers.solving import estimate
 from transforms import Affine, Compose
-from transforms.scene import scene_of
 
 VIEWS = Compose([Affine(degrees=20, scale=(0.8, 1.2))])
 
@@ -145,37 +143,6 @@ def test_the_snr_is_exact_for_equal_errors():
     (estimate,) = estimates((1.0,), (3.0,))
     torch.testing.assert_close(combine([estimate, estimate, estimate]).snr, estimate.snr)
     assert combine([estimate._replace(snr=torch.full((4,), torch.nan))] * 2).snr.isnan().all()
-    # Two members whose errors are independent: the true SNR is 2, the bound without that assumption 1/2.
-    signal, generator = torch.ones(1, 1, 1, 400, dtype=torch.float64), torch.Generator().manual_seed(0)
-    draws = signal + torch.randn(200, 2, 1, 1, 400, dtype=torch.float64, generator=generator)
-    estimate_pairs = [
-        [estimate._replace(grad=gradient[None], snr=torch.ones(1)) for gradient in members] for members in draws
-    ]
-    grads = torch.stack([combine(members).grad for members in estimate_pairs])
-    truth = grads.mean(0).square().sum() / (grads - grads.mean(0)).square().sum((1, 2, 3, 4)).mean()
-    lower_snr = torch.stack([combine(members).snr for members in estimate_pairs]).mean()
-    assert 0.45 < lower_snr < 0.55 < 1.9 < truth
-
-
-@pytest.mark.parametrize("wrap", [lambda o: o, Paired], ids=["plain", "paired"])
-def test_members_are_estimated_with_their_encoder(images, pair, wrap):
-    encoder = Ensemble(pair)
-    with torch.no_grad():
-        anchors = tuple(part + 0.1 for part in encoder(images))
-    objective, eot = wrap(Members((Away(), Away("l2")), combine="gradients")), EOT(VIEWS, views=4)
-    u = eot.points(0, 0, images)
-    counts = [member.pictures for member in pair]
-    result = []
-    for run, member_objective, anchor in objective.members(encoder, anchors):
-        assert member_objective.paired is (wrap is Paired)
-
-        def loss(pixels, rows, run=run, member_objective=member_objective, anchor=anchor):
-            return member_objective(run(pixels), anchor[rows])
-
-        result.append(estimate(eot, torch.zeros_like(images), lambda d, i: scene_of(images[i] + d), loss, u))
-    assert [member.pictures - b for member, b in zip(pair, counts, strict=True)] == [12, 12]
-    assert combine(result).grad.flatten(1).abs().sum(1).min() > 0
-    assert not wrap(Members(Away())).members(encoder, anchors)
 
 
 # --- transfer ---
@@ -203,16 +170,6 @@ def test_the_encoder_left_out_is_not_attacked_and_is_scored_on_the_bank(images):
         torch.testing.assert_close(result.clean[i], expected)
     assert (result.attacked <= 1).all()
     torch.testing.assert_close(result.table, result.clean.mean(1) - result.attacked.mean(1))
-
-
-def test_an_attack_transfers_most_to_its_encoder(images):
-    members = [Small(0), Small(0), Small(5)]
-    anchors = tuple(member(images).detach() for member in members)
-    parts = {"perturbation": Linf(16 / 255), "optimiser": PGD(), "eot": EOT(views=1), "steps": 20}
-    views = bank(Compose(), 1, seed=0, purpose="evaluate")
-    arms = {"encoder": Ensemble(members), "objective": Members(Away(), combine="losses")}
-    table = leave_one_out(images, anchors, bank=views, **arms, **parts).table
-    assert table[:2].min() > 1.5 * table[2]
 
 
 E = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))

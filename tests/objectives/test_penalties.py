@@ -1,9 +1,7 @@
 """Penalties on the look of a perturbation, against plain formulas and scikit-image; and penalised attacks."""
 
-import ast
 import math
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +11,7 @@ from skimage.metrics import structural_similarity
 from skimage.restoration import denoise_tv_chambolle
 from torchvision.models import squeezenet1_1
 
-from attacks import EOT, L2, PGD, Away, Linf, Universal, attack, load_encoder, solve
+from attacks import EOT, L2, PGD, Away, Linf, Universal, load_encoder, solve
 from attacks.data.gallery import tiles
 from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Problem
@@ -130,14 +128,6 @@ def test_no_change_costs_nothing_and_has_a_finite_gradient(price, pair):
 
 
 @every_price
-def test_the_price_grows_with_the_change(price, pair):
-    delta, _, images = pair
-    costs = torch.stack([price(share * delta, images + share * delta, images) for share in (0.25, 0.5, 1.0)])
-    assert (costs > 0).all()
-    assert (costs.diff(dim=0) > 0).all()
-
-
-@every_price
 def test_weights_scale_the_price_and_pictures_are_independent(price, pair):
     heavy = type(price)(3.0, *list(vars(price).values())[1:])
     single_prices = [heavy(*(x[i : i + 1] for x in pair)) for i in range(3)]
@@ -187,31 +177,6 @@ def victims():
 def parts(victims, perturbation, penalty):
     setup = {"objective": Away(), "perturbation": perturbation, "optimiser": PGD(), "eot": EOT(views=1)}
     return {"encoder": victims[0], "penalty": penalty, **setup}
-
-
-def figures_of(victims, penalty, perturbation=Linf(8 / 255)):  # noqa: B008
-    """A penalised attack: mean cosine, total variation and SSIM of its last iterate."""
-    encoder, images, clean = victims
-    *_, final_step = attack(images, clean, **parts(victims, perturbation, penalty), steps=20)
-    with torch.no_grad():
-        pictures = seen(perturbation.scene(images, final_step.delta))
-        cosine = torch.cosine_similarity(encoder(pictures), clean).mean().item()
-        ssim = 1 - SSIM(1.0)(final_step.delta, pictures, images).mean().item()
-        return cosine, total_variation(pictures - images).mean().item(), ssim
-
-
-@pytest.mark.slow
-def test_penalised_attacks_are_smoother_or_more_similar_at_little_loss(victims):
-    cosine, variation, ssim = figures_of(victims, None)
-    assert cosine < 0.65
-    smooth, smoother = (figures_of(victims, TotalVariation(weight)) for weight in (3.0, 10.0))
-    assert smooth[1] < 0.85 * variation
-    assert smooth[0] < cosine + 0.05
-    assert smoother[1] < 0.5 * variation
-    assert smoother[0] < cosine + 0.2
-    alike = figures_of(victims, SSIM(1.0))
-    assert 1 - alike[2] < 0.5 * (1 - ssim)
-    assert alike[0] < cosine + 0.1
 
 
 def test_solve_selects_by_loss_plus_penalty(victims):
@@ -287,10 +252,3 @@ def test_lpips_of_its_package_is_zero_without_a_change_and_has_a_gradient(checkp
     result.sum().backward()
     assert (delta.grad != 0).any(1).float().mean() > 0.9
     assert price(0 * delta, images, images).abs().max() < 1e-6
-
-
-def test_slow_packages_are_imported_only_when_needed():
-    body = ast.parse(Path(penalties.__file__).read_text()).body
-    above = {ast.unparse(n).split()[1].split(".")[0] for n in body if isinstance(n, ast.Import | ast.ImportFrom)}
-    assert {"torch", "attacks"} < above
-    assert not {"kornia", "lpips", "torchvision"} & above

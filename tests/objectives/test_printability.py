@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attacks.objectives.penalties import EDGE
 from attacks.objectives.printability import NonPrintability, nearest, read_palette
@@ -54,26 +53,6 @@ def test_the_gradient_points_away_from_the_nearest_colour():
     cosine = torch.cosine_similarity(texture.grad, direction, dim=1)
     torch.testing.assert_close(cosine, torch.ones_like(cosine))
     torch.testing.assert_close(25 * texture.grad.norm(dim=1), torch.ones_like(cosine), rtol=0, atol=1e-3)
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that any operation returns, in numbers."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, torch.Tensor):
-                self.numbers = max(self.numbers, tensor.numel())
-        return result
-
-
-def test_no_tensor_grows_with_the_palette():
-    texture = torch.rand(1, 3, 40, 40).requires_grad_()
-    with Largest() as allocations:
-        price(texture, colours(500), pictures=1).sum().backward()
-    assert allocations.numbers == texture.numel()
 
 
 def test_the_generic_palette_holds_the_inks():

@@ -8,12 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import EOT, L2, CVaR, Linf, Toward, Universal, attack
+from attacks import EOT, L2, Linf, Toward, Universal, attack
 from attacks.eot.estimate import Estimate
 from attacks.optimisers.apgd import APGD
-from tests.helpers.solving import Dot
-from transforms import Brightness, Compose
-from transforms.draws import Fixed, Uniform
 
 double = torch.float64
 FREE = SimpleNamespace(
@@ -112,55 +109,12 @@ def test_a_run_of_one_step_moves():
     assert deltas[1] == -2.0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_pictures_halve_independently(seed):
-    values = torch.randn(60, 4, dtype=double, generator=torch.Generator().manual_seed(seed)).cumsum(0)
-    batch, states = run_of(values)
-    assert len(set(states[-1].length.tolist())) > 1
-    for i in range(4):
-        single_run, single = run_of(values[:, [i]])
-        assert torch.equal(single_run[:, 0], batch[:, i])
-        assert single[-1].length == states[-1].length[i]
-
-
 def test_only_the_value_decides():
     # The means fall while the values rise: a risk of the tail that gets worse, though the average view gets better.
     values = gaining([0] * 40)
     deltas, states = run_of(values, means=-values)
     assert torch.equal(deltas[-1], deltas[0])
     assert (lengths(states)[-1] < 0.1).all()
-
-
-class Level(nn.Module):
-    """One feature: the brightness of the middle of the view."""
-
-    def forward(self, images):
-        return torch.tanh(4 * images.mean((1, 2, 3)) - 2)[:, None]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("draws", [Uniform(), Fixed()], ids=["new views", "fixed views"])
-@pytest.mark.parametrize("risk", [None, CVaR(0.5)], ids=["mean", "tail"])
-def test_decisions_use_all_draws_of_a_step(draws, risk):
-    images, losses = torch.rand(5, 3, 6, 6, dtype=double), []
-    eot = EOT(Compose([Brightness(0.8)]), draws, views=4, **({} if risk is None else {"risk": risk}))
-
-    class Recorder(Dot):
-        def __call__(self, features, anchor):
-            loss = super().__call__(features, anchor)
-            losses.append(loss.detach())
-            return loss
-
-    parts = {"encoder": Level().eval(), "objective": Recorder(), "perturbation": Linf(0.05), "optimiser": APGD()}
-    steps = list(attack(images, torch.ones(5, 1, dtype=double), **parts, eot=eot, steps=20))
-    points, values = [step.delta for step in steps], torch.stack([step.estimate.value for step in steps])
-    best = values.argmin(0)
-    assert (best > 0).all()  # no picture was best at its start, which is not among those tried
-    at = torch.stack(points)[best - 1, torch.arange(5)]
-    assert torch.equal(points[-1], at)
-    if risk is None:
-        rows = torch.stack([step[3::4] for step in losses]).argmin(0)
-        assert isinstance(draws, Fixed) or (rows != best).any()  # otherwise the test could not distinguish them
 
 
 def test_a_universal_delta_decides_by_the_mean():

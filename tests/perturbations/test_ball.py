@@ -170,17 +170,6 @@ def test_the_l2_projection_in_a_box_solves_the_kkt_conditions(block, radius, sca
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("eps", [0.5, 4.0, 40.0])
-def test_the_farthest_point_of_l2_is_the_best_for_a_linear_gain_and_uses_all_of_eps(eps):
-    images, direction = tiles(32).images[:6].to(double), random(6, 3, 32, 32)
-    point = L2(eps).farthest(direction, images)
-    gain = (direction * point).sum((1, 2, 3))
-    torch.testing.assert_close(gain, best(L2(eps), images, -direction), rtol=1e-9, atol=0)
-    maximum = torch.where(direction > 0, 1 - images, images).flatten(1).norm(dim=1)  # the box is in the way
-    torch.testing.assert_close(L2(eps).norm(point), maximum.clamp(max=eps), rtol=1e-12, atol=0)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [L1, L2])
 @pytest.mark.parametrize("factor", [0.3, 0.02, 1.0])
 def test_quantising_leaves_less_than_a_level_of_the_ball_unused(kind, factor):
@@ -207,13 +196,6 @@ def test_linf_projects_to_the_nearest_point():
     torch.testing.assert_close(linf.project(delta, images), delta.clamp(low, high), rtol=0, atol=1e-15)
 
 
-def test_l2_projects_to_the_nearest_point_inside_the_box():
-    images, delta = torch.full((3, 3, 9, 12), 0.5, dtype=double), random(3, 3, 9, 12)
-    nearest = delta * (0.7 / delta.flatten(1).norm(dim=1))[:, None, None, None]
-    torch.testing.assert_close(ball("l2").project(delta, images), nearest, rtol=0, atol=1e-15)
-    torch.testing.assert_close(ball("l2").project(delta, None), nearest, rtol=1e-12, atol=0)
-
-
 @every_ball
 def test_the_norm_is_taken_for_each_picture(name):
     delta = random(3, 3, 5, 7)
@@ -224,16 +206,6 @@ def test_the_norm_is_taken_for_each_picture(name):
     if name in order:
         target = torch.linalg.vector_norm(delta, ord=order[name], dim=(1, 2, 3))
     torch.testing.assert_close(ball(name).norm(delta), target, rtol=1e-14, atol=0)
-
-
-def test_linf_noise_has_the_full_budget_where_the_box_allows():
-    images, linf = uniform(4, 3, 9, 12), ball("linf")
-    images[0], images[1] = 0, 1
-    noise = linf.noise(images, seed())
-    low, high = (-images).clamp(min=-linf.eps), (1 - images).clamp(max=linf.eps)
-    assert torch.minimum((noise - low).abs(), (noise - high).abs()).max() <= 1e-15
-    inside = (low == -linf.eps) & (high == linf.eps)
-    assert 0.4 < (noise[inside] < 0).double().mean() < 0.6
 
 
 def test_a_linf_start_is_uniform_in_the_ball():
@@ -250,28 +222,10 @@ def test_noise_has_the_full_budget(name):
     torch.testing.assert_close(ball(name).norm(noise), target, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("name", ["l1", "l0"])
-def test_noise_of_a_sparse_set_moves_values_to_the_ends_of_their_range(name):
-    images = uniform(5, 3, 9, 12)
-    pixel = images + ball(name).noise(images, seed())
-    change = pixel != images
-    ends = (pixel.abs() < 1e-12) | ((1 - pixel).abs() < 1e-12)
-    assert ((change & ~ends).flatten(1).sum(1) <= 1).all()  # the rest of an L1 budget
-    assert (change & ends).flatten(1).sum(1).min() > 1
-
-
 def test_an_l0_delta_changes_the_same_pixels_when_quantised():
     images = levels(4, 3, 9, 12, dtype=torch.float32)
     delta = ball("l0").noise(images, seed()) * 0.7
     assert torch.equal((ball("l0").quantise(delta, images) != 0).any(1), (delta != 0).any(1))
-
-
-@every_ball
-def test_quantising_moves_no_value_by_more_than_half_a_level(name):
-    # Where there is room: half the budget, so that nothing has to be shrunk.
-    images = levels(4, 3, 9, 12, dtype=torch.float32)
-    delta = ball(name, eps=5 if name == "l0" else BALLS[name][1] / 2).noise(images, seed()) / (1 + (name == "l1"))
-    assert (ball(name).quantise(delta, images) - delta).abs().max() <= 0.5 / 255 + 1e-6
 
 
 @every_ball

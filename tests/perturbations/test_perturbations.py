@@ -57,14 +57,6 @@ def assert_feasible(perturbation, images, delta):
 
 
 @every_set
-@given(seeds, scales, st.sampled_from([torch.float32, torch.float64]))
-@QUICK
-def test_project_is_feasible(name, value, scale, dtype):
-    images = pictures(value, dtype=dtype)
-    assert_feasible(make(name), images, make(name).project(random_like(images, value, scale), images))
-
-
-@every_set
 @pytest.mark.parametrize("method", ["start", "noise"])
 @given(value=seeds)
 @QUICK

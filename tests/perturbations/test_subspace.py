@@ -46,12 +46,6 @@ def test_an_attack_stays_within_the_mask_and_lowers_the_loss(net, inner, rows, o
 
 
 @every_ball
-def test_a_mask_of_ones_changes_no_bit(net, inner):
-    plain, masked = run(net, inner)[-1], run(net, Masked(inner, torch.ones(1, 1, *SIZE)))[-1]
-    assert torch.equal(plain.delta, masked.delta)
-
-
-@every_ball
 def test_the_projection_equals_that_of_the_masked_pixels(inner):
     # All masked pixels as one picture.
     images, delta = pictures(), 3 * random(3, 3, *SIZE, value=1)
@@ -59,14 +53,6 @@ def test_the_projection_equals_that_of_the_masked_pixels(inner):
     result = Masked(inner, mask()).project(delta, images)
     separate = inner.project(delta[:, :, selection][:, :, None], images[:, :, selection][:, :, None])
     torch.testing.assert_close(result[:, :, selection][:, :, None], separate, rtol=0, atol=1e-14)
-
-
-def test_each_picture_has_its_own_mask(net):
-    masks, inner = mask(3), Linf(0.1)
-    batch = Masked(inner, masks)
-    images, delta = pictures(), random(3, 3, *SIZE, value=1)
-    separate = [Masked(inner, masks[[i]]).project(delta[[i]], images[[i]]) for i in range(3)]
-    assert torch.equal(batch.project(delta, images), torch.cat(separate))
 
 
 @every_ball

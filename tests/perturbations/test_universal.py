@@ -67,18 +67,6 @@ def test_project_is_onto_the_ball_of_the_inner_set_for_any_pictures(name, value,
 
 
 @every_set
-def test_universal_delegates_to_the_inner_set(name):
-    inner, delta = ball(name, random_start=False), random_like(pictures(), 1, 0.1)
-    universal = Universal(inner)
-    assert (universal.eps, universal.random_start) == (EPS[name], False)
-    start = universal.start(pictures(), seed())
-    assert start.shape == (1, 3, 9, 12) and not start.any()
-    assert torch.equal(universal.steepest(delta), inner.steepest(delta))
-    assert torch.equal(universal.norm(delta), inner.norm(delta))
-    assert universal.shared and not inner.shared
-
-
-@every_set
 def test_a_universal_scene_is_the_clamped_sum(name):
     images, universal = pictures(), Universal(ball(name))
     delta = universal.noise(images, seed())
@@ -121,16 +109,6 @@ def test_quantised_universal_pictures_have_integer_levels_within_eps(name, facto
     assert rows.shape == images.shape
     assert torch.equal(universal.quantise(delta.expand_as(images), images), rows)
     assert_files(universal, images, rows)
-
-
-def test_images_that_share_a_delta_have_their_own_views():
-    eot, images = EOT(Compose([Affine(degrees=30)]), views=2), pictures(dtype=double)
-    step, second = (eot.points(0, index, images, pictures=4) for index in (3, 4))
-    assert step.shape == (4, 2, 5)
-    assert len(torch.cat([step, second]).flatten(0, 1).unique(dim=0)) == 16
-    assert torch.equal(eot.points(0, 3, images, pictures=1)[0], eot.points(0, 3, images))
-    several = eot.points(0, 0, images, times=2, pictures=3)
-    assert several.shape == (3, 4, 5) and len(several.flatten(0, 1).unique(dim=0)) == 12
 
 
 @pytest.mark.parametrize("draws", [Sobol(), Uniform(), Latin(), Grid()], ids=lambda draws: type(draws).__name__)

@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import EOT, L0, NES, Away, Linf, Patch
+from attacks import EOT, NES, Away, Linf, Patch
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
 from attacks.optimisers import LabelOnly
 from attacks.optimisers.nes import dct_rows
-from attacks.perturbations import Masked
 from attacks.solvers.checks import Silent
 from attacks.solvers.label_only import label_walk
 from attacks.solvers.loops import loop_of
@@ -73,19 +72,6 @@ def test_an_answer_beyond_the_budget_stays_and_the_walk_finds_where_it_changes()
     memory = end.state.optimiser
     assert not bool(answers_change(case, end.delta)) and 2.0 <= float(memory.radii[0]) / EPS < 3.0
     assert memory.high.tolist() == [1.0] and memory.low.tolist() == [0.0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("inside", [1.0, 0.5], ids=["plain", "masked"])
-def test_few_pixels_change_an_answer_at_half_of_what_they_can(inside):
-    """An L0 radius counts pixels: patterns reach as far as the box allows, and no value shrinks with the radius."""
-    mask = (torch.arange(24) < 24 * inside).float().expand(1, 1, 24, 24)
-    ball, image = Masked(L0(60), mask), IMAGES[:1]
-    limit = float((SMOOTH * ball.farthest(SMOOTH.expand_as(image), image)).sum())
-    encoder = service(0.5 * limit / (EPS * WIDEST), image)
-    case = Problem(image, encoder(image), encoder, Away(), ball)
-    *_, end = label_walk(case, options())
-    assert bool(answers_change(case, end.delta)) and float(ball.norm(end.delta)) <= 60
 
 
 def test_a_picture_whose_answer_has_not_changed_yet_does_not_leave():

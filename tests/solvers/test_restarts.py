@@ -7,6 +7,7 @@ import torch
 
 from attacks import EOT, PGD, Linf, Toward, Universal, attack, solve
 from attacks.optimisers.square import Square
+from attacks.perturbations import Masked
 from attacks.solvers.selection import NOISE, selection
 from tests.helpers.solving import VIEWS, small_problem, split, watch
 from transforms.draws import Uniform, stream
@@ -126,27 +127,12 @@ def test_each_run_has_the_full_budget_of_its_pictures(problem):
 def test_perturbation_may_hold_data_per_picture(problem):
     images, anchor, parts = problem
 
-    class Noisy(Linf):
-        """An L-inf ball with a mask for each picture."""
-
-        mask = (torch.rand(4, 1, 12, 14, generator=torch.Generator().manual_seed(0)) > 0.5).float()
-
-        def project(self, delta, images):
-            return super().project(delta * self.mask, images)
-
-        def start(self, images, generator):
-            return super().start(images, generator) * self.mask
-
-        def take(self, rows):
-            part = Noisy(self.eps)
-            object.__setattr__(part, "mask", self.mask[rows])
-            return part
-
-    parts |= {"perturbation": Noisy(0.1), "eot": EOT(views=1)}
+    mask = (torch.rand(4, 1, 12, 14, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+    parts |= {"perturbation": Masked(Linf(0.1), mask), "eot": EOT(views=1)}
     first = solve(images, anchor, **parts).loss
     stop = float(first.sort().values[1:3].mean())
     best = solve(images, anchor, restarts=3, stop=stop, **parts)
-    assert not (best.delta * (1 - Noisy.mask)).any()
+    assert not (best.delta * (1 - mask)).any()
     assert (best.loss <= first.clamp(min=stop)).all()
     assert (best.step >= 10).any()
 

@@ -1,6 +1,5 @@
 """The loop that estimates gradients from losses: its estimate, its count of passes, its states."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,14 +10,11 @@ import torch.nn.functional as F
 from attacks import EOT, L0, L2, NES, PGD, Away, CVaR, Linf, Patch, Universal
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
-from attacks.optimisers import Square
 from attacks.perturbations import L1, Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.radii import Radii
 from attacks.solvers.checks import Silent
-from attacks.solvers.loops import loop_of
 from attacks.solvers.sampled import nes_estimate, probe_deltas, sampled_descent
-from scripts.benchmarks.hash_server import phash
-from tests.helpers.solving import Dot, mark_checked
+from tests.helpers.solving import mark_checked
 from transforms import Brightness, Compose
 
 IMAGES = F.interpolate(torch.rand(3, 3, 5, 5, generator=torch.Generator().manual_seed(1)), (32, 32), mode="bicubic")
@@ -116,22 +112,6 @@ def test_a_probe_shows_in_a_file_of_8_bits_in_every_set(perturbation):
         assert 255 * float(by.abs().amax((1, 2, 3)).min()) >= 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wrap", ["plain", "masked", "universal"])
-def test_few_pixels_are_found_by_an_encoder_that_is_asked(wrap):
-    """The best of a linear loss is known: the pixels with the largest gain, each to the end of its range."""
-    ball, image = SETS[f"{wrap} l0"], IMAGES[:1]
-    smooth = 30 * NES(keep=4).directions(image, 1, torch.Generator().manual_seed(2))
-    encoder = BlackBox(
-        lambda x: (torch.from_numpy(x).permute(0, 3, 1, 2) / 255 * smooth).sum((1, 2, 3))[:, None].numpy()
-    )
-    case = Problem(image, torch.ones(1, 1), encoder, Dot(), ball)
-    best = ball.inner.farthest(-smooth, None) if ball.shared else ball.farthest(-smooth, image)
-    *_, end = sampled_descent(case, options(optimiser=NES(keep=4), eot=EOT(Compose(), views=20), steps=20))
-    gain, limit = (float((smooth * ((image + delta).clamp(0, 1) - image)).sum()) for delta in (end.delta, best))
-    assert gain / limit > 0.75
-
-
 def test_both_sides_of_a_pair_have_one_view_and_each_step_has_new_views():
     rows = []
 
@@ -145,22 +125,6 @@ def test_both_sides_of_a_pair_have_one_view_and_each_step_has_new_views():
     [*sampled_descent(part, options(eot=EOT(views, views=4), steps=2))]
     u = torch.cat(rows)[:, 0]
     assert len(u) == 8 and torch.equal(u[:2], u[2:4]) and torch.equal(u[4:6], u[6:]) and len(u.unique()) == 4
-
-
-@pytest.mark.slow
-def test_it_flips_more_bits_of_a_hash_than_a_random_search():
-    images = F.interpolate(
-        torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(0)), (32, 32), mode="bicubic"
-    )
-    images, bits = images.clamp(0, 1), {NES: 0.0, Square: 0.0}
-    for seed, (optimiser, views) in itertools.product(range(3), ((NES(), 20), (Square(), 1))):
-        encoder = BlackBox(phash)
-        clean = encoder(images)
-        case = Problem(images, clean, encoder, Away(), Linf(4 / 255))
-        choices = Options(optimiser, EOT(Compose(), views=views), steps=300 // views, seed=seed)
-        *_, end = loop_of(optimiser)(case, choices, None)
-        bits[type(optimiser)] += float((encoder(images + end.delta) != clean).sum())
-    assert bits[NES] > 1.2 * bits[Square] > 0
 
 
 @pytest.mark.parametrize(

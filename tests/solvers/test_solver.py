@@ -7,10 +7,7 @@ from attacks import EOT, L2, NES, PGD, Linf, attack, solve
 from attacks.optimisers import LabelOnly
 from attacks.optimisers.square import Square
 from tests.helpers.solving import VIEWS, look_risk, small_problem, watch
-from transforms import Compose
 from transforms.draws import Uniform
-
-IDENTITY = Compose()
 
 
 @pytest.fixture
@@ -19,21 +16,6 @@ def problem():
     images, anchor, parts = small_problem(2, torch.float32)
     optimiser = PGD(1.0, 0.0, "constant")
     return images, anchor, parts | {"optimiser": optimiser, "eot": EOT(VIEWS, Uniform(), views=1), "steps": 30}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("optimiser", "transforms"),
-    [(PGD(1.0, 0.0, "constant"), VIEWS), (PGD(1.0, 0.0, "constant"), IDENTITY), (Square(), VIEWS)],
-    ids=["views", "identity", "search"],
-)
-def test_what_is_kept_is_an_iterate_that_was_looked_at(problem, optimiser, transforms):
-    images, anchor, parts = problem
-    parts |= {"optimiser": optimiser, "eot": EOT(transforms, Uniform(), views=4)}
-    deltas = [step.delta for step in attack(images, anchor, **parts)]
-    best = solve(images, anchor, **parts)
-    for row, number in enumerate(best.step.tolist()):
-        assert torch.equal(best.delta[row], deltas[number][row])
 
 
 def test_solve_returns_the_last_best_of_watch(problem):
@@ -69,14 +51,3 @@ def test_best_is_feasible(problem, perturbation, restarts):
     best = solve(images, anchor, restarts=restarts, **parts | {"perturbation": perturbation})
     assert (perturbation.norm(best.delta) <= perturbation.eps * (1 + 1e-6)).all()
     assert 0 <= (images + best.delta).min() <= (images + best.delta).max() <= 1
-
-
-@pytest.mark.slow
-def test_result_does_not_depend_on_the_other_pictures(problem):
-    images, anchor, parts = problem
-    parts["perturbation"] = Linf(0.1, random_start=False)
-    batch = solve(images.double(), anchor.double(), **parts | {"encoder": parts["encoder"].double()})
-    for i in range(2):
-        single = solve(images[[i]].double(), anchor[[i]].double(), **parts)
-        torch.testing.assert_close(single.delta, batch.delta[[i]], rtol=0, atol=1e-12)
-        assert single.step == batch.step[i]

@@ -95,15 +95,3 @@ def test_suite_resumed_after_any_step_gives_the_same_result(problem, tmp_path):
             yield step, best
 
     same_after_every_step(tmp_path, run)
-
-
-def test_step_does_not_change_earlier_states(problem, tmp_path):
-    images, anchor, parts = problem
-    states = []
-    for at, (step, _) in enumerate(watch(images, anchor, restarts=2, **parts)):
-        write_values(tmp_path / f"{at}", step.state, "key")
-        states.append(step.state)
-    for at, position in enumerate(states):
-        content = (tmp_path / f"{at}").read_bytes()
-        write_values(tmp_path / f"{at}", position, "key")
-        assert (tmp_path / f"{at}").read_bytes() == content

@@ -11,7 +11,6 @@ from attacks import APGD, EOT, L2, PGD, Away, Ensemble, Linf, Patch, Wiener, att
 from attacks.data.gallery import tiles
 from attacks.eot.problem import Options, Problem
 from attacks.evaluation.scores import Right, evaluate
-from attacks.experiment.arms import mean_figures
 from attacks.objectives import Members
 from attacks.objectives.penalties import TotalVariation
 from attacks.perturbations import Masked
@@ -44,6 +43,13 @@ FREE = [
 ]
 
 
+def pictures(count=2):
+    """Pictures, and their embeddings."""
+    images = tiles(64).images[:count].clone()
+    with torch.no_grad():
+        return images, load_encoder()(images).clone()
+
+
 def run(images, anchor, encoder, ball, optimiser, name):
     eot = EOT(preset(name), views=4, chunk=4)
     options = {"objective": Away(), "perturbation": ball, "optimiser": optimiser, "eot": eot}
@@ -56,9 +62,7 @@ def run(images, anchor, encoder, ball, optimiser, name):
 )
 def test_a_step_waits_once_and_its_passes_never_but_for_the_edges_of_a_patch(name, kind):
     *parts, arguments = ATTACKS[kind]
-    images = tiles(64).images[:2].clone()
-    with torch.no_grad():
-        anchor = load_encoder()(images).clone()
+    images, anchor = pictures()
     steps = run(images, anchor, load_encoder(), *parts, name)
     expected = [next(steps).delta for _ in range(1 + STEPS)][-1]
     with Waits() as mode:
@@ -112,20 +116,6 @@ def test_members_with_separate_gradients_and_a_penalty_wait_once_in_all(count, p
     torch.testing.assert_close(delta.inner, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_an_estimate_without_a_loop_is_whole_on_its_device():
-    images = tiles(64).images[:2].clone()
-    with torch.no_grad():
-        anchor = load_encoder()(images).clone()
-    eot = EOT(preset("eot2d"), views=4, chunk=4)
-    points, delta = eot.points(0, 0, images), 0.01 * torch.randn_like(images)
-    expected = eot.estimate(Problem(images, anchor, load_encoder(), Away(), Linf(0.1)), delta, points)
-    with Waits():
-        problem = Problem(Pretended(images), Pretended(anchor), on_device(load_encoder()), Away(), Linf(0.1))
-        c = eot.estimate(problem, Pretended(delta), points).c
-    torch.testing.assert_close(c.inner, expected.c, rtol=1e-4, atol=0)
-
-
 def watch_waits(images, anchor, encoder, is_early, stop):
     """A run of eight steps with five looks, whose finalists are compared on twice as many views."""
     problem = Problem(images, anchor, encoder, Away(), Linf(16 / 255))
@@ -145,9 +135,7 @@ def test_choosing_the_iterate_waits_once_a_look_twice_for_who_leaves_and_three_t
     """A look waits for whether its losses are finite, and from half of the run on for who leaves, except after the
     last step. At the end: for which pictures have two finalists, and for both their losses. Each look waits for who
     has reached a `stop`."""
-    images = tiles(64).images[:2].clone()
-    with torch.no_grad():
-        anchor = load_encoder()(images).clone()
+    images, anchor = pictures()
     *_, (_, expected) = watch_waits(images, anchor, load_encoder(), is_early, stop)
     with Waits() as mode:
         steps = watch_waits(Pretended(images), Pretended(anchor), on_device(load_encoder()), is_early, stop)
@@ -159,32 +147,11 @@ def test_choosing_the_iterate_waits_once_a_look_twice_for_who_leaves_and_three_t
 
 
 @pytest.mark.slow
-def test_the_figures_of_a_step_are_on_the_host():
-    """A run reads them after each step, for its table of steps."""
-    images = tiles(64).images[:2].clone()
-    with torch.no_grad():
-        anchor = load_encoder()(images).clone()
-    expected = [mean_figures(step.estimate) for step, _ in watch_waits(images, anchor, load_encoder(), False, None)]
-    with Waits() as mode:
-        steps = watch_waits(Pretended(images), Pretended(anchor), on_device(load_encoder()), False, None)
-        for (step, _), figures in zip(steps, expected, strict=True):
-            mode.counts.clear()
-            assert mean_figures(step.estimate) == pytest.approx(figures, abs=1e-5)
-            assert int(step.active.sum()) == 2
-            assert not mode.counts, mode.counts
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "arguments"), [("eot2d", 0), pytest.param("web", 1, marks=SLOW)])
 def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_its_ranks(name, arguments):
     """For nearer rows of a block of the gallery, for whether they are finite, and for the check of all scores; at the
     door for the values of pictures and of embeddings. A codec works on the host."""
-    images, right = (
-        tiles(64).images[:4].clone(),
-        Right(torch.arange(4), torch.tensor([1, 0, 3, 2]), torch.arange(4), 2),
-    )
-    with torch.no_grad():
-        anchor = load_encoder()(images).clone()
+    (images, anchor), right = pictures(4), Right(torch.arange(4), torch.tensor([1, 0, 3, 2]), torch.arange(4), 2)
     views, chunks = bank(preset(name), 8, seed=0, purpose="evaluate"), 2
     expected = evaluate(images, anchor, anchor, encoder=load_encoder(), bank=views, chunk=16, right=right)
     with Waits() as mode:
@@ -196,20 +163,6 @@ def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_i
     assert mode.counts.total() == 5 + chunks * (1 + arguments), mode.counts
     for score, value in zip(scores, expected, strict=True):
         torch.testing.assert_close(score.inner, value, rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_embeddings_of_scenes_with_places_of_their_own_wait_for_nothing_but_edges():
-    images, texture = tiles(64).images[:2].clone(), torch.rand(1, 3, 24, 24)
-    views = bank(preset("eot2d"), 4, seed=0, purpose="evaluate")
-    expected = views.features(SCENES.evaluated(images, texture), load_encoder(), 4)
-    with Waits() as mode:
-        encoder = on_device(load_encoder())
-        scene = SCENES.evaluated(Pretended(images), Pretended(texture))
-        mode.counts.clear()
-        features = views.features(scene, encoder, 4)
-    assert mode.counts.total() == 2 * PASSES, mode.counts
-    torch.testing.assert_close(features.inner, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.gpu

@@ -5,17 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
-from attacks.data.gallery import tiles
+from attacks import EOT, PGD, attack
 from attacks.perturbations.patch.patch import Patch
-from attacks.study.pipeline import preset
 from tests.helpers.sets import attack_pictures, double, random, seed, uniform
 from tests.helpers.solving import Dot
 from transforms import Affine, Compose, Perspective
 from transforms.compose import view
 
-#: On the whole pixels 4..12 across and 2..8 down of a picture of 12 x 16.
-MIDDLE = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
 QUAD = ((4 / 16, 2 / 12), (12 / 16, 2 / 12), (12 / 16, 8 / 12), (4 / 16, 8 / 12))
 
 
@@ -123,22 +119,6 @@ def test_pgd_finds_the_optimum_of_a_linear_loss_through_views(shape):
     gain, maximum = (c * (end.delta - 0.5)).sum(), (c * (best - 0.5)).sum()
     assert 0.999 <= gain / maximum <= 1 + 1e-9
     torch.testing.assert_close(end.estimate.grad, c, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_a_patch_is_optimised_through_camera_views():
-    encoder, photos, views = load_encoder(), tiles(96).images[::80][:2], preset("camera")
-    with torch.no_grad():
-        anchor = encoder(photos)
-    patch = Patch((24, 24), MIDDLE)
-    parts = {"encoder": encoder, "objective": Away(), "perturbation": patch, "optimiser": PGD()}
-    best = solve(photos, anchor, eot=EOT(views, views=4), steps=30, **parts)
-    assert best.delta.shape == (1, 3, 24, 24)
-    held_out = bank(views, 32, seed=9, purpose="evaluate")
-    textures = patch.quantise(best.delta, photos), patch.noise(photos, seed()), patch.start(photos, seed())
-    view = (attack_pictures(patch, photos, item) for item in textures)
-    ours, noise, grey = (float(held_out.losses(item, anchor, encoder, Away(), 32).mean()) for item in view)
-    assert ours < min(noise, grey) - 0.1
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ import re
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from attacks.perturbations.patch.inks import INKS, Inks, generic, neugebauer
+from attacks.perturbations.patch.inks import Inks, generic, neugebauer
 from attacks.schema import validate as schema
 from attacks.schema.groups import CHOICES, PrinterConfig
-from attacks.study.pipeline import CONFIGS
 from attacks.study.printer import PAPER, PRINT, fixed, printer_stages
 from tests.schema.test_configs import composed
 from transforms import Affine, Compose
@@ -78,14 +76,6 @@ def test_a_wrong_colour_is_named():
         printer_stages(PrinterConfig("x", "cmyk"))
 
 
-def test_the_preset_paper_is_the_generic_printer_and_a_bend():
-    files = (CONFIGS / "printer" / f"{name}.yaml" for name in ("generic", "paper"))
-    ink, paper = (OmegaConf.to_container(OmegaConf.load(path)) for path in files)
-    assert {**paper["stages"], **ink["stages"]} == paper["stages"]
-    assert [name for name in paper["stages"] if name not in ink["stages"]] == list(PAPER)
-    assert (paper["colour"], paper["intent"]) == (ink["colour"], ink["intent"])
-
-
 def test_the_colours_of_a_printer_are_named_without_their_numbers():
     assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printer_stages(PrinterConfig("x", "generic"))[0]))
 
@@ -102,11 +92,6 @@ def test_an_attack_without_views_has_the_printers_colours_and_nothing_random():
 double = torch.float64
 
 
-def at(**values):
-    """One ink: a range of no width for each value."""
-    return Inks(**{name: (value, value) for name, value in values.items()})
-
-
 def test_a_member_of_the_family_is_the_halftone_of_its_overprints():
     inks = Inks(gamma=(1, 1))
     colours, u = torch.rand(2, 3, 5, 7, dtype=double) * 0.9 + 0.1, torch.rand(2, 6, dtype=double)
@@ -114,21 +99,6 @@ def test_a_member_of_the_family_is_the_halftone_of_its_overprints():
     for single, original, output in zip(colours, overprints, outputs, strict=True):
         expected = neugebauer(single.flatten(1).T, original).T.reshape(3, 5, 7).clamp(0, 1)
         torch.testing.assert_close(output, expected, rtol=0, atol=1e-9)
-
-
-def test_the_inks_that_set_the_ranges_lie_in_the_family():
-    u = torch.zeros(1, 6, dtype=double)
-    corners = torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 1, 1]], dtype=double).T[None, :, None]
-    reference = {
-        (1.0, 0.014, 0.0): (INKS[0], INKS[4], INKS[7]),  # SWOP
-        (0.9, 0.045, -0.2): ((60, 60, 60), (200, 64, 61), None),  # plain paper
-    }
-    for (gamut, black, gain), target in reference.items():
-        output = at(gamma=1.0, gamut=gamut, black=black, gain=gain)(corners, u)[0, :, 0].T * 255
-        for colour, want in zip(output, target, strict=True):
-            assert want is None or (colour - colour.new_tensor(want)).abs().max() < 20
-    low, high = Inks().bounds[1:3], Inks().bounds[3]
-    assert low[0][0] <= 0.9 and low[1][0] <= 0.014 and low[1][1] >= 0.045 and high[0] <= -0.2 <= 0 <= high[1]
 
 
 def test_gradients_are_those_of_finite_differences():
@@ -142,10 +112,3 @@ def test_the_gradient_lives_at_the_ends_of_the_range(value):
     colours = torch.full((64, 3, 1, 1), value, requires_grad=True)
     Inks()(colours, torch.rand(64, 6)).sum().backward()
     assert colours.grad.isfinite().all() and colours.grad.min() > 1e-3 and colours.grad.max() < 100
-
-
-def test_each_view_has_its_own_repeatable_ink():
-    colours, u = torch.rand(1, 3, 4, 4).expand(3, -1, -1, -1), torch.rand(3, 6)
-    output = Inks()(colours, u)
-    assert torch.equal(output, Inks()(colours, u))
-    assert all(not torch.equal(output[0], other) for other in output[1:])
