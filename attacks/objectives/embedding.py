@@ -30,8 +30,7 @@ class Away(Objective):
     Source: the cosine of embeddings.
     Oracle: the plain cosine, tests/objectives/test_embedding.py and tests/objectives/test_aim.py.
 
-    Args:
-        metric: "cosine", in [-1,1]; or "l2", minus the Euclidean distance.
+    `metric` is "cosine", in [-1,1]; or "l2", minus the Euclidean distance.
 
     Examples:
         >>> import torch
@@ -61,8 +60,7 @@ class Toward(Objective):
     Source: the cosine of embeddings.
     Oracle: the plain cosine, tests/objectives/test_embedding.py and tests/objectives/test_aim.py.
 
-    Args:
-        metric: "cosine", in [-1,1]; or "l2", the Euclidean distance.
+    `metric` is "cosine", in [-1,1]; or "l2", the Euclidean distance.
 
     Examples:
         >>> import torch

@@ -41,11 +41,9 @@ class TotalVariation:
     Not: a change that should look like the picture: `SSIM`, `LPIPS`.
     Oracle: scikit-image's denoiser, tests/objectives/test_penalties.py.
 
-    Args:
-        weight: positive; 1 to 10 beside a cosine.
-        isotropic: the length of both differences together, or the sum of their absolute values.
-        of: "change" is the difference of the attacked and the untouched pictures; "texture" the delta itself,
-            (1|N,C,h,w), for a patch, whose print should be smooth.
+    `weight` is 1 to 10 beside a cosine. `isotropic` takes the length of both differences together, else the sum of
+    their absolute values. `of` is "change", the difference of the attacked and the untouched pictures, or "texture",
+    the delta itself, (1|N,C,h,w), for a patch.
 
     Examples:
         >>> import torch

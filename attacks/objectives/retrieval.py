@@ -83,9 +83,8 @@ class InfoNCE(Objective):
     Cost: a product of each view's embedding with the gallery.
     Oracle: the cross-entropy of the gallery, tests/objectives/test_aim.py.
 
-    Args:
-        gallery, identity: as of `Retrieval`.
-        temperature: above 0; that of the encoder's training, if it is known.
+    `gallery` and `identity` are those of `Retrieval`; `temperature` is above 0, that of the encoder's training, if it
+    is known.
 
     Examples:
         >>> import torch
@@ -162,9 +161,8 @@ class Verification(Objective):
     Source: the distance to a decision threshold, as of any verification.
     Oracle: the formula, tests/objectives/test_embedding.py.
 
-    Args:
-        threshold: a pair with at least this cosine is accepted as the same, between -1 and 1.
-        same: true for a genuine pair that should be rejected, false for an impostor that should be accepted.
+    A pair with at least the cosine `threshold`, between -1 and 1, is accepted as the `same`: a genuine pair that
+    should be rejected, or else an impostor that should be accepted.
 
     Examples:
         >>> import torch

@@ -54,10 +54,9 @@ class APGD(Optimiser):
     Cost: one gradient for each view of a step, of 4 views unless `attack.views` says otherwise.
     Oracle: torchattacks, tests/optimisers/test_peers_apgd.py.
 
-    Args:
-        rel_step_size: length of the first step as a share of eps, in the perturbation's norm.
-        momentum: alpha of the algorithm, in (0, 1]: the share of the new move in each step; 1 is without momentum.
-        rho: the share of the steps between two checkpoints that must gain, 0 to 1.
+    `rel_step_size` is the length of the first step as a share of eps, in the perturbation's norm; `momentum`, alpha
+    of the algorithm, in (0, 1], the share of the new move in each step; `rho` the share of the steps between two
+    checkpoints that must gain, 0 to 1.
 
     Examples:
         >>> import torch

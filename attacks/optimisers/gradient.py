@@ -43,12 +43,9 @@ class PGD(Optimiser):
     Oracle: torchattacks and other peers, bit for bit, tests/optimisers/test_peers.py; MI-FGSM,
     tests/optimisers/test_gradient.py.
 
-    Args:
-        rel_step_size: length of the first step as a share of eps, in the perturbation's norm.
-        momentum: of gradients normalised per image to L1 norm 1, before the sign (MI-FGSM, Dong et al. 2018, eq. 6);
-            0 is plain PGD (Madry et al. 2018).
-        schedule: cosine or linear (to zero over the run), or constant.
-        nesterov: look ahead; needs momentum.
+    `rel_step_size` is the length of the first step as a share of eps, in the perturbation's norm; `momentum` that of
+    gradients normalised per image to L1 norm 1, before the sign (MI-FGSM, Dong et al. 2018, eq. 6), 0 for plain PGD;
+    `schedule` cosine or linear (to zero over the run), or constant.
 
     Examples:
         >>> import torch
@@ -100,11 +97,8 @@ class SGD(Optimiser):
     Oracle: torch.optim.SGD, tests/optimisers/test_gradient.py.
     With: perturbation=l2 perturbation.eps=4
 
-    Args:
-        lr: step per unit of gradient.
-        momentum: 0 to below 1.
-        schedule: cosine or linear (to zero over the run), or constant.
-        nesterov: Nesterov's momentum in the form of `torch.optim.SGD`; needs momentum.
+    `lr` is the step per unit of gradient, `momentum` 0 to below 1, `schedule` as of `PGD`; `nesterov` has the form of
+    `torch.optim.SGD`, and needs momentum.
 
     Examples:
         >>> import torch
@@ -165,10 +159,8 @@ class Adam(Optimiser):
     Cost: one gradient for each view of a step.
     Oracle: torch.optim.Adam, tests/optimisers/test_gradient.py.
 
-    Args:
-        rel_step_size: length of an undamped first step as a share of eps; below some 200 steps take about 1.
-        beta1, beta2: memory of the mean gradient and of the mean square, 0 to below 1.
-        schedule: cosine or linear (to zero over the run), or constant.
+    `rel_step_size` is the length of an undamped first step as a share of eps, about 1 below some 200 steps; `beta1`
+    and `beta2`, 0 to below 1, are the memory of the mean gradient and of the mean square; `schedule` as of `PGD`.
 
     Examples:
         >>> import torch

@@ -55,9 +55,8 @@ class Adversary:
     Against it, an attack minimises its worst views instead of their mean. Without refinement that is `CVaR(n / k)` of
     k views; the gradient is of n of them only.
 
-    Args:
-        adversary: k, the random views that each step chooses among, at least as many as `EOT.views`.
-        refine: steps of the refinement of those that are kept.
+    `adversary` is k, the random views that each step chooses among, at least as many as `EOT.views`; `refine` the
+    steps of the refinement of those that are kept.
 
     Examples:
         >>> from attacks.solvers import Adversary

@@ -12,8 +12,7 @@ from attacks.eot.protocols import Perturbation
 from attacks.perturbations.ball import L2, Ball, Linf
 from attacks.perturbations.patch.placement import Placements
 from attacks.perturbations.sparse import L0, L1
-from attacks.perturbations.spectral import LowFrequency, Smoothed
-from attacks.perturbations.subspace import Grey, Masked
+from attacks.perturbations.subspace import Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.universal import Universal
 from attacks.schema import validate as schema
 from attacks.schema.groups import PatchConfig

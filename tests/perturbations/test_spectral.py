@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from attacks import EOT, PGD, Toward, attack
 from attacks.eot.protocols import Objective
 from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Smoothed, Universal
-from attacks.perturbations.spectral import dct_matrix
+from attacks.perturbations.subspace import dct_matrix
 from attacks.study.pipeline import preset
 from tests.helpers.sets import double, levels, random, seed
 from tests.helpers.small import small
