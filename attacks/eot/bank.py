@@ -99,7 +99,6 @@ class Bank(NamedTuple):
         yield from in_passes(encode, len(base_of(images)), views, chunk)
 
     def query(self, problem: Problem, step: int | None = None) -> Query:
-        """How a problem is judged on these views, for `attacks.eot.faults`."""
         rows = torch.arange(len(problem), device=problem.images.device)
         return Query(problem, self.transforms, NO_DELTA, self.u, rows, "evaluate", step)
 
@@ -126,11 +125,9 @@ class Finished:
     shared: ClassVar[bool] = True
 
     def take(self, rows: Tensor) -> "Finished":
-        """Some of the pictures."""
         return Finished(taken(self.pictures, rows))
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:  # noqa: ARG002
-        """The pictures as they are."""
         return scene_of(self.pictures)
 
 

@@ -31,7 +31,6 @@ class Pass(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many views go through the encoder."""
         return len(self.images) * len(self.groups) * len(self.groups[0])
 
     def halves(self) -> "tuple[Pass, Pass]":

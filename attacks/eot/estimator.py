@@ -24,7 +24,6 @@ from transforms.draws import Draws
 
 
 def check_pipeline(transforms: object) -> None:
-    """Refuse what is no pipeline. Raises ValueError."""
     made("transforms", transforms, f"Compose([{getattr(transforms, '__name__', '')}(...)])")
     if not isinstance(transforms, Compose):
         fix = f": write Compose([{transforms!r}])" if isinstance(transforms, Stage) else ""
@@ -32,7 +31,6 @@ def check_pipeline(transforms: object) -> None:
 
 
 def check_count(name: str, value: Any, unit: str = "views") -> None:
-    """Refuse what is no number of views, or of `unit`. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"`{name}` must be a whole number of {unit}, at least 1; got {value!r}")
 
@@ -205,7 +203,6 @@ class _Estimation:
         return [parts[i] for i in self.world.share(len(parts))]
 
     def _counting(self, images: range) -> list[tuple[range, Sequence[int]]]:
-        """Images with those of their views that have a weight."""
         weights = None if self.weights is None else self.weights[images.start : images.stop]
         if weights is None or bool((weights > 0).all()):
             return [(images, self.views)]

@@ -70,16 +70,13 @@ class Problem:
 
     @property
     def shared(self) -> bool:
-        """Whether one delta (1,...) serves all images."""
         return self.perturbation.shared
 
     @property
     def constraint(self) -> Constraint:
-        """Where an optimiser may move."""
         return Constraint(self.perturbation, self.images)
 
     def take(self, rows: Tensor) -> "Problem":
-        """The problem of some of the images."""
         if len(rows) == len(self.images):  # rows are always in order
             return self
         part = self.perturbation.take(rows)

@@ -120,11 +120,9 @@ class Constraint:
         return self.perturbation.descend(grad, length, delta, self.images)
 
     def project(self, delta: Tensor, move: Tensor) -> Tensor:
-        """The point of the set that a move leads to."""
         return self.perturbation.move(delta, move, self.images)
 
     def step(self, delta: Tensor, grad: Tensor, length: float | Tensor) -> Tensor:
-        """`steepest` and `project` in one: the point of the set that the steepest move leads to."""
         return self.perturbation.step(delta, grad, length, self.images)
 
 

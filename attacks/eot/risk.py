@@ -48,11 +48,9 @@ class Mean:
     uniform: ClassVar[bool] = True
 
     def weights(self, losses: Tensor) -> Tensor:
-        """1/n each."""
         return torch.full_like(_wide(losses), 1 / losses.shape[1])
 
     def value(self, losses: Tensor) -> Tensor:
-        """(N,n) -> (N,)."""
         return _wide(losses).mean(1)
 
 
@@ -91,7 +89,6 @@ class CVaR:
         return torch.zeros_like(wide).scatter(1, order, self._shares(wide).expand_as(wide))
 
     def value(self, losses: Tensor) -> Tensor:
-        """(N,n) -> (N,)."""
         worst = _wide(losses).sort(dim=1, descending=True, stable=True).values
         return (worst * self._shares(worst)).sum(1)
 

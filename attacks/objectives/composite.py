@@ -56,7 +56,6 @@ class Sum(Objective):
         return all(term.objective.stationary_at_anchor for term in self.terms if term.weight)
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
-        """The features, and the anchors of all terms -> (N,)."""
         terms = [term for term in self.terms if term.weight]
         losses = [term.weight * term.objective(features, _part_of(anchor, term.part, "anchor")) for term in terms]
         return torch.stack(losses).sum(0)

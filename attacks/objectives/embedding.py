@@ -104,7 +104,6 @@ class Paired(Objective):
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """That of `inner`; without a perturbation, features and anchor are equal."""
         return self.inner.stationary_at_anchor
 
     def __post_init__(self) -> None:
@@ -119,11 +118,9 @@ class Paired(Objective):
 
     @property
     def combine(self) -> str:
-        """That of `inner`."""
         return self.inner.combine
 
     def members(self, encoder: Encoder, anchor: Tree) -> list[tuple[Encoder, Objective, Tree]]:
-        """The members of `inner`, each paired by itself."""
         return [(member, Paired(objective), part) for member, objective, part in self.inner.members(encoder, anchor)]
 
 
@@ -149,7 +146,6 @@ def comparable(features: Any, anchor: Any) -> tuple[Tensor, Tensor]:
 
 
 def _parts(objective: Objective) -> Iterator[Objective]:
-    """An objective and, recursively, its parts."""
     yield objective
     for value in vars(objective).values():
         for part in value if isinstance(value, tuple) else (value,):

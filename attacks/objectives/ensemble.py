@@ -99,7 +99,6 @@ class Members(Objective):
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """Whether every member's objective is."""
         several = self.objective if isinstance(self.objective, tuple) else (self.objective,)
         return all(objective.stationary_at_anchor for objective in several)
 

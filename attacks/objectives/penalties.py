@@ -65,7 +65,6 @@ class TotalVariation:
             raise ValueError(f"`of` must be one of change, texture; got {self.of!r}")
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:
-        """(delta, (N,C,H,W), (N,C,H,W)) -> (N,)."""
         pattern = pictures - images if self.of == "change" else delta
         return self.weight * total_variation(pattern, isotropic=self.isotropic).expand(len(images))
 
@@ -148,7 +147,6 @@ class LPIPS:
         _distance(self.net, torch.device("cpu"))  # reports missing files before the attack starts
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
-        """(delta, (N,3,H,W), (N,3,H,W)) -> (N,)."""
         distance = _distance(self.net, images.device)
         return self.weight * distance(pictures.float(), images.float(), normalize=True).flatten().to(images.dtype)
 
@@ -174,7 +172,6 @@ class Penalties:
             raise ValueError("`parts` must hold at least one penalty; for none, leave the penalty out")
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:
-        """(delta, (N,C,H,W), (N,C,H,W)) -> (N,)."""
         return torch.stack([penalty(delta, pictures, images) for penalty in self.parts]).sum(0)
 
 
@@ -212,14 +209,12 @@ def price_of(penalty: Penalty, problem: Problem, delta: Tensor) -> Price:
 
 
 def add_price(estimate: Estimate, price: Price) -> Estimate:
-    """The estimate with the price added to its value and gradient."""
     value = uploaded(estimate.value, price.grad.device) + price.value
     return estimate._replace(value=value, grad=estimate.grad + price.grad)
 
 
 @lru_cache(maxsize=4)
 def _distance(net: str, device: torch.device) -> Callable[..., Tensor]:
-    """LPIPS's network on a device, frozen; see `LPIPS` for what it raises."""
     package = extra("lpips")
     from torchvision.models import get_model_weights
 
@@ -234,6 +229,5 @@ def _distance(net: str, device: torch.device) -> Callable[..., Tensor]:
 
 
 def check_weight(weight: float) -> None:
-    """Raise ValueError unless the weight is positive and finite."""
     if not (weight > 0 and math.isfinite(weight)):
         raise ValueError(f"`weight` must be a positive number; got {weight} (to have no penalty, leave it out)")

@@ -56,7 +56,6 @@ class NonPrintability:
         object.__setattr__(self, "colours", palette)
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
-        """(texture (1|N,3,h,w), (N,3,H,W), (N,3,H,W)) -> (N,)."""
         texture = delta.expand(-1, 3, -1, -1)  # a printed grey is compared as a colour, for it need not be neutral
         difference = texture - nearest(texture.detach(), self.colours)
         lengths = (difference.square().sum(1) + EDGE**2).sqrt() - EDGE

@@ -125,7 +125,6 @@ class APGD(Optimiser):
         return next_delta, state._replace(previous=point)
 
     def _at_checkpoint(self, state: APGDState) -> APGDState:
-        """The state after a checkpoint: which pictures halve their step."""
         stalls = ~state.is_halved & (state.best_loss >= state.reference_loss)
         halves = (state.gains <= self.rho * state.gap) | stalls
         gap = max(state.gap - _part(0.03, state.steps), _part(0.06, state.steps))
@@ -140,7 +139,6 @@ class APGD(Optimiser):
 
 
 def _record(state: APGDState, delta: Tensor, loss: Tensor, grad: Tensor) -> APGDState:
-    """The state with the loss and the gradient at delta."""
     better = loss < state.best_loss
     return state._replace(
         best=_choose(better, delta, state.best),

@@ -134,7 +134,6 @@ class LabelOnly(NES):
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def dct_rows(keep: int, size: int) -> Tensor:
-    """The first rows of the orthonormal DCT-II, (keep,size)."""
     place, frequency = torch.arange(size, dtype=torch.float64) + 0.5, torch.arange(keep, dtype=torch.float64)
     rows = (math.pi / size * frequency[:, None] * place).cos() * math.sqrt(2 / size)
     rows[0] /= math.sqrt(2)

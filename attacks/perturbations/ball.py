@@ -40,7 +40,6 @@ class Ball(PerturbationSet, ABC):
         return self.eps
 
     def sized(self, eps: float) -> Self:
-        """The same set with another radius."""
         return replace(self, eps=eps)  # type: ignore[type-var]
 
     def in_files(self, eps: Tensor) -> Tensor:

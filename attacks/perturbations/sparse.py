@@ -175,7 +175,6 @@ class L0(Ball):
         object.__setattr__(self, "eps", int(self.eps))
 
     def sized(self, eps: float) -> Self:
-        """The same set with another number of pixels, rounded down."""
         return replace(self, eps=max(1, int(eps)))
 
     def in_files(self, eps: Tensor) -> Tensor:

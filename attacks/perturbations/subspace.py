@@ -124,7 +124,6 @@ class Masked(Wrapper):
             raise ValueError(f"`mask` must leave every picture a pixel; got row {row} with none")
 
     def only(self, delta: Tensor) -> Tensor:
-        """The delta within the mask. Raises ValueError if the mask does not fit."""
         rows, size = len(self.mask), self.mask.shape[2:]
         if rows not in (1, len(delta)) or size != delta.shape[2:]:
             raise ValueError(
@@ -133,7 +132,6 @@ class Masked(Wrapper):
         return delta * self.mask.to(delta)
 
     def length(self, delta: Tensor) -> Tensor:
-        """That of the part within the mask."""
         return self.inner.length(self.only(delta.expand(max(len(delta), len(self.mask)), -1, -1, -1)))
 
     def restrict(self, delta: Tensor) -> Tensor:

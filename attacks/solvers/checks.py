@@ -55,13 +55,11 @@ def check_images(scene: Shown, slack: float = HALF_LEVEL) -> None:
 
 
 def check_mode(encoder: object) -> None:
-    """Refuse an encoder in training mode. Raises ValueError."""
     if isinstance(encoder, nn.Module) and encoder.training:
         raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
 
 
 def check_problem(problem: Problem, transforms: Compose) -> None:
-    """Refuse a problem that no loop can start on. Raises ValueError."""
     images, anchor, objective = problem.images, problem.anchor, problem.objective
     check_images(images, slack=0)
     if length(anchor) != len(images):

@@ -46,7 +46,6 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
 
 
 def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state: LoopState, turn: Turn) -> TurnPlan:
-    """The gradient of each image, and the step along it."""
     images, eot, shared = problem.images, options.eot, problem.perturbation.shared
     count, device = len(images), images.device
     if state.estimate is not None and state.estimate.chunk != eot.chunk:
@@ -138,7 +137,6 @@ def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, rows: Tenso
 
 
 def _silence_reason(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> str:
-    """Why an image has no gradient."""
     indices = torch.arange(len(problem))
     points = _points(problem, eot, seed, state, indices if problem.shared else indices[row, None])
     return why_silent(Query(problem, eot.transforms, state.delta, points, indices), row)
@@ -176,7 +174,6 @@ def _check_estimates(
 
 
 def _not_finite(estimate: Estimate) -> Tensor:
-    """The images (N,) whose loss is not finite, or whose gradient is not."""
     bad = ~(estimate.mean.isfinite() & estimate.value.isfinite())
     if len(estimate.grad) == len(bad):
         bad = bad | ~estimate.grad.flatten(1).isfinite().all(1).cpu()
@@ -184,7 +181,6 @@ def _not_finite(estimate: Estimate) -> Tensor:
 
 
 def gather_estimates(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:
-    """The estimates of some groups of images as one, in the order of the images."""
     order = torch.cat([rows for rows, _ in parts]).argsort()
     names = OF_IMAGES + OF_DELTAS
     columns = {name: picked(torch.cat([getattr(estimate, name) for _, estimate in parts]), order) for name in names}

@@ -66,7 +66,6 @@ def label_walk(problem: Problem, options: Options, state: LoopState | None = Non
 def _propose(
     problem: Problem, options: Options, generator: torch.Generator, state: LoopState, turn: Turn
 ) -> TurnPlan:
-    """The first step, or one of the walk."""
     ball = cast(Ball, problem.perturbation)
     if not turn.number:
         return _first(problem, options, generator, state)
@@ -76,7 +75,6 @@ def _propose(
     next_state, move, estimate = nes_step(replace(problem, perturbation=sets), options, generator, None, walk, turn)
 
     def follow(progress: Done) -> tuple[Tensor, WalkMemory]:
-        """The walk's step, and the radii of the next one."""
         delta, inner = move(progress)
         active = turn.active.to(images.device)
         mean = estimate.mean.to(memory.high)
@@ -95,7 +93,6 @@ def _propose(
 
 @torch.no_grad()
 def _first(problem: Problem, options: Options, generator: torch.Generator, state: LoopState) -> TurnPlan:
-    """The first step, which only asks."""
     ball = cast(Ball, problem.perturbation)
     images, eot, optimiser = problem.images, options.eot, cast(LabelOnly, options.optimiser)
     u = eot.points(stream(options.seed, "attack"), 0, images)[: eot.views // 2]
@@ -119,7 +116,6 @@ def _first(problem: Problem, options: Options, generator: torch.Generator, state
 
 
 def _surrogate_start(problem: Problem, ball: Ball, radii: Tensor, options: Options) -> Tensor:
-    """The result of an attack on the surrogate within these radii."""
     images, surrogate = problem.images, cast(LabelOnly, options.optimiser).surrogate
     assert surrogate is not None
     noise = ball.noise(images, torch.Generator().manual_seed(stream(options.seed, "start")))
@@ -135,7 +131,6 @@ def _ratio(ball: Ball, radii: Tensor, old_radii: Tensor, like: Tensor) -> Tensor
 
 
 def _clip_walk(ball: Ball, memory: WalkMemory, images: Tensor) -> Tensor:
-    """The walk's deltas, as long as the ball allows."""
     walk = memory.walk
     scale = _ratio(ball, torch.full_like(memory.radii, ball.eps), memory.radii, walk)
     return ball.move(torch.zeros_like(walk), walk * scale, images)

@@ -171,7 +171,6 @@ def start(problem: Problem, seed: int) -> Tensor:
 
 
 def generator_of(options: Options, state: LoopState) -> torch.Generator:
-    """The random generator of a search: a new one at its start, else that of the state."""
     generator = torch.Generator().manual_seed(stream(options.seed, "search"))
     if state.generator is not None:
         generator.set_state(state.generator)

@@ -50,7 +50,6 @@ class RadiusState(NamedTuple):
 
     @property
     def broken(self) -> Tensor:
-        """The pictures (N,) that are broken at some radius."""
         return self.smallest.isfinite()
 
 
@@ -115,7 +114,6 @@ def _initial_state(problem: Problem, first: Tensor, trial: RadiusTrial) -> Radiu
 
 
 def _after_trial(state: RadiusState, delta: Tensor, problem: Problem, trial: RadiusTrial) -> RadiusState:
-    """The state after a trial of `delta` at its radii."""
     quantised = _sets(problem, state.radii, delta).quantise(delta, problem.images) if trial.files else delta
     share, norm = trial.success(quantised).to(state.share), problem.perturbation.norm(quantised).to(state.smallest)
     better = (share >= HALF) & (norm < state.smallest)

@@ -134,7 +134,6 @@ def query_losses(problem: Problem, deltas: Iterable[Tensor], u: Tensor, options:
 
 
 def check_sampled(problem: Problem, options: Options) -> None:
-    """Refuse what `sampled_descent` cannot do. Raises ValueError."""
     check_problem(problem, options.eot.transforms)
     eot = options.eot
     if options.adaptive is not None or options.adversary is not None:

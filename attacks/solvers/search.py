@@ -50,7 +50,6 @@ def random_search(problem: Problem, options: Options, state: LoopState | None = 
 def _propose(
     problem: Problem, options: Options, views: Bank, generator: torch.Generator, state: LoopState, turn: Turn
 ) -> TurnPlan:
-    """A move of all deltas, taken where it helps."""
     images, eot, previous, index = problem.images, options.eot, state.estimate, turn.number
     assert previous is not None
     rows, active = (uploaded(tensor, images.device) for tensor in (turn.rows, turn.active))
@@ -94,7 +93,6 @@ def _next_delta(delta: Tensor, direction: Tensor, perturbation: Perturbation, im
 
 
 def _empty_estimate(delta: Tensor, images: Tensor, eot: EOT) -> Estimate:
-    """Before the first query."""
     infinite = images.new_full((len(images),), torch.inf)
     snr = torch.full_like(delta[:, 0, 0, 0], torch.nan)
     views = torch.full_like(snr, eot.views, dtype=torch.long)
@@ -115,7 +113,6 @@ def _with_losses(previous: Estimate, update: tuple[Tensor, Tensor | None], rows:
 
 
 def _choose_estimate(better: Tensor, update: Estimate, previous: Estimate) -> Estimate:
-    """Picture by picture, the estimate of the delta that was kept."""
     values: dict[str, Any] = {
         name: torch.where(better, getattr(update, name), getattr(previous, name)) for name in OF_IMAGES
     }

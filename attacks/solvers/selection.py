@@ -121,7 +121,6 @@ class Looks(NamedTuple):
 
     @property
     def latest(self) -> Tensor:
-        """The risk at the last look (N,)."""
         return self.history[-1][2]
 
 
@@ -135,7 +134,6 @@ class Chooser:
     runs: int = 1
 
     def with_chunk(self, chunk: int) -> "Chooser":
-        """The same chooser with at most `chunk` views in memory at once."""
         eot = self.options.eot
         return (
             self
@@ -144,7 +142,6 @@ class Chooser:
         )
 
     def look(self, step: Step, mask: Tensor, record: Looks | None) -> Looks:
-        """After a step: the pictures of a `mask` (N,), on the CPU, are looked at."""
         share, mask, device = step.done, mask | self.problem.shared, step.delta.device
         rows, is_part = uploaded(mask.nonzero()[:, 0], device), not bool(mask.all())
         losses, risk = self._bank_risk(step.delta, rows, 0, self.select.plan.screen)
@@ -233,7 +230,6 @@ class Chooser:
         return record, solved_rows | hits
 
     def _bank_risk(self, delta: Tensor, rows: Tensor, first: int, stop: int) -> tuple[Tensor, Tensor]:
-        """The losses (n,v) of the pictures `rows` (n,) from some views of the bank, and their risk (n,)."""
         views = self.select.bank._replace(u=self.select.bank.u[first:stop])
         part = self.problem.take(rows)
         delta = delta if self.problem.shared or part is self.problem else delta[rows]
@@ -243,7 +239,6 @@ class Chooser:
         return losses, risk if penalty is None else risk + penalty
 
     def _extend(self, candidate: Iterate, rows: Tensor, stop: int) -> tuple[Tensor, Tensor]:
-        """The losses of the pictures `rows` (n,) from the first `stop` views of the bank, and their risk."""
         screen_losses = candidate.losses[rows]
         screen = self.select.plan.screen
         more_losses, _ = self._bank_risk(candidate.delta, rows, screen, stop)

@@ -225,7 +225,6 @@ def _run(problem: Problem, options: Options, restart: int, rows: Tensor, state: 
 
 
 def _join_runs(turn: Step, rows: Tensor, previous: Step, best: Best) -> Step:
-    """A step of a later run on `rows`, on the CPU, as one of all pictures, counted on from the `previous` run's."""
     shared, numbers = len(best.delta) < len(best.loss), uploaded(rows, best.loss.device)
     return Step(
         index=previous.index + 1 + turn.index,

@@ -182,7 +182,6 @@ def uphill(
 def _hardest(
     problem: Problem, views: Bank, refine_steps: int, keep: int, chunk: int, world: World
 ) -> tuple[Tensor, Worst]:
-    """All losses on a bank (N,V), and the worst views after refinement."""
     check_images(problem.scene(NO_DELTA, torch.arange(len(problem))))
     check_encoder(problem.encoder, problem.images, views.transforms)
     views = views._replace(u=views.u.to(problem.images))
@@ -212,7 +211,6 @@ def _highest(u: Tensor, losses: Tensor, keep: int) -> Worst:
 
 
 def _refine(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chunk: int, world: World) -> Worst:
-    """The views moved uphill, and sorted again; the processes share them."""
     count, keep, dims = views.u.shape
     if not steps or not dims:  # a pipeline without coordinates has one view only
         return views
@@ -235,7 +233,6 @@ def _refine(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chun
 def _ascend(
     loss: LossFn, numbers: Tensor, u: Tensor, losses: Tensor, fixed: tuple[int, ...], steps: int
 ) -> tuple[Tensor, Tensor]:
-    """`steps` steps uphill from each of the views (R,dims)."""
     free = torch.ones_like(u)
     free[:, list(fixed)] = 0
     length, (_, slope) = torch.full_like(losses, STEP)[:, None], _slope(loss, numbers, u)

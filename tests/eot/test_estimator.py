@@ -16,7 +16,7 @@ from tests.helpers.solving import Losses, estimate, small_problem
 from transforms import Affine, Brightness, Compose, Perspective
 from transforms.compose import view
 from transforms.draws import Uniform
-from transforms.scene import Layer, Scene, scene_of
+from transforms.scene import scene_of
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])
 double = torch.float64
@@ -69,26 +69,6 @@ def coordinates(n, dtype=double):
 
 def close(result, expected):
     torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_scene_layers_are_matched_to_their_pictures(setting):
-    # Layers with and without alpha, one place for all pictures or a place for each.
-    alpha, matrices = torch.rand(3, 1, 12, 14, dtype=double), torch.eye(3, dtype=double).repeat(3, 1, 1)
-    matrices[:, 0, 2] = torch.tensor([-0.3, 0, 0.3], dtype=double)
-    base, u = scene_of(setting.images), coordinates(4)
-    over = [Layer(setting.delta, alpha, matrices), Layer(1 - setting.images, None, 2 * matrices.flip(0))]
-    layers = (base.layers[0], *over)
-
-    def layer_of(layer, i):
-        pull = layer.pull if len(layer.pull) == 1 else layer.pull[[i]]
-        return Layer(layer.pixels[[i]], None if layer.alpha is None else layer.alpha[[i]], pull)
-
-    singles = [
-        VIEWS(Scene(tuple(layer_of(layer, i) for layer in layers), base.size), row[None])
-        for i in range(3)
-        for row in u
-    ]
-    close(view(VIEWS, Scene(layers, base.size), u), torch.cat(singles))
 
 
 class Paint:

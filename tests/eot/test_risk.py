@@ -1,9 +1,7 @@
 """Laws of the risks, each against an independent computation."""
 
 import math
-from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -78,15 +76,6 @@ def test_the_order_of_the_views_does_not_matter(risk, seed):
     close(risk.weights(losses[:, order]), risk.weights(losses)[:, order])
 
 
-@given(st.integers(0, 2**31), st.integers(1, 30), st.fractions(Fraction(1, 50), 1, max_denominator=50))
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_cvar_is_the_mean_of_the_worst_share(seed, n, alpha):
-    # Each view is split into `denominator` equal pieces, so that the share is a whole number of pieces.
-    losses = random_losses(seed, n=n)
-    pieces = np.sort(np.repeat(losses.numpy(), alpha.denominator, axis=1), axis=1)[:, ::-1]
-    close(CVaR(float(alpha)).value(losses), pieces[:, : n * alpha.numerator].mean(1).copy())
-
-
 @given(seeds, st.integers(1, 30), st.floats(0.01, 1))
 @some_cases
 def test_cvar_is_the_minimum_of_rockafellar_and_uryasev(seed, n, alpha):
@@ -129,26 +118,12 @@ def test_limits_are_the_mean_and_the_maximum(seed):
 
 
 @every_risk
-def test_a_single_view_is_its_own_risk(risk):
-    losses = random_losses(1, n=1)
-    close(risk.value(losses), losses[:, 0])
-    close(risk.weights(losses), torch.ones(5, 1))
-
-
-@every_risk
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_narrow_dtypes_give_the_weights_and_value_of_double(risk, dtype):
     losses = random_losses(1, dtype=dtype)
     assert torch.equal(risk.weights(losses), risk.weights(losses.double()))
     assert torch.equal(risk.value(losses), risk.value(losses.double()))
     close(slope(risk, losses), risk.weights(losses), atol=torch.finfo(dtype).eps)
-
-
-def test_only_the_weights_of_the_mean_ignore_the_losses():
-    for risk in RISKS:
-        equal = torch.equal(risk.weights(random_losses(1)), risk.weights(random_losses(2)))
-        assert equal or not risk.uniform
-        assert risk.uniform == isinstance(risk, Mean)
 
 
 @pytest.mark.parametrize("alpha", [0, -0.1, 1.01, math.nan, math.inf])

@@ -77,7 +77,6 @@ def write(directory: Path, error: NotFinite, name: str = NAME) -> Path | None:
 
 
 def read_fault(path: Path) -> Fault:
-    """What `write` has written. Raises FileNotFoundError or ValueError in one line."""
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` does not exist: this run met no view that is not finite")
     with suppress(ValueError, TypeError, AttributeError):

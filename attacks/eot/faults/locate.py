@@ -39,13 +39,11 @@ class OneView:
     loss: Callable[[Tree], Tensor]
 
     def render(self, stages: slice, picture: Shown) -> Tensor:
-        """What some consecutive stages make of a picture."""
         offset = sum(stage.dims for stage in self.transforms.stages[: stages.start or 0])
         part = replace(self.transforms, stages=self.transforms.stages[stages])
         return unchecked(part)(picture, self.u[:, offset : offset + part.dims])
 
     def judge(self, view: Tensor) -> Tensor:
-        """The loss of a view."""
         return self.loss(unchecked(self.encoder)(view, **encoder_draws(self.transforms, self.u)))
 
 
@@ -133,7 +131,6 @@ class Query:
     step: int | None = None
 
     def delta_of(self, i: int) -> Tensor:
-        """The delta of the i-th image (1,...)."""
         return self.delta[i, None] if len(self.delta) > 1 else self.delta
 
 
@@ -158,7 +155,6 @@ def not_finite(query: Query, bad: Tensor) -> NotFinite:
 
 
 def one_view(query: Query, i: int, j: int) -> OneView:
-    """View j of the i-th image."""
     problem, transforms = query.problem, query.transforms
     numbers = torch.tensor([i], device=problem.images.device)
     u = (query.u if query.u.dim() == 2 else query.u[i])[j, None]
@@ -177,7 +173,6 @@ def _scene(query: Query, i: int, delta: Tensor) -> Scene:
 
 
 def _examine(query: Query, i: int, j: int) -> Fault | None:
-    """What is wrong with a view, or None."""
     with torch.no_grad():
         view = one_view(query, i, j)
     lines, view_pixels = trace_view(view)

@@ -71,7 +71,6 @@ class Placements:
         ]
 
     def take(self, rows: Tensor) -> "Placements":
-        """The placements in some of the pictures."""
         if len(self.quads) == 1:
             return self
         rows = rows.to(self.quads.device)

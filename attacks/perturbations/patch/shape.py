@@ -159,7 +159,6 @@ def _side(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
 
 
 def _picture_mask(path: Path, size: tuple[int, int]) -> Tensor:
-    """The mask from a picture: its alpha channel, or its lightness."""
     if not path.is_file():
         raise ValueError(
             f"`perturbation.shape` must be one of {', '.join(get_args(Word))}, a list of corners [[x, y], ...], or "
