@@ -61,7 +61,6 @@ def read_graph(path: Path) -> Graph:
             f"({first_line(error)}): export it with that one"
         ) from None
     _fold_identities(model.graph)
-    _forget_allowzero(model.graph)
     _rename(model.graph)
     return Graph(model, picture, names)
 
@@ -131,15 +130,10 @@ def _fold_identities(graph: Any) -> None:
             source[node.output[0]] = inputs[0]
             continue
         node.input[:] = inputs
+        if node.op_type == "Reshape":  # of lengths of zero only: torch's exporter sets it, onnx2torch refuses it
+            set_attributes(node, [attribute for attribute in node.attribute if attribute.name != "allowzero"])
         nodes.append(node)
     _replace_nodes(graph, nodes)
-
-
-def _forget_allowzero(graph: Any) -> None:
-    """Remove `allowzero`, which torch's exporter sets and onnx2torch refuses. It concerns lengths of zero only."""
-    for node in graph.node:
-        if node.op_type == "Reshape":
-            set_attributes(node, [attribute for attribute in node.attribute if attribute.name != "allowzero"])
 
 
 def _rename(graph: Any) -> None:

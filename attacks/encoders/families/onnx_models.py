@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.families.onnx_graph import NEWEST, Graph, free_batch, read_graph
 from attacks.encoders.image_encoder import ImageEncoder, Origin
-from attacks.encoders.preprocess import Preprocess, preprocess_from
+from attacks.encoders.preprocess import preprocess_from
 from attacks.encoders.request import Request, first_line, flat, whole_file
 from attacks.runtime.extras import extra
 from attacks.runtime.untrusted import short_path
@@ -30,21 +30,17 @@ def load(request: Request) -> ImageEncoder:
     graph = read_graph(path)
     size = {"size": graph.size} if graph.size else {}
     preprocess = preprocess_from({**size, **request.preprocess}, f"{path}")
-    _check_size(preprocess, graph.size, path)
+    for shape in ((64, 80), (80, 64)) if graph.size else ():
+        sides = tuple(preprocess(torch.zeros(1, 3, *shape)).shape[2:])
+        if sides != graph.size:
+            raise ValueError(
+                f"`encoder.preprocess` must make pictures of {graph.size}, as the graph of {path} wants them; one of "
+                f"{shape} becomes {sides}: leave `size` out, or give a `crop`"
+            )
     first = f", output {graph.outputs[0]} (the first of {len(graph.outputs)})" if len(graph.outputs) > 1 else ""
     origin = Origin(request.family, request.model, f"in the file{first}", path)
     pictures = preprocess(torch.rand(3, 3, 64, 80, generator=torch.Generator().manual_seed(0)))
     return ImageEncoder(_for_any_batch(graph, pictures, path), preprocess, origin, read=flat)
-
-
-def _check_size(preprocess: Preprocess, size: tuple[int, int] | None, path: Path) -> None:
-    for shape in ((64, 80), (80, 64)) if size else ():
-        sides = tuple(preprocess(torch.zeros(1, 3, *shape)).shape[2:])
-        if sides != size:
-            raise ValueError(
-                f"`encoder.preprocess` must make pictures of {size}, as the graph of {path} wants them; one of "
-                f"{shape} becomes {sides}: leave `size` out, or give a `crop`"
-            )
 
 
 def _convert(model: Any, path: Path) -> nn.Module:

@@ -57,7 +57,11 @@ def load(request: Request) -> ImageEncoder:
     set_size(model.visual, (size, size) if isinstance(size, int) else tuple(size), preprocess, request.model)
     texts = TextTower(request.model, model) if two_towers else None
     tag = next(iter(clip.list_pretrained_tags_by_model(request.model)), None)
-    return ImageEncoder(model.visual, preprocess, request.resolve(tag), read=_embedding, texts=texts)
+
+    def read(answer: Any) -> Any:  # CoCa's also has tokens
+        return answer[0] if isinstance(answer, tuple) else answer
+
+    return ImageEncoder(model.visual, preprocess, request.resolve(tag), read=read, texts=texts)
 
 
 def preprocessing(config: Mapping[str, Any]) -> Preprocess:
@@ -107,12 +111,6 @@ class TextTower:
                 return clip.get_tokenizer(self.name, **refusing)
             except ValueError as error:
                 raise ValueError(f"{label} cannot be used ({first_line(error)})") from None
-
-
-def _embedding(answer: Any) -> Tensor:
-    """The embedding in a tower's output; CoCa's also has tokens."""
-    embedding: Tensor = answer[0] if isinstance(answer, tuple) else answer
-    return embedding
 
 
 def _of_name(clip: Any, request: Request) -> Any:

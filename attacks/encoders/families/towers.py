@@ -27,18 +27,17 @@ def tower_inputs(processor: Any) -> Inputs:
         return lambda pictures: _mask(pictures, side, limit)
     if kind in ("Idefics3ImageProcessor", "SmolVLMImageProcessor"):
         return _split
-    if kind in ("LlavaNextImageProcessor", "LlavaOnevisionImageProcessor"):
-        return _anyres if kind == "LlavaNextImageProcessor" else _with_count
-    return _with_size if kind == "PixtralImageProcessor" else plain_pixels
+    if kind == "LlavaNextImageProcessor":
+        return _anyres
+    if kind == "LlavaOnevisionImageProcessor":  # also one picture in each text
+        return lambda tiles: {**_anyres(tiles), "batch_num_images": [1] * len(tiles.pixels)}
+    if kind == "PixtralImageProcessor":
+        return lambda pictures: {"pixel_values": pictures, "image_sizes": [(*pictures.shape[2:],)] * len(pictures)}
+    return plain_pixels
 
 
 def plain_pixels(pictures: Tensor) -> Mapping[str, Any]:
     return {"pixel_values": pictures}
-
-
-def _with_size(pictures: Tensor) -> Mapping[str, Any]:
-    """Pixtral's: the pictures and their sizes."""
-    return {"pixel_values": pictures, "image_sizes": [tuple(pictures.shape[2:])] * len(pictures)}
 
 
 def _split(tiles: Tiles) -> Mapping[str, Any]:
@@ -51,11 +50,6 @@ def _anyres(tiles: Tiles) -> Mapping[str, Any]:
     """LLaVA-NeXT's: the tiles, and the sizes of the pictures, whose borders it leaves out."""
     sizes = torch.tensor([tiles.size] * len(tiles.pixels), device=tiles.pixels.device)
     return {"pixel_values": tiles.pixels, "image_sizes": sizes}
-
-
-def _with_count(tiles: Tiles) -> Mapping[str, Any]:
-    """LLaVA-OneVision's: also one picture in each text."""
-    return {**_anyres(tiles), "batch_num_images": [1] * len(tiles.pixels)}
 
 
 def _merge(pictures: Tensor, patch: int, merge: int, frames: int) -> Mapping[str, Any]:
