@@ -5,8 +5,8 @@
 
 For each picture of a finished run: the probability that the encoder takes a view of the untouched picture for
 something else (--arm clean), or that the attack fails in a view of the attacked one (--arm eot), with a 95 %
-interval. Where no failure is found, an upper limit. --out writes failure.csv, with the physical values of the view
-that fails most, and failure.png, the views that fail most. The key `evaluate.failure` makes the same a part of a run.
+interval, or an upper limit. --out writes failure.csv and failure.png, the views that fail most, with their physical
+values. The key `evaluate.failure` makes the same a part of a run.
 """
 
 import argparse

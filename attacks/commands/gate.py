@@ -2,14 +2,12 @@
 
     viewproof gate POLICY.yaml outputs/my_run
     viewproof gate POLICY.yaml --run 'config=evaluate data=folder data.path=my/pictures' --into outputs/gate
-
     viewproof gate POLICY.yaml outputs/my_run --out evidence # in the formats of other tools, and as a page to sign
     viewproof gate --check evidence                          # whether it still follows from the runs
     viewproof gate --lock POLICY.yaml                        # fixes the bars: a digest with a date, beside the policy
 
 A policy is a file, or the name of a bundled one (docs/gate.md). With --run the pictures are attacked in units until
 every row is decided; the same command goes on after a stop.
-
 Exit code 0: every row passes; 3: one fails; 4: one is undecided; 1: an error.
 """
 

@@ -16,19 +16,6 @@ ARMS = {
 }
 #: The banks of views.
 BANKS = {"same": "Views from the attack's own ranges", "wide": "Views from wider ranges"}
-#: The other parts of a run that cost encoder passes.
-PARTS = {
-    "gallery": "embedding the gallery",
-    "anchors": "anchors of the attacks",
-    "judging": "scoring all arms",
-    "radii": "the smallest radii",
-    "response": "maps and curves",
-    "left_out": "attacks that leave out a stage",
-    "deployment": "file formats and resizers",
-    "detection": "the pipeline beside an antialiased resize",
-    "explanations": "explanations",
-    "failure": "rare failures",
-}
 #: What the cosine of objectives that are no loss is to.
 OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean features"}
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attacks.evaluation.intervals import Floats, share_ends
-from attacks.gate.sequence import ALPHA, confidence_sequence
+from attacks.gate.decide import ALPHA, confidence_sequence
 
 from .table import BenchmarkTable, Row
 

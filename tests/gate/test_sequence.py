@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.gate.sequence import ALPHA, BOLDEST, GRID, confidence_sequence
+from attacks.gate.decide import ALPHA, BOLDEST, GRID, confidence_sequence
 
 
 def capital(values, m, sign):
