@@ -8,8 +8,6 @@ power of 80 %, by sign flips at 0.05.
 """
 
 import argparse
-import csv
-import io
 from pathlib import Path
 
 from torch import Tensor
@@ -17,7 +15,8 @@ from torch import Tensor
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.per_image import ARM, BANK, cluster_column, judged_rows, number_column
 from attacks.evaluation.significance import clusters_for_power, clusters_from_rates
-from attacks.runtime.untrusted import mapping, read_untrusted, text
+from attacks.report.pairs import untrusted_rows
+from attacks.runtime.untrusted import mapping, read_untrusted
 
 #: The power of every plan.
 POWER = 0.8
@@ -63,8 +62,7 @@ def pilot(folder: Path) -> tuple[Tensor, str, str]:
     """The differences (C,) of the clusters of a run in its primary comparison, the measure, and the other arm."""
     primary = mapping(read_untrusted(folder / "metrics.json").get("primary"))
     measure, other = str(primary.get("measure")), str(primary.get("against"))
-    table = csv.DictReader(io.StringIO(text(folder / "per_image.csv")))
-    rows = [row for row in judged_rows([*table]) if row.get("bank") == BANK]
+    rows = [row for row in judged_rows(untrusted_rows(folder / "per_image.csv")) if row.get("bank") == BANK]
     parts = [[row for row in rows if row.get("arm") == arm] for arm in (ARM, other)]
     values, other_values = (number_column(part, measure) if part and measure in part[0] else None for part in parts)
     if values is None or other_values is None or len(values) != len(other_values) or "cluster" not in rows[0]:

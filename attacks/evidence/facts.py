@@ -59,7 +59,6 @@ class RunFacts:
     folder: Path
     verdict: Verdict
     content: Mapping[str, Any]
-    manifest: Mapping[str, Any]
     files: str
     worst: tuple[WorstView | None, ...]
 
@@ -113,7 +112,7 @@ def run_facts(verdict: Verdict, folder: Path) -> RunFacts:
     previous, content = open_run(folder)
     worst = tuple(_worst(previous, content, row.requirement) for row in verdict.rows)
     name = folder.resolve().name
-    return RunFacts(name, folder, verdict, content, previous.manifest, sha256(folder / "files.json"), worst)
+    return RunFacts(name, folder, verdict, content, sha256(folder / "files.json"), worst)
 
 
 def requirement_rule(requirement: Requirement) -> str:

@@ -18,9 +18,6 @@ PALETTES = {
     "eot": ("#1a56a8", "#7fb2f5"),
 }
 LIGHT, DARK = ({name: pair[i] for name, pair in PALETTES.items()} for i in (0, 1))
-#: Text on its background, with a contrast of at least 4.5, and lines on theirs, with at least 3 (WCAG 2.2).
-TEXT = [(text, background) for text in ("ink", "dim", "link") for background in ("paper", "panel", "mark")]
-LINES = [(arm, "paper") for arm in ("clean", "noise", "no_eot", "one_view", "eot")]
 #: Backgrounds of cells, from no effect of the attack to full effect; the same in the light and the dark page.
 RAMP = ("#f3f6fa", "#c2d6ec", "#80aad8", "#3b74b5", "#123e7a")
 

@@ -21,14 +21,6 @@ class Column(NamedTuple):
     kind: Literal["text", "number", "interval"] = "text"
 
 
-class PageTable(NamedTuple):
-    """Columns, the number of them under the heading of each group, and rows, each with the link of its first cell."""
-
-    columns: Sequence[Column]
-    spans: Sequence[tuple[str, int]]
-    rows: Sequence[tuple[str | None, Sequence[Cell]]]
-
-
 class Series(NamedTuple):
     """An encoder with its values over x, in order, and the number of its style, the same in all drawings."""
 
@@ -68,13 +60,13 @@ def text_rows(columns: Sequence[Column], rows: Sequence[Any]) -> list[list[str]]
 
 def page_table(
     columns: Sequence[Column], rows: Sequence[Any], links: Sequence[str | None], groups: Sequence[str] = ("",)
-) -> PageTable:
-    """The table of a page, its columns in the order of `groups`. Columns without a value are left out."""
+) -> dict[str, Any]:
+    """The `columns` of a page with a value, in the order of `groups`, their `spans`, and the `rows` with links."""
     visible = _with_values([column for column in columns if column.page], rows)
     visible.sort(key=lambda column: groups.index(column.group))
     spans = [(group, len([*members])) for group, members in groupby(visible, key=lambda column: column.group)]
     values = [[column.value(row) for column in visible] for row in rows]
-    return PageTable(visible, spans if len(groups) > 1 else [], [*zip(links, values, strict=True)])
+    return {"columns": visible, "spans": spans if len(groups) > 1 else [], "rows": [*zip(links, values, strict=True)]}
 
 
 def in_words(value: Cell) -> str:

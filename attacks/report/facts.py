@@ -68,10 +68,8 @@ def legend(content: Mapping[str, Any]) -> str:
     """The meaning of brackets and parentheses."""
     if sample_counts(content)[1] == 1:
         return f"In brackets: {content['intervals'].replace(' %', '%')}."
-    return (
-        "In brackets: 95% intervals over clusters. In parentheses: the smallest and the largest cluster, where "
-        "clusters are too few for an interval."
-    )
+    text = "In brackets: 95% intervals over clusters. In parentheses: the smallest and the largest cluster, where"
+    return f"{text} clusters are too few for an interval."
 
 
 def fact_tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

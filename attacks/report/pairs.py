@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,17 +75,14 @@ class RunPair:
 
 #: The table of pairs, pairs.csv.
 PAIRS = [
-    Column(lambda row: row.first, "first", "first"),
-    Column(lambda row: row.second, "second", "second"),
+    *(Column(attrgetter(key), key, key) for key in ("first", "second")),
     Column(lambda _: ARM, "arm"),
-    Column(lambda row: row.bank, "bank", "bank"),
+    Column(attrgetter("bank"), "bank", "bank"),
     Column(lambda row: row.measure, "measure", f"measure of {ARM}"),
-    Column(lambda row: row.pictures, "pictures", "pictures"),
-    Column(lambda row: row.clusters, "clusters", "clusters"),
+    *(Column(attrgetter(key), key, key) for key in ("pictures", "clusters")),
     Column(lambda row: row.difference, "mean", kind="interval"),
     Column(lambda row: interval_text(row.difference._asdict(), sign="+"), terminal="second minus first"),
-    Column(lambda row: row.p, "p"),
-    Column(lambda row: row.p_holm, "p_holm"),
+    *(Column(attrgetter(key), key) for key in ("p", "p_holm")),
     Column(lambda row: p_value(row.p_holm, row.clusters_needed), terminal="p (Holm)"),
 ]
 
@@ -107,7 +105,7 @@ def read_pair_scores(run: Path) -> RunScores:
     wide = f"wide x{mapping(content.get('wide')).get('factor')}"  # another factor is another bank
     values: dict[tuple[str, str], dict[PictureKey, float]] = {}
     clusters: dict[PictureKey, str] = {}
-    rows = judged_rows(_csv_rows(run / "per_image.csv"))
+    rows = judged_rows(untrusted_rows(run / "per_image.csv"))
     for row in rows:
         if row.get("arm") != ARM or row.get("picture") is None:
             continue
@@ -118,7 +116,7 @@ def read_pair_scores(run: Path) -> RunScores:
             if value is not None and (measure == "cosine" or 0 <= value <= 1):
                 values.setdefault((wide if bank == "wide" else bank, measure), {})[picture] = value
     if (run / "radii.csv").is_file():  # of `attack=radius`; a radius beyond the largest counts as the largest
-        radii = _csv_rows(run / "radii.csv")
+        radii = untrusted_rows(run / "radii.csv")
         cells = [(_picture(row, pixels), _number(row.get("radius") or row.get("largest"))) for row in radii]
         column = {key: value for key, value in cells if key in clusters and value is not None and value >= 0}
         values |= {("same", f"radius {threat.get('norm')}"): column} if column else {}
@@ -131,7 +129,8 @@ def read_pair_scores(run: Path) -> RunScores:
     return RunScores(protocol, values, clusters, words, eps, primary, has_fit_rows(rows))
 
 
-def _csv_rows(path: Path) -> list[dict[str, str]]:
+def untrusted_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file that may come from others. Raises ValueError or OSError."""
     try:
         return [*csv.DictReader(io.StringIO(text(path)))]
     except csv.Error as error:

@@ -154,7 +154,7 @@ def facts_with_threats(*threats):
         content = report_pages.content()
         content["threat"] |= threat
         content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
-        runs.append(RunFacts("run", Path("run"), verdict, content, report_pages.manifest(), "0" * 64, ()))
+        runs.append(RunFacts("run", Path("run"), verdict, content, "0" * 64, ()))
     return Page(evidence_page(Facts(POLICY_OF_NOTHING, "mine.yaml", None, tuple(runs)))).text
 
 
@@ -182,7 +182,7 @@ def test_a_range_is_no_interval_in_any_piece(row):
     reason = RANGE_REASON if row == "range" else ""
     decision = RequirementResult(requirement, "UNDECIDED", 0.25, 0.1, 0.4, 3, 5, reason=reason)
     verdict = Verdict(POLICY_OF_NOTHING, "run", (decision,))
-    run = RunFacts("run", Path("run"), verdict, report_pages.content(), report_pages.manifest(), "0" * 64, (None,))
+    run = RunFacts("run", Path("run"), verdict, report_pages.content(), "0" * 64, (None,))
     run.content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
     facts = Facts(POLICY_OF_NOTHING, "mine.yaml", None, (run,))
     assert f"UNDECIDED, 0.25 {ends} from 5 pictures in 3 clusters" in requirement_text(decision, None)

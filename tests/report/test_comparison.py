@@ -192,7 +192,7 @@ def test_csv_file_terminal_and_page_have_the_same_values(tmp_path):
         write_rows(tmp_path / "a.csv", csv_rows(columns, rows))
         head, *lines = text_rows(columns, rows)
         page = page_table(columns, rows, [None] * len(rows), GROUPS if columns is RUNS else ("",))
-        assert sum(span for _, span in page.spans) in (0, len(page.columns))
+        assert sum(span for _, span in page["spans"]) in (0, len(page["columns"]))
         for i, cells in enumerate(read_rows(tmp_path / "a.csv")):
             for column in columns:
                 value = column.value(rows[i])
@@ -204,8 +204,8 @@ def test_csv_file_terminal_and_page_have_the_same_values(tmp_path):
                     assert cells[column.csv] == ("" if value is None else str(value))
                 if column.terminal in head and value is not None:
                     assert lines[i][head.index(column.terminal)][:4] in f"{value}" or column.kind == "interval"
-                if column in page.columns:
-                    assert page.rows[i][1][page.columns.index(column)] == value
+                if column in page["columns"]:
+                    assert page["rows"][i][1][page["columns"].index(column)] == value
 
 
 def test_a_sweep_becomes_a_table_a_page_and_files(tmp_path, capsys):

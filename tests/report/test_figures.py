@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast_ratio, page_colours, shade
+from attacks.report.colours import DARK, LIGHT, RAMP, contrast_ratio, page_colours, shade
 from attacks.report.figures import dots, drift_curve, heat_map, loss_curve, response_curve
 from attacks.report.page import render_page
 from attacks.report.warnings import warnings
@@ -16,8 +16,9 @@ from tests.helpers import report_pages
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
 def test_text_and_lines_have_enough_contrast(palette):
-    assert min(contrast_ratio(palette[text], palette[ground]) for text, ground in TEXT) >= 4.5
-    assert min(contrast_ratio(palette[line], palette[ground]) for line, ground in LINES) >= 3
+    for text, ground in itertools.product(("ink", "dim", "link"), ("paper", "panel", "mark")):
+        assert contrast_ratio(palette[text], palette[ground]) >= 4.5  # of WCAG 2.2, and 3 of lines
+    assert min(contrast_ratio(palette[arm], palette["paper"]) for arm in report_pages.ARMS) >= 3
     assert set(LIGHT) == set(DARK) and len(set(palette.values())) == len(palette)
 
 

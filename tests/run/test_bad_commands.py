@@ -26,20 +26,14 @@ WORDS = {
     "config=": "config",
     "config=./a#b.yaml": "`./a#b.yaml` has a sign in its name that Hydra does not read; rename the file",
     "data.count=2": "no preset is given",
-    "config=smoke quickstart": "did you mean config=quickstart",
-    "config=smoke attack.stepz=3": r"did you mean attack.steps=3\?",
-    "config=smoke +attack.stepz=3": "attack.stepz.*steps, views",
-    "config=smoke --steps 4": "did you mean attack.steps",
     "config=smoke =1": "must be KEY=VALUE",
     "config=smoke perturbation.eps": "`perturbation.eps` must be KEY=VALUE, such as perturbation.eps=8/255",
     "config=smoke perturbation.eps=8": r"eps.*did you mean 8/255\?",
     "config=smoke perturbation.eps=eight": "perturbation.eps.*8/255",
     "config=quickstart perturbation=l2 perturbation.eps=": "perturbation.eps.*8/255",
-    "config=smoke perturbation=l3": "`perturbation=l3` is unknown: perturbation is linf",
     "config=smoke optimiser=pgd optimiser.momentum=2": r"momentum.*\[0, 1\)",
     "config=smoke transforms.stages.affine.degrees=nan": "degrees",
     "config=smoke data.photos=[monalisa]": "photos.*astronaut",
-    "config=smoke data=folder": "data.path.*data.path=VALUE",
     "config=smoke data=folder data.path=~/mine": "no ~ is expanded here; write data.path=/.*/mine",
     "config=smoke data=folder data.path=a#b": "two kinds of quotes: 'data.path=\"a#b\"'",
     "config=smoke objective=toward objective.target=nobody": "objective.target.*nobody",
@@ -50,10 +44,8 @@ WORDS = {
     "config=smoke +note=${oc.env:HOME}": "environment",
     "config=smoke seed=[": "no viable alternative|mismatched|token",
     f"config=smoke seed={'1' * 5000}": "`seed` must be a number of at most 4,300 digits; got 5,000",
-    "config=smoke tracker=mlflow tracker.uri=http://me:canary@host": "holds the name or password",
     "config=smoke engine.device=toaster": "engine.device",
     "config=smoke engine.reuse={here}": "manifest.json",
-    "config=smoke attack.gradients=40": "`attack.gradients=40` has no effect, because attack.steps=4 is set: say",
     "--config-path=/etc config=smoke": "refused",
     "--config-name=other": "refused",
     "--config-dir={here}/none config=smoke": "none",
@@ -73,8 +65,6 @@ WORDS = {
     "resume=": "must be the directory of a run",
     "resume={here}/none": "must be the directory of a run",
     "resume={here}": "manifest.json",
-    "resume={here} attack.steps=3": "manifest.json",
-    "config=smoke resume={here}": "manifest.json",
 }
 
 
@@ -87,7 +77,6 @@ def test_a_bad_command_gives_a_one_line_error(desk, command):
     out = None if is_directory_given else "hydra.run.dir=out"
     message = desk.refused(*words, out=out)
     assert re.search(WORDS[command], message), message
-    assert "canary" not in message
 
 
 @pytest.mark.parametrize(
