@@ -63,14 +63,8 @@ def on_host(estimates: Sequence[Estimate], other: Tensor | None = None) -> OnHos
     figures: list[Tensor] = []
     for estimate in estimates:
         largest = _largest(estimate.grad)
-        figures += (
-            estimate.mean,
-            estimate.stderr,
-            estimate.value,
-            estimate.snr,
-            estimate.views.to(largest.dtype),
-            largest,
-        )
+        figures += (estimate.mean, estimate.stderr, estimate.value, estimate.snr)
+        figures += (estimate.views.to(largest.dtype), largest)
     if other is not None:
         figures.append(torch.maximum(other.amax(), -other.amin())[None].to(figures[0].dtype))
     parts = torch.cat(figures).cpu().split([len(part) for part in figures])

@@ -30,16 +30,12 @@ class NES(Optimiser):
     the gradient changes 31.2 (docs/decisions.md).
     Oracle: the gradient in the low frequencies, tests/solvers/test_sampled.py.
 
-    Args:
-        probe: how far each side is, as a share of the radius in its norm, of `L0` of the range of a value. An encoder
-            that answers in steps, such as a hash, needs a long one.
-        keep: the patterns are sums of so many cosines along each axis.
-        grey: the same pattern in all channels.
-        rel_step_size: length of the first step as a share of eps.
-        momentum: of the estimated gradients.
-        schedule: cosine or linear (to zero over the run), or constant.
-        surrogate: an encoder with gradients. Half of each direction's energy is then its gradient away from the
-            picture's own embedding (P-RGF, Cheng et al. 2019, with a fixed share); it costs no query.
+    `probe` is how far each side is, as a share of the radius in its norm, of `L0` of the range of a value; an encoder
+    that answers in steps, such as a hash, needs a long one. The patterns are sums of `keep` cosines along each axis,
+    the same in all channels if `grey`. `rel_step_size` is the length of the first step as a share of eps, `momentum`
+    that of the estimated gradients, `schedule` cosine, linear or constant. `surrogate` is an encoder with gradients:
+    half of each direction's energy is then its gradient away from the picture's own embedding (P-RGF, Cheng et al.
+    2019, with a fixed share); it costs no query.
 
     Examples:
         >>> import torch

@@ -108,9 +108,8 @@ def _start(problem: Problem, options: Options, total: Tensor, cost: int) -> Loop
     multiple."""
     perturbation, adaptive, delta = problem.perturbation, options.adaptive, start(problem, options.seed)
     steps = min(options.steps, int(total.max()) // cost)
-    state = first_state(
-        delta, total, cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=steps)
-    )
+    memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=steps)
+    state = first_state(delta, total, memory)
     silent, zeros = torch.zeros(len(delta), dtype=torch.long), torch.zeros(len(delta), dtype=torch.float64)
     state = state._replace(silent=silent, drawn=torch.zeros_like(total))
     if adaptive is None:

@@ -134,12 +134,9 @@ class Chooser:
     runs: int = 1
 
     def with_chunk(self, chunk: int) -> "Chooser":
-        eot = self.options.eot
-        return (
-            self
-            if eot.chunk == chunk
-            else replace(self, options=replace(self.options, eot=replace(eot, chunk=chunk)))
-        )
+        if chunk == self.options.eot.chunk:
+            return self
+        return replace(self, options=replace(self.options, eot=replace(self.options.eot, chunk=chunk)))
 
     def look(self, step: Step, mask: Tensor, record: Looks | None) -> Looks:
         share, mask, device = step.done, mask | self.problem.shared, step.delta.device

@@ -14,7 +14,7 @@ from attacks.data.images import load_image
 from attacks.perturbations.patch.card import SIDES, card_words
 from attacks.perturbations.patch.card import card as card_of
 from attacks.perturbations.patch.card_raster import Surround, surround
-from attacks.perturbations.patch.gamut import gamut
+from attacks.perturbations.patch.colour_profiles import gamut
 from attacks.perturbations.patch.patch import Patch, texture_size
 from attacks.perturbations.patch.placement import Placements
 from attacks.schema.groups import PatchConfig

@@ -181,25 +181,6 @@ def test_pictures_are_independent(optimiser, perturbation):
     torch.testing.assert_close(torch.cat(single, dim=1), batch, rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        ("cosine", (1 + torch.cos(math.pi * torch.arange(101, dtype=double) / 101)) / 2),
-        ("linear", torch.linspace(1, 0, 102, dtype=double)[:-1]),
-    ],
-)
-@pytest.mark.parametrize("make", [PGD, SGD, lambda size, memory, schedule: Adam(size, memory, 0.9, schedule)])
-def test_schedules_decay_from_full_to_nearly_zero(make, schedule, expected):
-    # A constant gradient and no momentum, so that only the schedule acts.
-    grads = gradients(1, 1).expand(101, -1, -1, -1, -1)
-    full = moves(make(0.1, 0.0, "constant"), grads, Linf(0.1))
-    share = moves(make(0.1, 0.0, schedule), grads, Linf(0.1)).flatten(1).norm(dim=1) / full.flatten(1).norm(dim=1)
-    torch.testing.assert_close(share, expected, rtol=0, atol=1e-12)
-    assert share[0] == 1
-    assert share[-1] < 0.01
-    assert (share.diff() < 0).all()
-
-
 @every_optimiser
 def test_a_step_does_not_change_the_state_in_place(optimiser):
     # Pure functions: from one state, the same step twice.

@@ -166,22 +166,6 @@ def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_i
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["eot2d", "eot3d", "camera", "di", "tsea", "web"])
-@pytest.mark.parametrize("kind", ATTACKS)
-def test_gpu_and_cpu_make_the_same_step(name, kind):
-    """In double precision, from the same views: a step along the sign goes where rounding leads where a pixel has no
-    gradient, so gradients are compared."""
-    *parts, _ = ATTACKS[kind]
-    results = []
-    for device in ("cpu", "cuda"):
-        images, encoder = tiles(64).images[:2].to(device, torch.float64), load_encoder().to(device, torch.float64)
-        with torch.no_grad():
-            anchor = encoder(images)
-        results.append(next(run(images, anchor, encoder, *parts, name)).estimate.grad.cpu())
-    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-6 * float(results[0].abs().max()))
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["eot2d", "eot3d", "camera"])
 def test_a_step_on_cuda_waits_once_and_repeats_its_bits(name):
     images, encoder = tiles(64).images[:2].cuda(), load_encoder().cuda()
@@ -199,19 +183,3 @@ def test_a_step_on_cuda_waits_once_and_repeats_its_bits(name):
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert sum("called a synchronizing" in str(warning.message) for warning in caught_warnings) == 1
-
-
-def test_what_the_simulated_device_counts():
-    host, copy = torch.arange(3.0), Pretended(torch.arange(3.0))
-    with Waits() as mode:
-        assert isinstance(copy + 1, Pretended) and not mode.counts
-        host.to(copy.device, non_blocking=True)
-        assert not mode.counts
-        with pytest.raises(RuntimeError, match="some tensors are on the host"):
-            copy + host
-        for wait in [copy.cpu, copy[0].item, lambda: copy[copy > 1], lambda: host.to(copy.device)]:
-            total = mode.counts.total()
-            wait()
-            assert mode.counts.total() > total
-        with pytest.raises(RuntimeError, match="waits"):
-            copy * torch.tensor([1.0], device=copy.device)

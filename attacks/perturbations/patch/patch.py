@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.perturbations.ball import per_picture
 from attacks.perturbations.base import Corners, PerturbationSet
 from attacks.perturbations.patch.card_raster import Surround
-from attacks.perturbations.patch.gamut import Gamut
+from attacks.perturbations.patch.colour_profiles import Gamut
 from attacks.perturbations.patch.placement import Placements, Quad, make_placements
 from attacks.perturbations.patch.shape import shape_alpha, shape_outline
 from transforms.compose import seen

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from attacks.perturbations.patch import gamut as gamuts
-from attacks.perturbations.patch.gamut import ColourBox, Printable
+from attacks.perturbations.patch.colour_profiles import ColourBox, Printable, gamut
 from attacks.perturbations.patch.inks import generic
 from attacks.perturbations.patch.patch import Patch
 from transforms.colour.lut import apply_lut, nodes
@@ -59,9 +58,9 @@ def test_the_boundary_of_a_dull_printer_is_exact():
 
 
 def test_gamuts_are_selected_in_the_configuration():
-    assert gamuts.gamut(None) is None and gamuts.gamut("ideal") is None
-    assert gamuts.gamut([0.1, 0.9]) == ColourBox(0.1, 0.9)
-    assert torch.equal(gamuts.gamut("generic").lut, generic())
+    assert gamut(None) is None and gamut("ideal") is None
+    assert gamut([0.1, 0.9]) == ColourBox(0.1, 0.9)
+    assert torch.equal(gamut("generic").lut, generic())
 
 
 @pytest.mark.parametrize(
@@ -76,14 +75,14 @@ def test_gamuts_are_selected_in_the_configuration():
 )
 def test_settings_out_of_range_are_named(setting, message):
     with pytest.raises(ValueError, match=message):
-        gamuts.gamut(setting)
+        gamut(setting)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", [[0.6, 0.8], "generic"])
 @pytest.mark.parametrize("first", ["grey", "noise", "white"])
 def test_no_texture_of_a_patch_leaves_its_gamut(setting, first):
-    colours, images = gamuts.gamut(setting), torch.rand(2, 3, 16, 16)
+    colours, images = gamut(setting), torch.rand(2, 3, 16, 16)
     first = torch.ones(3, 6, 8) if first == "white" else first
     patch = Patch((6, 8), start_from=first, gamut=colours)
     generator, wild = torch.Generator().manual_seed(0), torch.rand(1, 3, 6, 8) * 3 - 1
