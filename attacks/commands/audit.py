@@ -5,10 +5,10 @@
     viewproof audit --resizers --out mine
     viewproof audit --resizers --callable mine:preprocess --size 1080x1920
 
-`--transforms` names a preset of `configs/transforms`, or a YAML file like them. `--callable module:attribute` imports
-code, from the command line only: a configuration never does. `--out DIR` gets `audit.txt` and `dead_zones.png`.
+`--callable module:attribute` imports code, from the command line only: a configuration never does. `--out DIR` gets
+`audit.txt` and `dead_zones.png`.
 
-With `--resizers`: how well each named kernel hides a picture from people that it shows to an encoder. And with
+With `--resizers`: how well each named kernel hides a picture from people that it shows to an encoder; with
 `--callable` too, which kernel your own preprocessing is: a function of an 8-bit array (H,W,3) or a PIL image that
 returns an array, a tensor or a PIL image. `--out DIR` gets `resizers.txt`, `resizers.csv` and `resizers.png`.
 """
@@ -35,10 +35,9 @@ from attacks.study.pipeline import preset
 from transforms import audit, resize
 
 PHOTO = PHOTOS / "astronaut.png"
-#: Height and width of the pictures that a person's preprocessing is given: no whole ratio to the usual encoders.
-SIZE = (960, 1280)
-#: Smaller pictures hold too few pixels to tell kernels apart.
-MIN_SIDE = 32
+#: Height and width of the pictures that a person's preprocessing is given: no whole ratio to the usual encoders; and
+#: the least side, below which there are too few pixels to tell kernels apart.
+SIZE, MIN_SIDE = (960, 1280), 32
 
 
 def import_object(place: str) -> Any:
@@ -57,9 +56,8 @@ def import_object(place: str) -> Any:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
-    source.add_argument(
-        "--callable", metavar="MODULE:ATTRIBUTE", help="a transform; with --resizers, a preprocessing"
-    )
+    text = "a transform; with --resizers, a preprocessing"
+    source.add_argument("--callable", metavar="MODULE:ATTRIBUTE", help=text)
     parser.add_argument("--resizers", action="store_true", help="which resizers are open to a hidden picture")
     parser.add_argument("--size", type=_size, help="HxW of the pictures for --resizers --callable (960x1280)")
     parser.add_argument("--ratios", type=_ratios, help="of --resizers, source pixels per pixel (1.5,2,3,4,6,8)")

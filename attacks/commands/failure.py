@@ -22,9 +22,6 @@ from attacks.runtime.command_line import printable
 from attacks.runtime.tables import write_rows
 from attacks.runtime.untrusted import refuse_file
 
-#: The fewest particles; fewer lose parts of the failures.
-FEWEST = 50
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the directory of a finished run")
@@ -37,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    for name, least in (("particles", FEWEST), ("pictures", 1)):
+    for name, least in (("particles", 50), ("pictures", 1)):  # fewer particles lose parts of the failures
         if (value := getattr(options, name)) is not None and value < least:
             raise ValueError(f"`--{name}` must be at least {least}; got {value}")
     refuse_file(options.out, "--out")

@@ -30,9 +30,6 @@ from attacks.runtime.tables import read_rows
 from attacks.runtime.untrusted import read_untrusted, refuse_file, refuse_links
 from attacks.schema.presets import config_word
 
-#: The pictures of a unit where the command line names no number.
-UNIT = 8
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("policy", nargs="?", metavar="POLICY", help="a YAML file, or the name of a bundled policy")
@@ -99,7 +96,7 @@ def run_verdict(policy: Policy, folder: Path) -> Verdict:
 
 def _words(options: argparse.Namespace) -> list[str]:
     words = [config_word(word) for word in shlex.split(options.words)]
-    size = [] if any(word.startswith("evaluate.batch=") for word in words) else [f"evaluate.batch={UNIT}"]
+    size = [] if any(word.startswith("evaluate.batch=") for word in words) else ["evaluate.batch=8"]
     return [*words, *size, f"require={options.policy}", f"evaluate.most={options.most}"]
 
 

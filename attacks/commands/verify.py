@@ -17,9 +17,6 @@ from attacks.schema.secrets import refuse_credentials
 from attacks.verification.records import CheckerError
 from attacks.verification.verify import verify
 
-#: The exit code where the check itself failed; 3 and 4 are those of a gate.
-CHECKER = 5
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the directory of the run")
@@ -37,6 +34,6 @@ def run(options: argparse.Namespace) -> int:
     except CheckerError as error:
         traceback.print_exception(error.__cause__)
         print(f"error: {printable(str(error))}", file=sys.stderr)
-        return CHECKER
+        return 5  # 3 and 4 are those of a gate
     print(verdict)
     return 0 if verdict.passed else 1
