@@ -1,11 +1,28 @@
-"""Figures of two matrices against dense ones."""
+"""Figures of two matrices against dense ones; the closed-form attack against a general solver, and the libraries
+themselves."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.linalg import null_space
+from scipy.optimize import minimize
 
-from attacks.resizers.separable import KernelAxis, hidden_gain, kernel_matrices, unread, whole
+from attacks.resizers.openness import crop_to, target_picture
+from attacks.resizers.separable import (
+    TOLERANCE,
+    KernelAxis,
+    Separable,
+    hidden_gain,
+    hide_picture,
+    kernel_matrices,
+    nearest_picture,
+    psnr,
+    rms,
+    unread,
+    whole,
+)
+from tests.helpers.resizers import OPENCV, PILLOW, TORCH, shrinker
+from tests.helpers.sampling import mostly_slow
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
@@ -45,3 +62,60 @@ def test_crops_are_those_of_arrays(kernel):
     oracle = resize(picture[:, :, 3:33], (11, 20), kernel)[0, 0, :, 4:13]
     ours = kernel_matrices(kernel, (rows, columns), (40, 50))(picture[0, 0].numpy())
     np.testing.assert_allclose(ours, oracle, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["pil_bilinear", "cv2_cubic", "cv2_nearest", "cv2_area"])
+def test_nearest_picture_equals_that_of_a_general_solver(kernel):
+    rng = np.random.default_rng(0)
+    picture, resizer = rng.random((7, 6)), kernel_matrices(kernel, (whole(7, 3), whole(6, 2)), (7, 6))
+    target, tolerance = resizer(rng.random((7, 6))), 0.02
+    limit = tolerance**2 * target.size
+    solution = minimize(
+        lambda x: np.sum((x - picture.ravel()) ** 2),
+        np.full(42, 0.5),
+        jac=lambda x: 2 * (x - picture.ravel()),
+        bounds=[(0, 1)] * 42,
+        constraints={
+            "type": "ineq",
+            "fun": lambda x: limit - np.sum((resizer(x.reshape(7, 6)) - target) ** 2),
+            "jac": lambda x: -2 * (resizer.rows.T @ (resizer(x.reshape(7, 6)) - target) @ resizer.columns).ravel(),
+        },
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    assert solution.success
+    ours = nearest_picture(picture, target, resizer, tolerance)
+    assert rms(resizer(ours) - target) <= 1.01 * tolerance and ours.min() >= 0 and ours.max() <= 1
+    np.testing.assert_allclose(ours, solution.x.reshape(7, 6), rtol=0, atol=5e-3)
+
+
+def test_a_picture_that_is_resized_to_the_target_already_stays():
+    picture, resizer = np.random.default_rng(0).random((9, 9)), kernel_matrices("pil_box", (whole(9, 3),) * 2, (9, 9))
+    np.testing.assert_allclose(nearest_picture(picture, resizer(picture), resizer, 0.01), picture, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", mostly_slow([*PILLOW, *OPENCV, *TORCH], 3))
+def test_the_library_itself_resizes_the_attacked_file_to_the_target(photo, kernel):
+    out, size = (20, 24), (70, 90)
+    call, picture = shrinker(kernel, out), crop_to(photo[0], size)
+
+    def by_library(pixels):
+        return call((pixels * 255).round().astype(np.uint8).transpose(1, 2, 0)).transpose(2, 0, 1) / 255
+
+    resizer = kernel_matrices(kernel, (whole(70, 20), whole(90, 24)), size)
+    attack = hide_picture(picture, target_picture(out), resizer, by_library)
+    assert attack.succeeds and rms(by_library(attack.picture) - target_picture(out)) <= TOLERANCE
+    np.testing.assert_allclose(attack.picture * 255, (attack.picture * 255).round(), rtol=0, atol=1e-9)
+
+
+def test_what_a_resizer_adds_is_taken_off_the_target():
+    resizer = Separable(np.eye(8), np.eye(8))
+    picture, target = np.full((8, 8), 0.5), np.full((8, 8), 0.4)
+    assert hide_picture(picture, target, resizer, lambda pixels: pixels - 0.2).succeeds
+    assert not hide_picture(picture, target, resizer, lambda pixels: 0 * pixels).succeeds
+
+
+def test_psnr_is_that_of_scikit_image():
+    metrics = pytest.importorskip("skimage.metrics")
+    first, other = np.random.default_rng(0).random((2, 9, 9))
+    assert psnr(first - other) == pytest.approx(metrics.peak_signal_noise_ratio(first, other, data_range=1))
+    assert psnr(0 * first) == np.inf
