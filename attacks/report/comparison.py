@@ -13,7 +13,7 @@ from attacks.report.columns import csv_rows, page_table
 from attacks.report.environment import TEMPLATES, environment
 from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_pair_scores
 from attacks.report.ranking import RANKING, Standing, charts, ranking_tables
-from attacks.report.runs import GROUPS, RUNS, Omission, RunSummary, collect
+from attacks.report.runs import GROUPS, RUNS, RunSummary, collect
 from attacks.runtime.files import write_text
 from attacks.runtime.tables import write_rows
 
@@ -30,7 +30,7 @@ class ComparedRuns:
     """The runs in the order given, their pairs, the tables, the most robust run first, and what is left out, why."""
 
     runs: Sequence[RunSummary]
-    omissions: Sequence[Omission]
+    omissions: Sequence[tuple[str, str]]
     pairs: Sequence[RunPair] = ()
     refusals: Sequence[str] = ()
     tables: Sequence[Sequence[Standing]] = ()
@@ -49,7 +49,7 @@ def compare_runs(names: Mapping[Path, str]) -> ComparedRuns:
         try:
             scores[run.name] = read_pair_scores(run.directory)
         except (ValueError, OSError) as error:
-            omissions.append(Omission(run.name, f"only in the table: {error}"))
+            omissions.append((run.name, f"only in the table: {error}"))
     pairs, reasons = compare_pairs(scores)
     refusals = [f"{first} and {second}: {reason}" for first, second, reason in reasons[:MAX_LISTED]]
     refusals += [f"{len(reasons) - MAX_LISTED} more pairs"] if len(reasons) > MAX_LISTED else []

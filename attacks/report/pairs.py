@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -27,13 +27,8 @@ from attacks.runtime.untrusted import count, mapping, number, read_untrusted, te
 MAX_PAIRS = 2_000
 #: The parts of the configuration that are the attack; the views belong to the protocol.
 THREAT = ("perturbation", "attack", "optimiser", "objective", "penalty", "risk", "draws")
-
-
-class PictureKey(NamedTuple):
-    """The identity of a picture: its name, and the sha256 of its pixels, empty where the run lacks it."""
-
-    name: str
-    pixels: str
+#: The name of a picture, and the sha256 of its pixels, empty where the run lacks it.
+PictureKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -110,7 +105,7 @@ def read_pair_scores(run: Path) -> RunScores:
         if row.get("arm") != ARM or row.get("picture") is None:
             continue
         picture, bank = _picture(row, pixels), row.get("bank") or ""
-        clusters[picture] = row.get("cluster") or picture.name
+        clusters[picture] = row.get("cluster") or picture[0]
         for measure in MEASURES:
             value = _number(row.get(measure))
             if value is not None and (measure == "cosine" or 0 <= value <= 1):
@@ -139,7 +134,7 @@ def untrusted_rows(path: Path) -> list[dict[str, str]]:
 
 def _picture(row: Mapping[str, str], pixels: Mapping[str, str]) -> PictureKey:
     name = unescaped_text(row.get("picture") or "")
-    return PictureKey(name, pixels.get(name, ""))
+    return name, pixels.get(name, "")
 
 
 def _with_order(node: Any, key: str = "") -> Any:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from attacks.evaluation.intervals import Interval
 from attacks.report.columns import Cell, Column
@@ -60,24 +60,17 @@ class RunSummary:
         return str(self.values["run"])
 
 
-class Omission(NamedTuple):
-    """A directory that is no readable run, or a run that cannot be compared, and the reason."""
-
-    name: str
-    reason: str
-
-
-def collect(names: Mapping[Path, str]) -> tuple[list[RunSummary], list[Omission]]:
-    """Read the run directories, each with its name; what is broken, or no run, is left out with the reason."""
+def collect(names: Mapping[Path, str]) -> tuple[list[RunSummary], list[tuple[str, str]]]:
+    """The runs in the directories with their names; and the names of what is broken, or no run, with the reason."""
     runs, omissions = [], []
     for directory, name in names.items():
         try:
             runs.append(_read_run(directory, name))
         except OSError as error:
             reason = f"`{Path(error.filename or '').name}`: {(error.strerror or 'cannot be read').lower()}"
-            omissions.append(Omission(name, reason))
+            omissions.append((name, reason))
         except (ValueError, RecursionError) as error:
-            omissions.append(Omission(name, word(str(error)) or type(error).__name__))
+            omissions.append((name, word(str(error)) or type(error).__name__))
     return runs, omissions
 
 
