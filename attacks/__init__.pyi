@@ -13,7 +13,7 @@ from .verification.verify import verify as verify
 from .notebook import robustness as robustness
 from .objectives.classification import CrossEntropy as CrossEntropy
 from .objectives.embedding import Away as Away, Toward as Toward
-from .objectives.ensemble import Ensemble as Ensemble
+from .objectives.composite import Ensemble as Ensemble
 from .objectives.retrieval import Retrieval as Retrieval
 from .optimisers.apgd import APGD as APGD
 from .optimisers.gradient import PGD as PGD, SGD as SGD, Adam as Adam

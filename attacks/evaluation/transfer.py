@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import Tree
 from attacks.eot.bank import Bank
-from attacks.objectives.ensemble import Ensemble, Members
+from attacks.objectives.composite import Ensemble, Members
 from attacks.solvers.solver import Best, solve
 
 

@@ -1,16 +1,22 @@
-"""Objectives made of objectives: a sum of several, and one for each of several layers."""
+"""Objectives made of objectives: a sum of several, one for each of several layers, or of several encoders."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attacks.encoders.tree import Tree
+from attacks.encoders.engine.native_precision import in_native_precision
+from attacks.encoders.randomness import EncoderDraws, encoder_randomness, join_draws, split_draws
+from attacks.encoders.tree import Encoder, Tree, leaves
 from attacks.eot.protocols import Objective
 from attacks.objectives.embedding import check_part
+
+#: What is averaged over the members.
+Combine = Literal["losses", "gradients"]
 
 
 class Term(NamedTuple):
@@ -98,6 +104,116 @@ class Each(Objective):
                 pair = _relative(_part_of(features, layer, "features"), _part_of(anchor, layer, "anchor"))
                 losses.append(weight / total * self.objective(*pair))
         return torch.stack(losses).sum(0)
+
+
+class Ensemble(nn.Module):
+    """Several `encoders`, in evaluation mode, as one: (N,3,H,W) in [0,1] -> a tuple with the features of each.
+
+    All get the same views in full resolution; each has its own preprocessing in the graph.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Ensemble
+        >>> pooled = torch.nn.Sequential(torch.nn.AvgPool2d(2), torch.nn.Flatten()).eval()
+        >>> encoder = Ensemble([torch.nn.Flatten().eval(), pooled])
+        >>> [tuple(features.shape) for features in encoder(torch.zeros(2, 3, 8, 8))]
+        [(2, 192), (2, 48)]
+    """
+
+    def __init__(self, encoders: Sequence[nn.Module]) -> None:
+        super().__init__()
+        if not encoders:
+            raise ValueError("`encoders` must hold at least one encoder")
+        for i, encoder in enumerate(encoders):
+            if encoder.training:
+                raise ValueError(f"`encoders[{i}]` is in training mode, so its answers change; call .eval()")
+        self.members = nn.ModuleList(map(in_native_precision, encoders))
+        self.training = False
+        self.members.training = False
+
+    @property
+    def randomness(self) -> EncoderDraws | None:
+        """The draws of its members, one after the other."""
+        return join_draws(map(encoder_randomness, self.members))
+
+    def forward(self, images: Tensor, only: int | None = None, draws: Tensor | None = None) -> Tree:
+        """Images -> a tuple of features, or those of member `only`. `draws` are those of all members."""
+        draws_by_member = split_draws(draws, [*map(encoder_randomness, self.members)], len(images))
+        if only is not None:
+            return self.members[only](images, **draws_by_member[only])
+        # A member may switch autocast on (attacks.encoders.engine.precision); the next one's preprocessing needs it
+        # off.
+        kind, enabled = images.device.type, torch.is_autocast_enabled(images.device.type)
+        features = []
+        for i, member in enumerate(self.members):
+            torch.set_autocast_enabled(kind, enabled)
+            features.append(member(images, **draws_by_member[i]))
+            # Among the other members a missing gradient would not be noticed.
+            if images.requires_grad and not any(leaf.requires_grad for leaf in leaves(features[-1])):
+                raise ValueError(f"encoder {i} of the ensemble cuts the graph (uint8, .numpy(), no_grad)")
+        return tuple(features)
+
+
+@dataclass(frozen=True)
+class Members(Objective):
+    """The mean loss of the members of an `Ensemble`. Features and anchor are tuples with a part for each.
+
+    Args:
+        objective: of each member; or a tuple of objectives, one for each (where a gallery belongs to an encoder).
+        combine: "losses" follows the gradient of the mean loss (Dong et al. 2018), which members with steep gradients
+            dominate; "gradients" first scales each member's mean gradient to the same L1 norm. The mean loss is
+            reported and compared in either case.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Toward
+        >>> from attacks.objectives import Members
+        >>> features = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 1.0, 0.0]])
+        >>> anchor = torch.zeros(1, 2), torch.zeros(1, 3)
+        >>> Members(Toward("l2"))(features, anchor).tolist()  # the mean of 5 and 1
+        [3.0]
+    """
+
+    objective: Objective | tuple[Objective, ...]
+    combine: Combine = "losses"
+
+    def __post_init__(self) -> None:
+        if self.combine not in get_args(Combine):
+            raise ValueError(f"`combine` must be one of {', '.join(get_args(Combine))}; got {self.combine!r}")
+        if self.objective == ():
+            raise ValueError("`objective` must be one objective, or one for each member; got none")
+        for objective in self.objective if isinstance(self.objective, tuple) else (self.objective,):
+            check_part(objective, "objective")
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        several = self.objective if isinstance(self.objective, tuple) else (self.objective,)
+        return all(objective.stationary_at_anchor for objective in several)
+
+    def __call__(self, features: tuple[Tree, ...], anchor: tuple[Tree, ...]) -> Tensor:
+        """One tree of features and one of anchors for each member -> (N,)."""
+        parts = zip(self.member_objectives(features, anchor), features, anchor, strict=True)
+        return torch.stack([objective(*pair) for objective, *pair in parts]).mean(0)
+
+    def member_objectives(self, *trees: tuple[Tree, ...]) -> tuple[Objective, ...]:
+        """The objective of each member. Raises ValueError unless the trees are tuples with a part for each."""
+        several = self.objective
+        count = len(several) if isinstance(several, tuple) else len(trees[0])
+        for tree in trees:
+            if not isinstance(tree, tuple) or len(tree) != count:
+                size = len(tree) if isinstance(tree, tuple) else f"a {type(tree).__name__}"
+                raise ValueError(
+                    f"features and anchor of Members must be tuples, a part for each of {count}; got {size}"
+                )
+        return several if isinstance(several, tuple) else (several,) * count
+
+    def members(self, encoder: Encoder, anchor: tuple[Tree, ...]) -> list[tuple[Encoder, Objective, Tree]]:
+        """For "gradients", the encoder (which must take `only`), objective and anchor of each member; none for
+        "losses"."""
+        if self.combine == "losses":
+            return []
+        parts = zip(self.member_objectives(anchor), anchor, strict=True)
+        return [(partial(encoder, only=i), objective, part) for i, (objective, part) in enumerate(parts)]
 
 
 def _relative(features: Tensor, anchor: Tree) -> tuple[Tensor, Tree]:

@@ -11,9 +11,8 @@ from torch import nn
 from attacks import Away, Toward, bank
 from attacks.evaluation.scores import mean_embedding
 from attacks.objectives.classification import DLR, CrossEntropy
-from attacks.objectives.composite import Each, Sum, Term
+from attacks.objectives.composite import Each, Members, Sum, Term
 from attacks.objectives.embedding import Paired
-from attacks.objectives.ensemble import Members
 from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
 from transforms import Affine, Compose
 

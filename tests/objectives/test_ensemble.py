@@ -12,8 +12,8 @@ from attacks.encoders.engine.precision import low_pass, make_low
 from attacks.encoders.preprocess import Preprocess
 from attacks.eot.estimate import Estimate, combine
 from attacks.evaluation.transfer import leave_one_out
+from attacks.objectives.composite import Ensemble, Members
 from attacks.objectives.embedding import Paired
-from attacks.objectives.ensemble import Ensemble, Members
 from attacks.objectives.retrieval import Retrieval
 from attacks.solvers.solver import solve
 from transforms import Affine, Compose

@@ -7,7 +7,7 @@ import pytest
 from attacks import EOT, Away, CVaR, Linf, Toward
 from attacks.data.gallery import tiles
 from attacks.eot.protocols import Objective
-from attacks.objectives.ensemble import Ensemble, Members
+from attacks.objectives.composite import Ensemble, Members
 from tests.helpers.faulty import Head, run_attack
 from tests.objectives.test_ensemble import VIEWS, Small, final
 from transforms import Affine, Brightness
