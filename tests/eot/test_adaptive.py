@@ -82,12 +82,6 @@ def test_views_are_raised_where_the_noise_asks_for_them_and_every_gradient_is_us
     assert not any(step.last for step in noisy[:-1])
 
 
-def test_few_gradients_have_one_view_a_step(problem):
-    images, anchor, parts = problem
-    steps = list(attack(images, anchor, eot=EOT(NOISY, views=1), budget=7, **parts))
-    assert views_of(steps) == [[1, 1, 1]] * 7
-
-
 @pytest.mark.slow
 def test_a_picture_does_not_depend_on_its_neighbours(problem):
     # The pictures' noise differs, and with it the views of their steps.

@@ -77,12 +77,6 @@ def test_features_equal_those_of_single_views(images, net):
     torch.testing.assert_close(views.features(images, net, chunk=64), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, double])
-def test_a_bank_fits_pictures_of_any_dtype(images, net, dtype):
-    result = bank(VIEWS, 5, seed=0, purpose="evaluate").features(images.to(dtype), net.to(dtype), chunk=3)
-    assert result.dtype == torch.promote_types(dtype, torch.float32)  # half precision is left at the end
-
-
 @pytest.mark.parametrize("chunk", [1, 3, 5, 11, 64])
 def test_the_chunk_does_not_change_the_scores(images, net, chunk):
     views, clean = judge(VIEWS, 5), net(images)

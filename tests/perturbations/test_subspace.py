@@ -67,13 +67,6 @@ def test_a_mask_for_all_and_the_same_mask_for_each_make_one_attack(net, inner, w
     assert torch.equal(single.estimate.grad, three.estimate.grad) and not (three.estimate.grad * (1 - mask())).any()
 
 
-def test_the_gradient_of_each_picture_is_restricted_to_its_own_mask(net):
-    masks, views = mask(3), Compose([Affine(degrees=20)])
-    for chunk in (1, 2, 6, 32):
-        (step,) = run(net, Masked(L2(0.7), masks), steps=1, eot=EOT(views, views=4, chunk=chunk))
-        assert torch.equal(step.estimate.grad != 0, (masks == 1).expand(3, 3, *SIZE))
-
-
 def test_a_mask_without_any_gradient_is_refused(net):
     corner = torch.zeros(1, 1, *SIZE)
     corner[..., -1, -1] = 1  # the convolution's stride never reaches it

@@ -75,12 +75,6 @@ def test_without_an_alpha_channel_the_lightness_is_the_mask(tmp_path):
         assert torch.equal(mask[0, 0], torch.tensor(grey) / 255)
 
 
-def test_sixteen_bit_masks_are_scaled_to_the_nearest_of_eight(tmp_path):
-    deep = np.array([[0, 65535], [32768, 257]], dtype=np.uint16)
-    mask = shape_alpha(save(tmp_path / "mask.png", deep), (2, 2))
-    torch.testing.assert_close(mask[0, 0], torch.tensor([[0, 1], [128 / 255, 1 / 255]]), rtol=0, atol=1e-6)
-
-
 def test_a_larger_picture_is_averaged_over_each_texel(tmp_path):
     grey = np.random.default_rng(0).integers(0, 256, (40, 60), dtype=np.uint8)
     mask = shape_alpha(save(tmp_path / "mask.png", grey), (10, 15))
