@@ -66,7 +66,7 @@ class RunFacts:
     def shown_view(self) -> tuple[RequirementResult, WorstView] | None:
         """The requirement whose worst view is shown: the first that fails, else the first of an attacked arm."""
         pairs = [(row, worst) for row, worst in zip(self.verdict.rows, self.worst, strict=True) if worst is not None]
-        pairs.sort(key=lambda pair: (pair[0].verdict != "FAIL", pair[0].requirement.arm == "clean"))
+        pairs.sort(key=lambda pair: 0 if pair[0].verdict == "FAIL" else 1 + (pair[0].requirement.arm == "clean"))
         return pairs[0] if pairs else None
 
     @property

@@ -18,7 +18,7 @@ from PIL import Image
 from attacks.commands import main
 from attacks.commands.gate import run_verdict
 from attacks.evaluation.rare import splitting
-from attacks.evidence.facts import Facts, RunFacts, run_facts
+from attacks.evidence.facts import Facts, RunFacts, WorstView, run_facts
 from attacks.evidence.formats import cyclonedx, junit, requirement_text
 from attacks.evidence.page import evidence_page
 from attacks.evidence.pieces import PIECES
@@ -209,6 +209,18 @@ def test_the_worst_view_has_its_picture_where_another_of_the_same_stem_failed(tm
     assert base64.b64encode(file.read_bytes()).decode() in images[0]["src"]
     assert "bert/1.png, eot" in images[0]["alt"]
     assert "The attacked picture" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("words", "shown"), [("FFP", 0), ("PFF", 1), ("PPU", 1), ("P", 0)])
+def test_the_view_of_the_first_failure_is_shown_else_that_of_an_attack(words, shown):
+    verdicts, arms = {"P": "PASS", "F": "FAIL", "U": "UNDECIDED"}, ("clean", "eot", "noise")
+    rows = tuple(
+        RequirementResult(Requirement("cosine", arm, at_least=0.2), verdicts[word], 0.5, 0.1, 0.9, 9, 9)
+        for arm, word in zip(arms, words, strict=False)
+    )
+    worst = tuple(WorstView(row.requirement.arm, "x.png", 0, 0.0, ()) for row in rows)
+    facts = RunFacts("run", Path("run"), Verdict(POLICY_OF_NOTHING, "run", rows), {}, "0" * 64, worst)
+    assert facts.shown_view == (rows[shown], worst[shown])
 
 
 @pytest.mark.slow
