@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import attacks.experiment.job
-from attacks.runtime.distributed import ALONE, World, join
+from attacks.runtime.distributed import World
 from attacks.runtime.signals import StopSignal
 from tests.experiment.test_replay import run_of as compose_run
 from tests.helpers.processes import facts
@@ -59,16 +59,6 @@ def torchrun(size, arguments, folder, check=True):
         check=check,
         timeout=300,
     )
-
-
-def test_collectives_of_a_single_process_change_nothing(monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    world = join()
-    assert world == ALONE
-    values = torch.arange(5.0)
-    world.sum(values)
-    assert torch.equal(world.broadcast(values), torch.arange(5.0))
-    assert (world.first, list(world.share(3)), world.minimum(4), world.agree("a")) == (True, [0, 1, 2], 4, "a")
 
 
 @pytest.mark.parametrize("size", mostly_nightly([2, 3], 2))
@@ -213,11 +203,10 @@ def test_a_stopped_run_prints_the_command_with_its_number_of_processes(monkeypat
 
 @pytest.mark.slow
 def test_the_checkpoint_is_deleted_after_all_processes_have_read_it(monkeypatch, tmp_path):
-    order, write = [], attacks.experiment.job._write_tables
+    order, write = [], attacks.experiment.job.write_rows
     monkeypatch.setattr(World, "meet", lambda _: order.append((tmp_path / "checkpoint").exists()))
-    monkeypatch.setattr(
-        attacks.experiment.job, "_write_tables", lambda *variables: (order.append("written"), write(*variables))
-    )
+    spy = lambda *table: (order.append("written"), write(*table))  # noqa: E731
+    monkeypatch.setattr(attacks.experiment.job, "write_rows", spy)
     attacks.experiment.job.job(compose_run("attack.steps=1", "data.count=1"), tmp_path, "smoke", [])
     assert order == [True, "written"] and not (tmp_path / "checkpoint").exists()
 

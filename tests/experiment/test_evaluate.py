@@ -8,10 +8,8 @@ from PIL import Image
 
 import attacks.experiment.job
 import attacks.experiment.units
-from attacks.run import compose
 from attacks.runtime.distributed import World
 from attacks.runtime.tables import read_rows, write_rows
-from attacks.study.assembly import build
 from attacks.study.study import ARMS
 from tests.helpers.runs import LEAN, TINY, call
 
@@ -42,7 +40,7 @@ def test_files_of_the_first_process_are_written_without_a_broadcast(tmp_path, mo
 
     monkeypatch.setattr(World, "broadcast", broadcast)
     monkeypatch.setattr(attacks.experiment.job, "join", lambda: world)
-    for name in ("write_results", "_write_tables"):
+    for name in ("write_results", "write_rows"):
         monkeypatch.setattr(attacks.experiment.job, name, on_first_rank(getattr(attacks.experiment.job, name)))
     overrides = ["config=smoke", "attack.steps=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0"]
     assert call(monkeypatch, *overrides, f"hydra.run.dir={tmp_path / 'run'}") == 0
@@ -83,15 +81,6 @@ def test_batches_have_independent_noise(finished_run):
     names = json.loads((finished_run / "metrics.json").read_text())["queries"]
     first, _, third = (change(f"{name}.png") for name in names)
     assert (first.float() * third.float()).mean() < 0.2 * first.float().square().mean()
-
-
-@pytest.mark.slow
-def test_parts_can_be_restricted_to_some_pictures():
-    parts = build(compose("evaluate", ["data.count=3"]))
-    subset = parts.only([2, 0])
-    assert subset.queries.names == (parts.queries.names[2], parts.queries.names[0])
-    assert torch.equal(subset.truth, parts.truth[[2, 0]])
-    assert torch.equal(subset.queries.images, parts.queries.images[[2, 0]])
 
 
 def test_rows_read_back_bit_for_bit(tmp_path):

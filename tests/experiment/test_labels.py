@@ -206,7 +206,7 @@ def test_a_target_is_of_another_cluster():
 
 @pytest.fixture(scope="module")
 def album(tmp_path_factory):
-    """Six tiles, two of each of three photographs: as a folder, a list, a table, and a table with identities."""
+    """Six tiles, two of each of three photographs: as a folder, and a table with identities."""
     folder, result = tmp_path_factory.mktemp("album"), tiles(64)
     by_photo = [
         sorted(name for name in result.names if name.startswith(photo))
@@ -217,8 +217,6 @@ def album(tmp_path_factory):
     for name in names:
         save_image(folder / "pictures" / f"{name}.png", result.images[result.names.index(name)])
     rows = [f"pictures/{name}.png" for name in names]
-    (folder / "plain.csv").write_text("\n".join(["path", *rows]))
-    (folder / "list.txt").write_text("\n".join(rows))
     knowledge = [f"{row},{name.partition('-')[0]}" for row, name in zip(rows, names, strict=True)]
     (folder / "known.csv").write_text("\n".join(["path,identity", *knowledge]))
     return folder
@@ -251,20 +249,6 @@ def measure_run(bench, scores, result):
 
 
 @pytest.mark.slow
-def test_a_table_a_list_and_a_folder_give_the_same_numbers(album, tmp_path):
-    result = []
-    for name in ("pictures", "plain.csv", "list.txt"):
-        overrides = (f"data.path={album / name}", f"data.gallery={album / 'pictures'}")
-        content = run_all(tmp_path / name, *overrides)[3]
-        assert content["gallery_audit"].pop("source") == (
-            "all of data.path" if name == "pictures" else "data.gallery"
-        )
-        result.append((content, (tmp_path / name / "perturbation.safetensors").read_bytes()))
-    assert result[0] == result[1] == result[2]
-    assert result[0][0]["gallery"] == 6 and result[0][0]["identities"] is None
-
-
-@pytest.mark.slow
 def test_the_order_of_the_gallery_does_not_change_the_numbers(album, tmp_path):
     lines = (album / "known.csv").read_text().splitlines()
     (album / "turned.csv").write_text("\n".join([lines[0], *lines[:0:-1]]))
@@ -276,18 +260,6 @@ def test_the_order_of_the_gallery_does_not_change_the_numbers(album, tmp_path):
     for arm, row in first_run["arms"].items():
         for key in ("cosine", "recall_at_1", "success"):
             assert row[key] == pytest.approx(other["arms"][arm][key], abs=1e-3)
-
-
-@pytest.mark.slow
-def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
-    overrides = (f"data.path={album / 'pictures'}", f"data.gallery={album / 'plain.csv'}", "objective=retrieval")
-    (*_, plain, cost), (*_, first, second_cost), (*_, third, third_cost) = (
-        run_all(tmp_path / name, *overrides, f"data.cache={cache}")
-        for name, cache in (("plain", "null"), ("first", tmp_path / "cache"), ("again", tmp_path / "cache"))
-    )
-    assert plain == first == third
-    assert cost["forward"] == second_cost["forward"] == third_cost["forward"] + 6
-    assert (cost["cached"], second_cost["cached"], third_cost["cached"]) == (0, 0, 6)
 
 
 @pytest.mark.slow

@@ -99,18 +99,6 @@ def test_a_targeted_attack_reaches_the_class_it_names(folder, monkeypatch, capsy
 
 
 @pytest.mark.slow
-def test_the_retrieval_hinge_moves_to_the_nearest_other_class(folder, monkeypatch, capsys):
-    words_of_run = [
-        f"data.path={folder / 'a.png'}",
-        "objective=retrieval",
-        "attack.steps=12",
-        "perturbation.eps=24/255",
-    ]
-    metrics, _ = run(monkeypatch, folder, *words_of_run)
-    assert metrics["arms"]["eot"]["success"]["mean"] == 1 and metrics["arms"]["noise"]["success"]["mean"] == 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words_of_run", "message"),
     [
