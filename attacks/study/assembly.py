@@ -17,7 +17,6 @@ from attacks.encoders.randomness import randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.problem import FIXED, LOSSES
-from attacks.eot.protocols import Penalty
 from attacks.evaluation.classes import Classes, classify
 from attacks.evaluation.deployment import deployed_size
 from attacks.resizers.pipeline import GIVEN, Pipeline, function_pipeline
@@ -33,8 +32,7 @@ from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden_rows, targeted
 from attacks.study.encoder import subject_encoder, surrogate
 from attacks.study.objective import wants_gallery
-from attacks.study.patch import patch_id
-from attacks.study.patch_record import facts
+from attacks.study.patch import facts, patch_id
 from attacks.study.perturbation import perturb
 from attacks.study.pipeline import defended_views, input_side
 from attacks.study.printer import lay_on_sheet
@@ -111,7 +109,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
         encoder=encoder,
         perturbation=perturbation,
         optimiser=optimiser,
-        penalty=price(run.penalty),
+        penalty=None if run.penalty.name == "none" else make_part("penalty", run.penalty),
         transforms=transforms,
         draws=make_part("draws", run.draws),
         risk=risk_of_views,
@@ -124,8 +122,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
         threat={},
         pipeline=deployed_pipeline(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
     )
-    node = run.perturbation
-    if isinstance(node, PatchConfig):
+    if isinstance(node := run.perturbation, PatchConfig):
         study = replace(study, patch=PatchRecord(patch_id(run), node.width_mm, node.card, not node.place))
     return replace(study, threat=threat_of(run, study))
 
@@ -202,11 +199,6 @@ def draw_clusters(clusters: Sequence[str], seed: int, limit: int) -> list[int]:
     return [row for name in sequence for row in order[name]][:limit]
 
 
-def price(node: Any) -> Penalty | None:
-    """The configured penalty, if any."""
-    return None if node.name == "none" else make_part("penalty", node)
-
-
 def check_attack(run: Run) -> None:
     """Refuse attack keys that cannot be combined, and a `stop` that no loss or every loss reaches."""
     node, ball = run.attack, run.perturbation
@@ -273,8 +265,7 @@ def check_classes(run: Run) -> None:
 
 
 def check_gallery(run: Run, gallery: Gallery | Classes) -> None:
-    """Refuse a gallery that shows one thing only, and what would need all rows of a gallery of embeddings in memory,
-    or in the attack."""
+    """Refuse a gallery that shows one thing only, and what would need all rows of a gallery of embeddings."""
     if isinstance(gallery, Classes):
         return
     if len(gallery) < 2 or (gallery.label_numbers is not None and not bool(gallery.label_numbers.any())):

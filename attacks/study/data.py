@@ -27,13 +27,8 @@ PAIR_LIMIT = 3
 def data(
     node: BundledConfig | FolderConfig | ScenesConfig, perturbation: object = None
 ) -> tuple[Pictures, Gallery, Tensor]:
-    """The queries, the gallery, and each query's row in it, (N,). Scenes have placements for a patch, which depend on
-    its shape; without a `perturbation` they are plain pictures.
-
-    Every query is in the gallery. So recall measures whether the attacked picture still retrieves the original, or,
-    with identities, any picture of the same identity. It does not measure whether an encoder recognises a person from
-    other pictures alone.
-    """
+    """The queries, the gallery, which holds every query, and each query's row in it, (N,). Scenes have placements for
+    a patch, which depend on its shape; without a `perturbation` they are plain pictures."""
     if isinstance(node, BundledConfig):
         queries, pictures = make(gallery.tiles, node, "data"), gallery.tiles(node.size)
         selection = queries.spread(node.count)
@@ -42,10 +37,6 @@ def data(
         return selection, gallery.on_shelf(pictures.shelf()), truth
     if isinstance(node, ScenesConfig):
         return _scenes(node, perturbation)
-    return _folder(node)
-
-
-def _folder(node: FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
     shelf = read_files(path, node.size, node.unreadable, node.cache, node.split)
@@ -111,12 +102,10 @@ def _choose(node: FolderConfig | ScenesConfig, shelf: Shelf, rows: list[int]) ->
 def _remarks(pictures: Gallery) -> list[str]:
     """A note on the near duplicates."""
     pairs = [f"{pair.picture} and {pair.other} ({pair.counts})" for pair in pictures.duplicates]
+    if not pairs:
+        return []
     suffix = f", and {len(pairs) - PAIR_LIMIT} more pairs (duplicates.csv)" if len(pairs) > PAIR_LIMIT else ""
-    return (
-        [f"near duplicates: {', '.join(pairs[:PAIR_LIMIT])}{suffix}; joined, they count as one picture"]
-        if pairs
-        else []
-    )
+    return [f"near duplicates: {', '.join(pairs[:PAIR_LIMIT])}{suffix}; joined, they count as one picture"]
 
 
 def hidden_rows(pictures: Gallery | Classes, queries: Pictures, truth: Tensor) -> set[int]:

@@ -73,10 +73,8 @@ def mixed_aim(knowledge: Knowledge, away: float, retrieval: float) -> Aim:
 
 
 def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
-    """The configured objective and its anchor.
-
-    An objective of `groups.DECLARED` with an argument `gallery` gets the gallery's embeddings, and its anchor is
-    each picture's row in them; the anchor of any other is each picture's own embedding.
+    """The configured objective and its anchor. One of `groups.DECLARED` with an argument `gallery` gets the gallery's
+    embeddings, and its anchor is each picture's row in them; that of any other is each picture's own embedding.
 
     Args:
         encoder: as `watching_layers` returns it, in full precision, for anchors that `knowledge` does not hold.
@@ -89,10 +87,8 @@ def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compos
     if node.name in groups.DECLARED["objective"]:
         part = declared_class("objective", node.name)
         arguments = {key: value for key, value in gallery.items() if key in inspect.signature(part).parameters}
-        return Aim(
-            make(part, node, "objective", **arguments),
-            knowledge.truth if "gallery" in arguments else knowledge.embeddings,
-        )
+        anchor = knowledge.truth if "gallery" in arguments else knowledge.embeddings
+        return Aim(make(part, node, "objective", **arguments), anchor)
     if isinstance(node, MixedConfig):
         return make(mixed_aim, node, "objective", knowledge=knowledge)
     if isinstance(node, TowardConfig):
@@ -112,14 +108,8 @@ def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compos
         objective = Each({name: weight for name, (_, weight) in layers.items()}, objective)
         if node.anchor != "views":  # features of layers may be large: one picture at a time
             knowledge = knowledge._replace(embeddings=embed(knowledge.images, encoder, knowledge.images.device, 1))
-    shared = {
-        "objective": objective,
-        "knowledge": knowledge,
-        "encoder": encoder,
-        "transforms": transforms,
-        "seed": seed,
-    }
-    return make(anchored_aim, node, "objective", **shared)
+    shared: Any = {"knowledge": knowledge, "encoder": encoder, "transforms": transforms, "seed": seed}
+    return make(anchored_aim, node, "objective", objective=objective, **shared)
 
 
 def anchored_aim(

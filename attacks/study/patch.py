@@ -1,4 +1,4 @@
-"""The configured patch."""
+"""The configured patch, and its facts for the report."""
 
 import hashlib
 import json
@@ -11,21 +11,27 @@ import torch
 from torch import Tensor
 
 from attacks.data.images import load_image
+from attacks.eot.protocols import Perturbation
 from attacks.perturbations.patch.card import SIDES, card_words
 from attacks.perturbations.patch.card import card as card_of
 from attacks.perturbations.patch.card_raster import Surround, surround
 from attacks.perturbations.patch.colour_profiles import gamut
 from attacks.perturbations.patch.patch import Patch, texture_size
 from attacks.perturbations.patch.placement import Placements
-from attacks.schema.groups import PatchConfig
+from attacks.schema.groups import PatchConfig, PrinterConfig
 from attacks.schema.validate import Run
 from attacks.study.make import make
-from attacks.study.printer import anywhere
-from transforms import resize
+from attacks.study.printer import PLACE, anywhere
+from transforms import Compose, resize
+from transforms.geometry import Placement
+from transforms.scene import Scene
+from transforms.wrappers import OnLayers
 
 #: Groups of keys that change no texture.
 NOT_OF_THE_PATCH: tuple[str, ...] = ("show", "tracker", "checkpoint", "workers", "shard", "overwrite", "engine")
 NOT_OF_THE_PATCH += ("require", "evaluate", "sanity")
+#: Coordinates at which the size of a random placement is evaluated: smallest, middle and largest.
+SIZES = (0.0, 0.5, 1.0)
 
 
 def patch(node: PatchConfig, images: Tensor, name: str, placements: Placements | None = None) -> Patch:
@@ -101,3 +107,45 @@ def _shape(shape: Any) -> Any:
         return [tuple(map(float, corner)) for corner in shape] if isinstance(shape, list) else shape
     except (TypeError, ValueError):
         return shape  # `Patch` refuses it
+
+
+def facts(
+    node: PatchConfig, printer: PrinterConfig, perturbation: Perturbation, size: tuple[int, int], target: str | None
+) -> dict[str, Any]:
+    """The block `threat.patch` of metrics.json, for pictures of `size` (height, width). The areas are shares of a
+    picture: the mean, least and most over the pictures. `sheet_area` includes the card."""
+    place = anywhere(node)
+    return {
+        "texture": list(perturbation.texture_size or ()),
+        "start": node.start_from,
+        "shape": node.shape,
+        "grey": node.grey,
+        "gamut": node.gamut,
+        "places": max(map(len, perturbation.corners())),
+        "anywhere": None if place is None else _ranges(place),
+        "area": _area(perturbation.footprint(size), place),
+        "sheet_area": _area(perturbation.footprint(size, sheet=True), place),
+        "width_mm": node.width_mm,
+        "card": node.card,
+        "printer": asdict(printer),
+        "target": target,
+    }
+
+
+def _area(footprint: Scene | None, place: Placement | None) -> dict[str, float] | None:
+    """The share of each picture under a white `footprint`; for a `place` at its smallest, middle and largest."""
+    if footprint is None:
+        return None
+    views, u = Compose(), torch.zeros(len(footprint.layers[0].pixels), 0)
+    if place is not None:
+        views, u = Compose([OnLayers((), place)]), torch.full((len(SIZES), 4), 0.5)
+        u[:, 0] = torch.tensor(SIZES)
+    shares = views(footprint, u)[:, 0].mean((1, 2)).double()
+    mean = shares[1] if place is not None else shares.mean()
+    return {"mean": float(mean), "low": float(shares.min()), "high": float(shares.max())}
+
+
+def _ranges(place: Placement) -> dict[str, list[float]]:
+    """The ranges of all keys, also of those left at their defaults."""
+    ends = place.values(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
+    return dict(zip(PLACE, ends.T.tolist(), strict=True))

@@ -19,7 +19,7 @@ from transforms.geometry import Placement
 from transforms.wrappers import OnLayers
 
 #: Stages of the print itself: the printer's errors in colour and sharpness, and the light on the sheet.
-PRINT = (
+PRINT: tuple[str, ...] = (
     "brightness",
     "contrast",
     "gain",
@@ -29,10 +29,8 @@ PRINT = (
     "hue",
     "exposure",
     "white_balance",
-    "shading",
-    "shadow",
-    "gaussian_blur",
 )
+PRINT += ("shading", "shadow", "gaussian_blur")
 #: Stages that bend the sheet; they follow those of `PRINT`.
 PAPER = ("cylinder", "thin_plate")
 

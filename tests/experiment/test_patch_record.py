@@ -14,8 +14,7 @@ from attacks.report.warnings import warnings
 from attacks.schema.groups import CHOICES, PatchConfig, PrinterConfig
 from attacks.schema.validate import validate
 from attacks.study.assembly import price
-from attacks.study.patch import patch, patch_id
-from attacks.study.patch_record import facts
+from attacks.study.patch import facts, patch, patch_id
 from attacks.study.printer import lay_on_sheet
 from tests.helpers import report_pages
 from tests.helpers.runs import quiet
