@@ -19,18 +19,8 @@ from transforms.geometry import Placement
 from transforms.wrappers import OnLayers
 
 #: Stages of the print itself: the printer's errors in colour and sharpness, and the light on the sheet.
-PRINT: tuple[str, ...] = (
-    "brightness",
-    "contrast",
-    "gain",
-    "channel_gain",
-    "gamma",
-    "saturation",
-    "hue",
-    "exposure",
-    "white_balance",
-)
-PRINT += ("shading", "shadow", "gaussian_blur")
+PRINT: tuple[str, ...] = ("brightness", "contrast", "gain", "channel_gain", "gamma", "saturation", "hue", "exposure")
+PRINT += ("white_balance", "shading", "shadow", "gaussian_blur")
 #: Stages that bend the sheet; they follow those of `PRINT`.
 PAPER = ("cylinder", "thin_plate")
 
