@@ -26,14 +26,9 @@ class Level(NamedTuple):
 def chance_levels(
     study: Study, neighbours: int, views: int, impostors: Tensor | None, rates: Sequence[float]
 ) -> dict[str, Level]:
-    """The level of every measure, by its name in a policy. A view is embedded at random where it has the embedding of
-    another picture of the gallery: so the chance of a cosine is the `impostors`' (P,), and that of a shift is 0.
-
-    Args:
-        neighbours: the nearest rows that vote.
-        views: of each picture.
-        rates: the false accept rates of the run.
-    """
+    """The level of every measure, by its name in a policy, for votes of the nearest `neighbours`, so many `views` of
+    each picture, and false accept `rates`. A view is embedded at random where it has the embedding of another picture
+    of the gallery: so the chance of a cosine is the `impostors`' (P,), and that of a shift is 0."""
     gallery, clusters = study.gallery, study.queries.clusters
     identity = torch.arange(len(gallery)) if gallery.label_numbers is None else gallery.label_numbers
     members = identity.bincount()[identity[study.truth if study.goal is None else study.goal]].double()

@@ -34,9 +34,9 @@ INTERVALS = "95 %, over clusters of pictures; the range of the clusters where th
 
 
 class RunFigures(NamedTuple):
-    """What no file of a run but metrics.json holds: the cost of its arms and sections, the gallery pictures
-    whose embeddings came from a cache, the pictures that failed, the sections that did, the arms that continued in
-    float32, the pictures that were not needed to decide the policy, and the content of `sanity`."""
+    """What no file of a run but metrics.json holds: the cost of arms and sections, the gallery pictures from a cache,
+    the pictures and sections that failed, the arms that continued in float32, the pictures that were not needed to
+    decide the policy, and the content of `sanity`."""
 
     costs: Mapping[str, Cost]
     cached: int
@@ -48,10 +48,8 @@ class RunFigures(NamedTuple):
 
     @property
     def total(self) -> Cost:
-        """The cost of the whole run without sanity checks and layer drift.
-
-        Passes before the run do not count: the engine's measurement (which may fill the cache), and the pass that
-        guesses the class of each picture without a label."""
+        """The cost of the whole run without sanity checks, layer drift, and passes before the run (the engine's
+        measurement, and guesses of classes)."""
         return sum(self.costs.values(), Cost())
 
 
@@ -85,6 +83,9 @@ def metrics(
         | {"budget_used": float(budget[arm].max() / study.perturbation.eps), "step": _steps(scores.steps.get(arm))}
         for arm, row in tables[MAIN].items()
     }
+    # Cosine thresholds of a match, set on clean pairs of different identities.
+    bars = {f"{far:g}": value for far, value in limits.items()}
+    verification = None if pairs is None else {"thresholds": bars, "impostors": len(pairs)}
     side = input_side(study.encoder, study.queries.images.shape[2:])
     measure: Measure = "cosine" if study.evaluate.primary == "cosine" else "success"
     content = {
@@ -101,10 +102,7 @@ def metrics(
         "intervals": INTERVALS if len(set(clusters)) > 1 else "95 %, over the views of one picture",
         "arms": arms,
         "wide": None,
-        # Cosine thresholds of a match, set on clean pairs of different identities.
-        "verification": None
-        if pairs is None
-        else {"thresholds": {f"{far:g}": value for far, value in limits.items()}, "impostors": len(pairs)},
+        "verification": verification,
         "neighbours": study.evaluate.neighbours,
         "chance": {name: level._asdict() for name, level in chance.items()},
         "primary": primary(rows, measure),
@@ -172,8 +170,7 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
 
 
 def _bank(bank: Bank, refined_steps: int, side: int) -> dict[str, Any]:
-    """The description of a bank for an encoder whose input has a `side`; `refine` gradient steps lead from its worst
-    views to `worst_cosine`."""
+    """The description of a bank for an encoder whose input has a `side`."""
     corners = bank.u.new_tensor([[0.0], [1 - 1e-6]]).expand(2, bank.transforms.dims)
     low, high = bank.transforms.values(corners).tolist()
     return {

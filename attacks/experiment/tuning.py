@@ -31,10 +31,8 @@ VIEWS = 4
 
 
 def engine_choice(node: EngineConfig, study: Study, world: World, cache: str | None) -> Choice:
-    """The engine's decision for a run, the same on every process of `world`: the first one measures.
-
-    Raises ValueError or FileNotFoundError for a setting that does not exist.
-    """
+    """The engine's decision for a run, the same on every process of `world`: the first one measures. Raises
+    ValueError or FileNotFoundError for a setting that does not exist."""
     requests = {name: getattr(node, name) for name in SETTINGS}
     fixed_values = {name: value for name, value in requests.items() if value != "auto"}
     try:

@@ -1,5 +1,4 @@
-"""The scores of every view, in `scores.safetensors`: the rows of per_image.csv follow from them exactly, and a single
-view can be judged again."""
+"""The scores of every view, in `scores.safetensors`: the rows of per_image.csv follow from them exactly."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,8 +1,5 @@
-"""Executors: what maps the units of a run to processes of this machine, or to tasks of a Ray cluster.
-
-Every process prepares the run from its directory and leaves its results there, so the bytes are the same for any
-executor and any number of processes.
-"""
+"""Executors: what maps the units of a run to processes of this machine, or to tasks of a Ray cluster. Every process
+prepares the run from its directory and leaves its results there, so the bytes do not depend on the executor."""
 
 import multiprocessing
 import os
