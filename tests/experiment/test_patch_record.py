@@ -13,9 +13,9 @@ from attacks.report.facts import patch_rows, verdict
 from attacks.report.warnings import warnings
 from attacks.schema.groups import CHOICES, PatchConfig, PrinterConfig
 from attacks.schema.validate import validate
-from attacks.study.assembly import price
 from attacks.study.patch import facts, patch, patch_id
 from attacks.study.printer import lay_on_sheet
+from attacks.study.registry import make_part
 from tests.helpers import report_pages
 from tests.helpers.runs import quiet
 from tests.schema.test_configs import composed
@@ -143,6 +143,6 @@ def test_an_error_for_a_wrong_value_names_its_key(keys, message):
 
 def test_errors_of_other_parts_name_their_keys():
     with pytest.raises(ValueError, match=r"^`penalty.weight` must be a positive number; got -1.0"):
-        price(CHOICES["penalty"]["nps"](weight=-1.0))
+        make_part("penalty", CHOICES["penalty"]["nps"](weight=-1.0))
     with pytest.raises(ValueError, match=r"^`printer.colour` is of what is printed"):
         lay_on_sheet(Compose(), dataclasses.replace(PLAIN, colour="generic"), None)

@@ -108,7 +108,7 @@ def test_arguments_out_of_range_are_named(make, kind, message):
 
 def test_a_printability_penalty_needs_a_patch():
     run = schema.validate(composed("config=patch", "penalty=nps", "penalty.weight=0.5"))
-    penalty = build.price(run.penalty)
+    penalty = build.make_part("penalty", run.penalty)
     assert isinstance(penalty, NonPrintability) and penalty.weight == 0.5 and len(penalty.colours) == 27
     with pytest.raises(ValueError, match=r"`penalty=nps` prices the colours of what is printed.*perturbation=linf"):
         build.build(schema.validate(composed("config=smoke", "penalty=nps")))
