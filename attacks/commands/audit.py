@@ -14,10 +14,11 @@ returns an array, a tensor or a PIL image. `--out DIR` gets `resizers.txt`, `res
 """
 
 import argparse
-import pkgutil
+import importlib
 import re
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,12 @@ SIZE, MIN_SIDE = (960, 1280), 32
 
 def import_object(place: str) -> Any:
     """The object `module:attribute`. Raises ValueError where there is none, whatever its import raised."""
-    if not all(place.partition(":")):
+    module, _, attribute = place.partition(":")
+    if not (module and attribute):
         raise ValueError(f"`--callable` must be module:attribute; got {place!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        return pkgutil.resolve_name(place)
+        return attrgetter(attribute)(importlib.import_module(module))
     except Exception as error:  # any module may raise anything
         raise ValueError(f"`--callable {place}` cannot be imported ({type(error).__name__}: {error})") from None
     finally:
