@@ -49,11 +49,11 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         "the code of attacks and transforms": sources(),
         "the encoder's weights": fingerprint(study.encoder),
         **({} if surrogate is None else {"the surrogate's weights": fingerprint(surrogate)}),
-        "the pictures' names": digest(study.queries.names),
-        "the pictures' clusters": digest(study.queries.clusters),
+        "the pictures' names": identity_digest(study.queries.names),
+        "the pictures' clusters": identity_digest(study.queries.clusters),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
-        "the gallery": digest(gallery),
-        "what is right": digest(right),
+        "the gallery": identity_digest(gallery),
+        "what is right": identity_digest(right),
         "the number of processes": str(world.size),
         "the number of threads": str(torch.get_num_threads()),
     }
@@ -99,10 +99,10 @@ def sources(root: Path = ROOT) -> str:
     files = sorted(
         path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".yaml", ".html")
     )
-    return digest([(str(path.relative_to(root)), sha256(path)) for path in files])
+    return identity_digest([(str(path.relative_to(root)), sha256(path)) for path in files])
 
 
-def digest(value: Any) -> str:
+def identity_digest(value: Any) -> str:
     """The SHA-256 of plain values."""
     return hashlib.sha256(json.dumps(value, default=str).encode(errors="surrogatepass")).hexdigest()
 

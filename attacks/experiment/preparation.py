@@ -21,7 +21,7 @@ from attacks.experiment.artefact_list import CHECKPOINT, CORE_FILES, artefact_di
 from attacks.experiment.bench import Bench, Place, bench_of
 from attacks.experiment.directory import SCHEMA, PreviousRun, open_run, refuse_program
 from attacks.experiment.embeddings import cache_of
-from attacks.experiment.identity import digest, refuse_other, run_identity
+from attacks.experiment.identity import identity_digest, refuse_other, run_identity
 from attacks.experiment.required import refuse_lacking, refuse_unfit
 from attacks.experiment.sections.registry import check, sections_of
 from attacks.experiment.tuning import engine_choice
@@ -122,7 +122,7 @@ class Preparation:
         """Where it runs: in the directory `out`."""
         study = self.study
         like = study.queries.images[:1].to(study.device)
-        pace, key = self.run.checkpoint, digest(self.manifest["identity"])
+        pace, key = self.run.checkpoint, identity_digest(self.manifest["identity"])
         checkpoint = Checkpoint(out / CHECKPOINT, key, pace.seconds, pace.steps, self.world, study.device)
         cache = cache_of(cache_folder(self.run), study.encoder, study.identity, like, self.choice.decision.exact)
         return Place(out, self.world, checkpoint, cache, follow)

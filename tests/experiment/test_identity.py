@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attacks.encoders.engine import Decision
-from attacks.experiment.identity import digest, refuse_other, refuse_other_command, run_identity, sources
+from attacks.experiment.identity import identity_digest, refuse_other, refuse_other_command, run_identity, sources
 from attacks.run import compose
 from attacks.runtime.distributed import World
 from attacks.study.assembly import build
@@ -50,7 +50,7 @@ def test_settings_that_change_numbers_change_the_identity_by_name(base, word):
 
     other = identity_of(word.format(file=POCKET_WEIGHTS))
     assert [name for name in {**base, **other} if base.get(name) != other.get(name)] == CHANGES[word]
-    assert digest(base) != digest(other)
+    assert identity_digest(base) != identity_digest(other)
     with pytest.raises(ValueError, match=CHANGES[word][0]) as failure:
         refuse_other({"identity": base}, other, Path("run"))
     assert "\n" not in str(failure.value)
@@ -108,7 +108,7 @@ def test_decision_processes_and_versions_change_the_key(base):
         identity_of(world=World(0, 2)),
         identity_of(versions={"torch": "2"}),
     ]
-    assert len({digest(variant) for variant in (base, *variants)}) == 4
+    assert len({identity_digest(variant) for variant in (base, *variants)}) == 4
     refuse_other({"identity": base}, dict(base), Path("run"))
 
 

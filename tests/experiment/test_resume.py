@@ -10,7 +10,7 @@ from PIL import Image
 
 import attacks.experiment.job
 import attacks.experiment.units
-from attacks.experiment.identity import digest
+from attacks.experiment.identity import identity_digest
 from attacks.runtime.values import load_values, write_values
 from attacks.study.study import ARMS
 from tests.helpers.processes import facts
@@ -143,7 +143,7 @@ def test_a_resumed_run_takes_no_other_setting(stopped_run, monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_batch_is_read_back_byte_for_byte(stopped_run, tmp_path):
     path = stopped_run / "checkpoint" / FIRST
-    key = digest(json.loads((stopped_run / "manifest.json").read_text())["identity"])
+    key = identity_digest(json.loads((stopped_run / "manifest.json").read_text())["identity"])
     (result,), _ = load_values(path, key), write_values(tmp_path / path.name, load_values(path, key), key)
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()
     assert result.rows == (0, 1) and [line.arm for line in result.trace if line.step == 0] == list(ARMS[2:])
