@@ -32,9 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_identity(run: Run, study: Study, decision: Decision, world: World, versions: Mapping[str, str]) -> Identity:
-    """What the numbers depend on: the configuration and the files that it names, the code, libraries, the weights of
-    the encoder and of a surrogate, the engine's decision, pictures and gallery, and the number of processes. Values
-    and digests by name."""
+    """Values and digests, by name, of what the numbers depend on."""
     pixels = (study.queries.images * 255).round().to(torch.uint8).contiguous()
     groups = (study.truth, study.goal, study.gallery.label_numbers, study.gallery.cluster_numbers)
     right = [None if rows is None else rows.tolist() for rows in groups]

@@ -94,8 +94,7 @@ def _begin() -> None:
 
 def cluster(site: Site, threads: int) -> Execute:
     """The executor of a Ray cluster: the one that RAY_ADDRESS names or that runs here, else one of this machine. Each
-    task has so many cores, and a GPU where the cluster has any. Ray repeats the tasks of a process or node that dies.
-    """
+    task has so many cores, and a GPU where there is one. Ray repeats the tasks of a process or node that dies."""
 
     def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, UnitOutcome]]:
         ray = extra("ray")

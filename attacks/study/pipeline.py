@@ -30,15 +30,13 @@ SIDE = 96
 
 
 def input_side(encoder: nn.Module, size: Sequence[int]) -> int:
-    """The shorter side of the encoder's input, which is that of the pictures, of `size` (height, width), if it takes
-    any."""
+    """The shorter side of the encoder's input; that of pictures of `size` (height, width), if it takes any."""
     preprocess = optional(unwrap(encoder), "preprocess")
     return min((preprocess.frame if isinstance(preprocess, Preprocess) else None) or size)
 
 
 def pipeline(node: groups.ViewsConfig, side: int = SIDE) -> Compose:
-    """The configured pipeline; `side`: of the encoder's input, of which sizes may be shares. Raises ValueError with
-    the full key."""
+    """The configured pipeline; `side` of the encoder's input, of which sizes may be shares. Raises ValueError."""
     value = tuple(node.value) if isinstance(node.value, list) else node.value
     if not all(map(_shade, value if isinstance(value, tuple) else (value,))) or value == ():
         raise ValueError(
@@ -48,8 +46,7 @@ def pipeline(node: groups.ViewsConfig, side: int = SIDE) -> Compose:
 
 
 def defended_views(node: groups.ViewsConfig, defence: DefenceConfig, side: int = SIDE) -> Compose:
-    """The configured pipeline, with the defence before the stage that it names, if it names one. Raises ValueError
-    with the full key."""
+    """The configured pipeline, with the defence before the stage that it names, if any. Raises ValueError."""
     camera, names, next_stage = pipeline(node, side), list(node.stages), defence.before
     if next_stage is None:
         return camera
