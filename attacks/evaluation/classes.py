@@ -139,8 +139,7 @@ def classify(
     truth = [guess if label is None else names.index(label) for guess, label in zip(guesses, labels, strict=True)]
     unlabelled = labels.count(None)
     hits = [guess == row for guess, row, label in zip(guesses, truth, labels, strict=True) if label is not None]
-    note = (
-        f"{unlabelled} pictures have no identity: their class is the encoder's prediction for the untouched picture"
-    )
     right = sum(hits) / len(hits) if hits else None
-    return Classes(names, rows, unlabelled, right), torch.tensor(truth), (note,) if unlabelled else ()
+    note = "pictures have no identity: their class is the encoder's prediction for the untouched picture"
+    notes = (f"{unlabelled} {note}",) if unlabelled else ()
+    return Classes(names, rows, unlabelled, right), torch.tensor(truth), notes

@@ -39,8 +39,8 @@ class Example(NamedTuple):
 
 
 class Deployment(NamedTuple):
-    """A row for each codec, resampler, arm and picture; a line for each codec or resampler that is not installed, in
-    `missing`; and the first picture of the last arm as an example."""
+    """A row for each codec, resampler, arm and picture; a line for each that is not installed; and the first picture
+    of the last arm as an example."""
 
     rows: list[dict[str, object]]
     missing: tuple[str, ...]

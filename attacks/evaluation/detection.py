@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import to_bytes
-from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of, totals
+from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of, numbers, totals
 from attacks.evaluation.intervals import rate
 from attacks.resizers.pipeline import Pipeline
 
@@ -59,14 +59,9 @@ def flagged_rows(cosine: Mapping[str, Tensor], sample: Sample) -> list[dict[str,
     below the threshold, which is that of the clean pictures of all other clusters; None without a second cluster."""
     limits = [threshold.value for threshold in _thresholds(cosine["clean"], sample.clusters)]
     return [
-        {
-            "arm": arm,
-            "picture": name,
-            "cluster": cluster,
-            "cosine": value,
-            "threshold": limit if math.isfinite(limit) else None,
-            "flagged": value < limit if math.isfinite(limit) else None,
-        }
+        {"arm": arm, "picture": name, "cluster": cluster, "cosine": value}
+        | dict.fromkeys(("threshold", "flagged"))
+        | ({"threshold": limit, "flagged": value < limit} if math.isfinite(limit) else {})
         for arm, values in cosine.items()
         for name, cluster, value, limit in zip(sample.names, sample.clusters, values.tolist(), limits, strict=True)
     ]
@@ -74,9 +69,9 @@ def flagged_rows(cosine: Mapping[str, Tensor], sample: Sample) -> list[dict[str,
 
 def _thresholds(clean: Tensor, clusters: Sequence[str]) -> list[Threshold]:
     """The threshold of each picture, from the clean pictures of all other clusters."""
-    masks = {name: torch.tensor([cluster != name for cluster in clusters]) for name in dict.fromkeys(clusters)}
-    by_name = {name: conformal_threshold(clean[rows]) for name, rows in masks.items()}
-    return [by_name[cluster] for cluster in clusters]
+    index = numbers(clusters)
+    by_number = [conformal_threshold(clean[index != i]) for i in range(len(set(clusters)))]
+    return [by_number[i] for i in index]
 
 
 def derived_rows(rows: Sequence[Row]) -> list[dict[str, object]]:

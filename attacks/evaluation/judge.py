@@ -128,16 +128,12 @@ class Judge:
             )
         return concatenate([scores])
 
-    @property
-    def gallery_rows(self) -> Tensor | Rows:
-        """The gallery's embeddings, as they are compared, where they lie."""
-        return replace(self.gallery, signature=self.signature) if isinstance(self.gallery, Rows) else self.embeddings
-
     def impostors(self) -> Tensor | None:
         """The cosines of clean pairs of different things (P,); None for classes."""
         if isinstance(self.known, Classes):
             return None
-        return impostors(self.gallery_rows, self.known.label_numbers, self.known.cluster_numbers)
+        rows = replace(self.gallery, signature=self.signature) if isinstance(self.gallery, Rows) else self.embeddings
+        return impostors(rows, self.known.label_numbers, self.known.cluster_numbers)
 
     @property
     def embeddings(self) -> Tensor:

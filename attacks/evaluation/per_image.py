@@ -96,10 +96,9 @@ def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]
 
 def _surviving(clean: Tensor, success: Tensor) -> dict[str, list[Any]]:
     """The columns `survived` and `success_survived`, from the successes (N,V) on the clean pictures and of an arm."""
-    survivors = (~clean).sum(1)
-    shares = ((success & ~clean).sum(1).double() / survivors).tolist()
-    successes = [share if views else None for share, views in zip(shares, survivors, strict=True)]
-    return {"survived": survivors.tolist(), "success_survived": successes}
+    survivors, hits = (~clean).sum(1).tolist(), (success & ~clean).sum(1).tolist()
+    shares = [hit / views if views else None for hit, views in zip(hits, survivors, strict=True)]
+    return {"survived": survivors, "success_survived": shares}
 
 
 def _columns(values: Mapping[str, Tensor], worst: Tensor) -> dict[str, list[float] | None]:
@@ -124,10 +123,8 @@ def arms_table(
         if views is not None:
             scores, success = views[bank]
             for arm, arm_scores in scores.items():
-                single = _single(_values(arm_scores, scores["clean"], success[arm]))
-                table[bank][arm] |= {
-                    name: value for name, value in single.items() if table[bank][arm][name] is not None
-                }
+                single, cell = _single(_values(arm_scores, scores["clean"], success[arm])), table[bank][arm]
+                cell |= {name: value for name, value in single.items() if cell[name] is not None}
     return table
 
 

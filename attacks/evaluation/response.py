@@ -207,9 +207,7 @@ def slice_axes(plan: SlicePlan) -> dict[tuple[str, int], tuple[Axis, ...]]:
     slices: dict[tuple[str, int], tuple[Axis, ...]] = {}
     for i, pair in enumerate(plan.maps):
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise ValueError(
-                f"`evaluate.maps` must be a list of pairs of coordinates, [[angle, scale]]; got {pair!r}"
-            )
+            raise ValueError(f"`evaluate.maps` must be a list of pairs of coordinates, [[angle,scale]]; got {pair!r}")
         x, y = (axis(name, transforms, wide, plan.cells, "evaluate.maps") for name in pair)
         if x.index == y.index:
             raise ValueError(f"`evaluate.maps` must pair two coordinates; got {x.name!r} twice")

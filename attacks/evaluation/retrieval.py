@@ -103,9 +103,7 @@ def search(unit: Tensor, gallery: Rows, k: int, marks: Sequence[Mark] = ()) -> t
         hot = (~(largest <= value[:, -1] + TIE)).nonzero()[:, 0]
         if len(hot):
             if bool(largest[hot].isnan().any()):
-                raise ValueError(
-                    "the gallery must hold numbers; got NaN, which has no rank (does the encoder overflow?)"
-                )
+                raise ValueError("the gallery must hold numbers; got NaN: no rank (does the encoder overflow?)")
             value[hot], row[hot] = _merge((value[hot], row[hot]), alike[hot], rows)
     return row, ranks
 

@@ -153,9 +153,8 @@ def evaluate(
 def _check(images: Tensor, clean: Tensor, gallery: Sequence[Tensor], encoder: Encoder) -> None:
     check_mode(encoder)
     if clean.dim() != 2 or len(clean) != len(images):
-        raise ValueError(
-            f"`clean` must hold one row per image (N,D); got {tuple(clean.shape)} for {len(images)} images"
-        )
+        shape = tuple(clean.shape)
+        raise ValueError(f"`clean` must hold one row per image (N,D); got {shape} for {len(images)} images")
     if bool((clean.any(1) & ~has_direction(clean)).any()):  # a row of zeros has the cosine 0
         raise ValueError(
             "`clean` must hold finite embeddings whose length float32 can hold; got another: does the encoder "

@@ -55,16 +55,11 @@ def difference_ends(first: Floats, second: Floats, trials: int | Floats) -> tupl
     spread = np.sqrt((x**2).sum(1) * (y**2).sum(1))
     alike = np.where(spread > 0, (x * y).sum(1) / np.where(spread > 0, spread, 1), 0).clip(-1, 1)
     alike = np.where(alike > 0, alike * (1 - 1 / first.shape[1]), alike)
-    below = _error(means[0] - lows[0], highs[1] - means[1], alike)
-    above = _error(highs[0] - means[0], means[1] - lows[1], alike)
+    pairs = ((means[0] - lows[0], highs[1] - means[1]), (highs[0] - means[0], means[1] - lows[1]))
+    errors = ((first.clip(0), second.clip(0)) for first, second in pairs)
+    below, above = (np.sqrt((a**2 - 2 * alike * a * b + b**2).clip(0)) for a, b in errors)
     difference = means[0] - means[1]
     return (difference - below).clip(-1, 1), (difference + above).clip(-1, 1)
-
-
-def _error(first: Floats, second: Floats, alike: Floats) -> Floats:
-    first, second = first.clip(0), second.clip(0)
-    result: Floats = np.sqrt((first**2 - 2 * alike * first * second + second**2).clip(0))
-    return result
 
 
 def _check(first: Tensor, second: Tensor) -> None:
@@ -137,19 +132,15 @@ def clusters_for_power(differences: Tensor, effect: float, power: float = 0.8) -
     differences (C,) of a pilot run's clusters, shifted to the mean `effect` and resampled. Raises ValueError for
     fewer than two clusters, for impossible arguments, and where more than `MAX_CLUSTERS` clusters are needed."""
     pilot = array(differences)
-    if len(pilot) < 2 or not np.isfinite(pilot).all():
-        raise ValueError(
-            f"`differences` must be finite, of at least 2 clusters; got {len(pilot)} (run a larger pilot)"
-        )
+    if (n := len(pilot)) < 2 or not np.isfinite(pilot).all():
+        raise ValueError(f"`differences` must be finite, of at least 2 clusters; got {n} (run a larger pilot)")
     limit = max(1.0, float(np.abs(pilot).max()))
     _check_plan(effect, power, limit)
 
-    def shifted(shift: float) -> Floats:
-        return (pilot + shift).clip(-limit, limit)
+    def shifted(by: float) -> Floats:
+        return (pilot + by).clip(-limit, limit)
 
-    values = shifted(
-        scipy.optimize.brentq(lambda shift: float(shifted(shift).mean()) - effect, -2 * limit, 2 * limit)
-    )
+    values = shifted(scipy.optimize.brentq(lambda by: float(shifted(by).mean()) - effect, -2 * limit, 2 * limit))
     return _fewest(values[np.random.default_rng(0).integers(len(values), size=(STUDIES, MAX_CLUSTERS))], power)
 
 
@@ -161,9 +152,7 @@ def clusters_from_rates(baseline: float, effect: float, correlation: float, tria
     if not all(0 <= rate <= 1 for rate in rates):
         raise ValueError(f"`baseline` and `baseline` + `effect` must be rates, 0..1; got {rates[0]} and {rates[1]:g}")
     if not 0 <= correlation < 1 or trials < 1:
-        raise ValueError(
-            f"`correlation` must lie in 0..1 (below 1), `trials` be positive; got {correlation}, {trials}"
-        )
+        raise ValueError(f"`correlation` must lie in 0..1 (below 1), `trials` above 0; got {correlation}, {trials}")
     _check_plan(effect, power, 1.0)
     random, shape = np.random.default_rng(0), (STUDIES, MAX_CLUSTERS)
     hits = []
@@ -188,9 +177,8 @@ def _fewest(values: Floats, power: float) -> int:
     low, high = fewest_clusters() - 1, fewest_clusters()
     while (share := flip_power(values[:, :high])) < power:
         if high == MAX_CLUSTERS:
-            raise ValueError(
-                f"`effect` is too small: {MAX_CLUSTERS} clusters have a power of {share:.2f}, below {power}"
-            )
+            reason = f"{MAX_CLUSTERS} clusters have a power of {share:.2f}, below {power}"
+            raise ValueError(f"`effect` is too small: {reason}")
         low, high = high, min(MAX_CLUSTERS, 2 * high)
     while high - low > 1:
         middle = (low + high) // 2

@@ -76,7 +76,7 @@ class Portion(NamedTuple):
 def picture_problems(bench: Bench, out: Path) -> Iterator[str]:
     """The pictures of each arm are those of the perturbations that the run saved, and these are within its bounds."""
     study, exhibits = bench.study, bench.exhibits
-    count, images, perturbation = (len(study.queries), study.queries.images.to(study.device), study.perturbation)
+    count, images, perturbation = len(study.queries), study.queries.images.to(study.device), study.perturbation
     perturbations = deltas(bench, out)
     slack = 1 if perturbation.texture_size is not None else 0  # it is resampled: another machine may round otherwise
     for arm in study.arms:
@@ -246,20 +246,18 @@ def _row_problems(section: Section, slack: Slack, old: Rows, new: Rows) -> Itera
         return tuple("" if value is None else str(value) for column, value in row.items() if column not in other)
 
     by_key = {key(row): row for row in old}
-    successes: list[str] = []
+    problems, successes = list[str](), list[str]()
     for row in new:
-        old_row, place = (by_key.get(key(row)), f"{section.key}.csv {', '.join(filter(None, key(row)))}")
+        old_row, place = by_key.get(key(row)), f"{section.key}.csv {', '.join(filter(None, key(row)))}"
         if old_row is None:
-            yield f"{place}: there is no such row"
+            problems.append(f"{place}: there is no such row")
             continue
         for column in (column for column in row if column in JUDGED_COLUMNS and row[column] is not None):
             old_value, value = float(str(old_row[column] or "nan")), float(row[column])  # type: ignore[arg-type]
             if not abs(old_value - value) <= {"success": 0, "cosine": slack.cosine}.get(column, slack.refined):
                 line = f"{place}, {column}: recorded {old_value:g}, judged again {value:g}"
-                if column != "success":
-                    yield line
-                else:
-                    successes.append(line)
+                (successes if column == "success" else problems).append(line)
+    yield from problems
     if len(successes) > slack.border * len(new):
         yield from successes
 
@@ -268,7 +266,7 @@ def _failures(old: Rows, new: Rows) -> Iterator[str]:
     """The probabilities of failures: a rounding may lead their search elsewhere, so the intervals must overlap."""
     by_key = {(row["picture"], row["arm"]): of_row(row) for row in old}
     for estimate in map(of_row, new):
-        was, place = (by_key.get((estimate.picture, estimate.arm)), f"failure.csv {estimate.picture}, {estimate.arm}")
+        was, place = by_key.get((estimate.picture, estimate.arm)), f"failure.csv {estimate.picture}, {estimate.arm}"
         if was is None:
             yield f"{place}: there is no such row"
         elif not was.low <= was.p <= was.high:
@@ -279,7 +277,7 @@ def _failures(old: Rows, new: Rows) -> Iterator[str]:
 
 def _radii(bench: Bench, old: Rows, portion: Portion) -> Iterator[str]:
     """The radii of all files, and the successes of some on the held-out bank."""
-    names, perturbation, views = (bench.study.queries.names, bench.study.perturbation, len(bench.banks[MAIN].u))
+    names, perturbation, views = bench.study.queries.names, bench.study.perturbation, len(bench.banks[MAIN].u)
     images = bench.study.queries.images.to(bench.study.device)
     change = perturbation.norm(bench.exhibits.pictures("radius", range(len(names))) - images).tolist()
     for was, size in zip(old, change, strict=True):

@@ -17,12 +17,7 @@ from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
 from attacks.evaluation.retrieval import thresholds
 from attacks.experiment.arms import trace_of
-from attacks.experiment.artefact_list import (
-    CORE_FILES,
-    FILES,
-    METRICS,
-    artefact_differences,
-)
+from attacks.experiment.artefact_list import CORE_FILES, FILES, METRICS, artefact_differences
 from attacks.experiment.bench import MAIN, Bench, Place, bench_of
 from attacks.experiment.directory import PreviousRun, misfit, open_run, read_json, refuse_program
 from attacks.experiment.drawings import draw_sheets, page_values
@@ -46,16 +41,12 @@ from attacks.study.study import Study
 from attacks.verification import judgement, records
 from attacks.verification.records import CheckerError, CheckResult, costs_of, run_rows, scores_of
 
-#: What cannot be recomputed, and why; only the digest covers it.
-UNCOMPUTABLE = {
-    "steps.csv, events.jsonl, metrics.json sanity": (
-        "they follow from the steps of the attack, which is not repeated; their number, their passes and what these "
-        "records say of one another is checked"
-    ),
-    "left_out.csv": "its pictures are not kept; the tables in metrics.json are computed from it",
-    "metrics.json costs, failed, failed_parts, fell_back, radii passes": "passes, seconds and errors of the run",
-    "metrics.json deployment missing, explanations layer and missing": "what was installed, or had no gradient",
-}
+#: What follows from the steps of the attack, which is not repeated, from pictures that are not kept, from passes,
+#: seconds and errors of the run, or from what was installed: only the digest covers it.
+UNCOMPUTABLE = (
+    "steps.csv, events.jsonl, metrics.json sanity; left_out.csv; metrics.json costs, failed, failed_parts, "
+    "fell_back, radii passes; metrics.json deployment missing, explanations layer and missing"
+)
 #: Entries of an identity and of manifest.json that need not be the same today; a difference is a note.
 MAY_DIFFER = ("engine.", "the version of ", "the code of ", "the number of ")
 MACHINE = ("device", "threads", "processes", "git", "python", "platform")
@@ -75,7 +66,7 @@ def verify(
     device: str | None = None,
     seed: int | None = None,
 ) -> CheckResult:
-    """Check a finished run. No step of an attack is study.
+    """Check a finished run. No step of an attack is repeated.
 
     Args:
         folder: its directory.
@@ -187,7 +178,7 @@ def _check_run(
     words = (
         f"the digests of all files, the configuration and its parts, all tables of {METRICS} and the rows of "
         f"per_image.csv, the drawings and the report, and {len(rows)} pictures of each arm, judged again in "
-        f"{' and in '.join(views)}; not recomputed: {'; '.join(UNCOMPUTABLE)}"
+        f"{' and in '.join(views)}; not recomputed: {UNCOMPUTABLE}"
     )
     clusters = [bench.study.queries.clusters[row] for row in bench.study.queries.judged]
     missable = judgement.missable_change(clusters, counts[MAIN], sizes[MAIN])
@@ -310,9 +301,8 @@ def _metrics(
     tables["per_image"] = per_image
     tables |= {"duplicates": pairs} if (pairs := study.duplicates) else {}
     for name, rows in tables.items():
-        yield from records.first_lines(
-            records.row_differences(f"{name}.csv", run_rows(out, name), rows), f"{name}.csv"
-        )
+        differ = records.row_differences(f"{name}.csv", run_rows(out, name), rows)
+        yield from records.first_lines(differ, f"{name}.csv")
     new = records.as_json(new)
     if "asked" in new:  # not what this check itself has asked
         new["asked"] = (out / LEDGER).read_bytes().count(b"\n")

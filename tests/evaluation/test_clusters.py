@@ -67,9 +67,8 @@ def test_the_median_is_that_of_the_clusters_and_none_beyond_the_largest():
     radius = torch.tensor([0.2, 0.4, 0.1, 0.3, 0.5, math.inf, 0.6], dtype=torch.float64)
     assert medians(radius, tuple("aabbbcc")).tolist() == [0.2, 0.3, 0.6]
     table = content(radius.float(), tuple("aabbbcc"))
-    assert (
-        table["median"]["mean"] == pytest.approx(0.3) and table["beyond"] == 1 and table["held_out"]["mean"] == 0.25
-    )
+    assert table["median"]["mean"] == pytest.approx(0.3)
+    assert table["beyond"] == 1 and table["held_out"]["mean"] == 0.25
     no_radius = content(torch.full((7,), math.inf).double(), tuple("abcdefg"))
     assert no_radius["median"]["mean"] is None and no_radius["beyond"] == 7
     assert words(no_radius["median"], "linf", 8 / 255).startswith("> 8")

@@ -120,9 +120,8 @@ def test_missing_libraries_are_named(monkeypatch):
     assert len(cells) == 5 * 9
     assert not any("OpenCV" in cell["resampler"] or "WebP" in cell["codec"] for cell in cells)
     webp, opencv = result.missing
-    assert webp.startswith("WebP 80: ") and opencv.startswith(
-        "OpenCV area, OpenCV linear, OpenCV cubic, OpenCV nearest: "
-    )
+    assert webp.startswith("WebP 80: ")
+    assert opencv.startswith("OpenCV area, OpenCV linear, OpenCV cubic, OpenCV nearest: ")
 
 
 def test_ratios_multiply_the_size_of_the_resampler(monkeypatch):
@@ -141,9 +140,8 @@ def test_ratios_multiply_the_size_of_the_resampler(monkeypatch):
     names = [*dict.fromkeys(row["resampler"] for row in result.rows)]
     assert len(names) == 13 + 12 and "none x0.5" not in names
     for name, pictures in zip(names, judged_pictures.values(), strict=True):
-        assert pictures.shape[2:] == (
-            (40, 40) if name == "none" else (10, 10) if name.endswith(" x0.5") else (20, 20)
-        )
+        side = 40 if name == "none" else 10 if name.endswith(" x0.5") else 20
+        assert pictures.shape[2:] == (side, side)
     small = resize(clean, (10, 10), "cv2_cubic", eight_bit=True)
     torch.testing.assert_close(judged_pictures[names.index("OpenCV cubic x0.5")], small, rtol=0, atol=1.01 / 255)
 

@@ -9,15 +9,9 @@ from PIL import Image
 from attacks.data.gallery import tiles
 from attacks.data.images import to_bytes
 from attacks.encoders import untrained
+from attacks.evaluation import detection
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.detection import (
-    ALPHA,
-    conformal_threshold,
-    cosines,
-    derived_rows,
-    detection_summary,
-    flagged_rows,
-)
+from attacks.evaluation.detection import conformal_threshold, cosines, derived_rows, detection_summary, flagged_rows
 from attacks.resizers.pipeline import function_name, function_pipeline, kernel_pipeline, library_call
 from transforms import resize
 from transforms.resizing.kernels import NAMES
@@ -58,7 +52,7 @@ def test_false_alarms_of_exchangeable_pictures_are_at_most_the_bound(n):
     alarms = sum(bool(score < limit.value) for score, limit in zip(scores, limits, strict=True))
     k = max(1, (n + 1) // 100)
     assert alarms == k and {limit.bound for limit in limits} == {k / (n + 1)}
-    assert k / (n + 1) <= max(ALPHA, 1 / (n + 1))
+    assert k / (n + 1) <= max(detection.ALPHA, 1 / (n + 1))
     ties = scores.mul(8).floor()  # ranks are shared
     limits = [conformal_threshold(torch.cat([ties[:i], ties[i + 1 :]])) for i in range(n + 1)]
     assert sum(bool(score < limit.value) for score, limit in zip(ties, limits, strict=True)) <= k

@@ -51,14 +51,10 @@ def a_run(count=12, size=16, goal=False):
         worst[bank] = {arm: row.cosine.amax(1) + 0.1 for arm, row in scores[bank].items()}
     names, labels = [f'{i}, "{i}".png' for i in range(count)], [str(int(row)) for row in IDENTITY[:count]]
     limits = thresholds(impostors(gallery, IDENTITY))
-    parts = {
-        "pictures": {"picture": names, "cluster": CLUSTERS, "identity": labels},
-        "steps": {"eot": torch.arange(count)},
-    }
-    rows = per_image_rows(scores, success, worst, **parts, thresholds=limits)
-    return SimpleNamespace(
-        gallery=gallery, scores=scores, success=success, worst=worst, names=names, limits=limits, rows=rows
-    )
+    pictures, steps = {"picture": names, "cluster": CLUSTERS, "identity": labels}, {"eot": torch.arange(count)}
+    rows = per_image_rows(scores, success, worst, pictures=pictures, steps=steps, thresholds=limits)
+    run = {"gallery": gallery, "scores": scores, "success": success, "worst": worst, "names": names}
+    return SimpleNamespace(**run, limits=limits, rows=rows)
 
 
 @pytest.fixture(scope="module")

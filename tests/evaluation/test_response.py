@@ -159,7 +159,7 @@ def test_a_coordinate_is_selected_by_any_unique_part_of_its_name(query, name):
         ([("angle", "tilt")], [], "`evaluate.maps` must name a coordinate of the views; got 'tilt'; known are 'aff"),
         ([("angle", "shift")], [], "`evaluate.maps` must name one coordinate of the views; 'shift' may be 'aff"),
         ([("angle", "affine: angle")], [], r"`evaluate.maps` must pair two coordinates; got 'affine angle \(deg\)'"),
-        (["angle"], [], r"`evaluate.maps` must be a list of pairs of coordinates, \[\[angle, scale\]\]; got 'angle'"),
+        (["angle"], [], r"`evaluate.maps` must be a list of pairs of coordinates, \[\[angle,scale\]\]; got 'angle'"),
         ([(3, "angle")], [], "`evaluate.maps` must name a coordinate of the views; got 3; known"),
         ([], ["shear"], r"`evaluate.curves` must name a coordinate that varies; 'affine shear \(deg\)' is always 0"),
         ([], [""], "`evaluate.curves` must name a coordinate of the views; got ''"),

@@ -76,10 +76,9 @@ def explanation_summary(rows: Sequence[Row]) -> dict[str, Any]:
     likeness = dict[str, dict[str, Any]]()
     for arm, table in arms.items():
         column = column_of(table, "likeness")
-        is_finite = bool(column.isfinite().all())
-        likeness[arm] = (
-            interval(by_cluster(column, clusters))._asdict() if is_finite else dict.fromkeys(Interval._fields)
-        )
+        likeness[arm] = dict.fromkeys(Interval._fields)
+        if bool(column.isfinite().all()):
+            likeness[arm] = interval(by_cluster(column, clusters))._asdict()
     means = {
         name: None if clean[0][name] in (None, "") else float(by_cluster(column_of(clean, name), clusters).mean())
         for name in COVERAGE

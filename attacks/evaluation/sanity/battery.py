@@ -127,9 +127,8 @@ def lasts(records: Sequence[warnings.WarningMessage]) -> Check:
             warnings.warn_explicit(record.message, record.category, record.filename, record.lineno)
     faults = [message for message in messages if AT_END not in message]
     message = faults[0] if faults else "the attack had a gradient to its end, or to that of its loss"
-    return rule(
-        LASTS, not faults, message, "; the encoder saturates: attack its logits, or without gradients (Square)"
-    )
+    remedy = "; the encoder saturates: attack its logits, or without gradients (Square)"
+    return rule(LASTS, not faults, message, remedy)
 
 
 def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Check]:

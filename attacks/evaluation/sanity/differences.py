@@ -139,14 +139,24 @@ def compare_gradient(
     an encoder count its passes."""
     float_probe = probe.to(probe.views.dtype)
     loss, generator = float_probe.loss(encoder), torch.Generator().manual_seed(probe.seed)
-    grad = _gradient(loss, float_probe.views)
+    leaf = float_probe.views.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        (grad,) = torch.autograd.grad(loss(leaf).sum() + 0 * leaf.sum(), leaf)
     if not bool(grad.any()):
         message = "there is no gradient: use a gradient-free attack (Square)"
         return [rule(SLOPES, False, message), skip(LENGTH, message), skip(CHANGES, message)]
     wide = None if module is None else _wide(module, probe.views)
     exact = float_probe if wide is None else probe.to(torch.float64)
     small = _small(exact, loss if wide is None else exact.loss(count(wide)), grad.to(exact.views), generator)
-    return [*small, _visible(float_probe, loss, grad, generator)]
+    directions = _white(probe.views, FAR, generator)
+    changes = _changes(loss, float_probe.views, directions, VISIBLE)
+    cosine = _agreement(_directional_slopes(grad, directions), changes)
+    message = f"the gradient agrees with changes of {VISIBLE * 255:.0f}/255 to a cosine of {cosine:.2f}"
+    remedy = (
+        f" (below {AGREE}): it is shattered or wrong, so an attack along it proves nothing; attack through a smooth "
+        "surrogate, or without gradients (Square)"
+    )
+    return [*small, rule(CHANGES, cosine >= AGREE, message, remedy, cosine=cosine)]
 
 
 def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> list[Check]:
@@ -156,7 +166,8 @@ def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -
     nearer = _changes(loss, views, directions, h / 4)
     with torch.no_grad():
         rounding = torch.finfo(views.dtype).eps * float(loss(views).abs().mean()) / h
-    if float(changes.abs().median()) <= FLAT * rounding or _distance(changes, nearer) > UNSTEADY:
+    scale = max(float(changes.norm()), float(nearer.norm()))
+    if float(changes.abs().median()) <= FLAT * rounding or float((changes - nearer).norm()) > UNSTEADY * scale:
         message = "the encoder is no smooth function: visible changes alone judge its gradient"
         return [skip(SLOPES, message), skip(LENGTH, message)]
     cosine, factor = _agreement(slopes, changes), float(slopes.norm() / changes.norm())
@@ -174,25 +185,6 @@ def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -
         "gradient depend on it: remove the factor from the encoder's backward pass"
     )
     return [direction, rule(LENGTH, 1 / FACTOR <= factor <= FACTOR, message, remedy, factor=factor)]
-
-
-def _visible(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> Check:
-    directions = _white(probe.views, FAR, generator)
-    cosine = _agreement(_directional_slopes(grad, directions), _changes(loss, probe.views, directions, VISIBLE))
-    message = f"the gradient agrees with changes of {VISIBLE * 255:.0f}/255 to a cosine of {cosine:.2f}"
-    remedy = (
-        f" (below {AGREE}): it is shattered or wrong, so an attack along it proves nothing; attack through a smooth "
-        "surrogate, or without gradients (Square)"
-    )
-    return rule(CHANGES, cosine >= AGREE, message, remedy, cosine=cosine)
-
-
-def _gradient(loss: Loss, at: Tensor) -> Tensor:
-    leaf = at.detach().clone().requires_grad_()
-    with torch.enable_grad():
-        value = loss(leaf).sum() + 0 * leaf.sum()
-    (grad,) = torch.autograd.grad(value, leaf)
-    return grad
 
 
 def _white(views: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -213,20 +205,11 @@ def _changes(loss: Loss, at: Tensor, directions: Tensor, h: float) -> Tensor:
 
 def _agreement(slopes: Tensor, changes: Tensor) -> float:
     """The mean cosine of the slopes of a view (directions,R), over the views whose loss depends on anything."""
-    cosines = F.cosine_similarity(_unit(slopes), _unit(changes), dim=0)
     alive = (slopes != 0).any(0) | (changes != 0).any(0)
+    # with the largest value one: the cosine of very small ones is wrong
+    first, other = (x / x.abs().amax(0).clamp(min=torch.finfo(x.dtype).tiny) for x in (slopes, changes))
+    cosines = F.cosine_similarity(first, other, dim=0)
     return float(cosines[alive].mean()) if bool(alive.any()) else 0.0
-
-
-def _unit(table: Tensor) -> Tensor:
-    """Columns with the largest value one: the cosine of very small ones is wrong."""
-    return table / table.abs().amax(0).clamp(min=torch.finfo(table.dtype).tiny)
-
-
-def _distance(a: Tensor, b: Tensor) -> float:
-    """The relative distance of two tables of slopes; 0 where both are zero."""
-    scale = max(float(a.norm()), float(b.norm()))
-    return float((a - b).norm()) / scale if scale > 0 else 0.0
 
 
 def _wide(module: nn.Module, views: Tensor) -> nn.Module | None:

@@ -54,9 +54,8 @@ def radii(test: ShortAttack, main: ShortRun, clean: Tensor, gain: float) -> list
         return losses[eps]
 
     def growth() -> Check:
-        return grows(
-            clean, {size: losses_at(size) for size in sorted({radius / 4, radius, min(4 * radius, top)})}, gain
-        )
+        sizes = sorted({radius / 4, radius, min(4 * radius, top)})
+        return grows(clean, {size: losses_at(size) for size in sizes}, gain)
 
     def unbound() -> Check:
         widest = resized(perturbation, top)

@@ -70,8 +70,7 @@ class ShortAttack:
     def run(self, **changes: Any) -> ShortRun:
         """Run the attack with some fields of its problem or options changed. Raises as `attack` does."""
         problem, options = self._with_changes(changes)
-        end = options.steps - 1
-        places = [round(share * end) for share in CANDIDATES]
+        places = [round(share * (options.steps - 1)) for share in CANDIDATES]
         at, candidates, ends, noise = start(problem, options.seed), [], [], []
         for step in loop_of(options.optimiser)(problem, options, None):
             if step.index == 0 or step.last:
@@ -79,16 +78,18 @@ class ShortAttack:
             candidates += [step.delta] * (places.count(step.index) or step.last)  # it may end early
             noise.append(step.estimate.c)
             at = step.delta
-        delta = self._best(candidates, problem, options)
+        # of each picture, or the shared one, that with the lowest loss on the choosing views
+        score = torch.stack([self._losses(self.choosers, delta, problem, options).mean(1) for delta in candidates])
+        first, deltas = (score.mean(1, keepdim=True) if problem.shared else score).argmin(0), torch.stack(candidates)
+        delta = deltas[first, torch.arange(deltas.shape[1], device=deltas.device)]
         losses = self._losses(self.judges, delta, problem, options)
         return ShortRun(delta, losses, ends[0], ends[-1], torch.stack(noise).cpu())
 
     def clean_losses(self) -> Tensor:
         """The losses (N,V) of the pictures without a perturbation."""
-        p, eot = self.problem, self.options.eot
-        return self.judges.losses_of(
-            judged(p.images, p.anchor, p.encoder, p.objective, p.images), eot.chunk, eot.world
-        )
+        problem, eot = self.problem, self.options.eot
+        clean = judged(self.images, problem.anchor, problem.encoder, problem.objective, self.images)
+        return self.judges.losses_of(clean, eot.chunk, eot.world)
 
     def judge(self, delta: Tensor, **changes: Any) -> Tensor:
         """The losses (N,V) of a perturbation on the judging views."""
@@ -98,13 +99,6 @@ class ShortAttack:
         names = {field.name for field in fields(Problem)}
         problem = replace(self.problem, **{key: value for key, value in changes.items() if key in names})
         return problem, replace(self.options, **{key: value for key, value in changes.items() if key not in names})
-
-    def _best(self, deltas: list[Tensor], problem: Problem, options: Options) -> Tensor:
-        """The delta of each picture, or the shared one, with the lowest loss on the choosing views."""
-        score = torch.stack([self._losses(self.choosers, delta, problem, options).mean(1) for delta in deltas])
-        score = score.mean(1, keepdim=True) if problem.shared else score
-        first, stack = score.argmin(0), torch.stack(deltas)
-        return stack[first, torch.arange(stack.shape[1], device=stack.device)]
 
     def _losses(self, views: Bank, delta: Tensor, problem: Problem, options: Options) -> Tensor:
         images, penalty = problem.images, options.penalty
@@ -117,13 +111,10 @@ class ShortAttack:
 
 def short_attack(problem: Problem, options: Options, passes: PassCount) -> ShortAttack:
     """A short attack with banks of its own: views that neither the attack nor its evaluation uses."""
-    transforms, images = options.eot.transforms, problem.images
-
-    judges, choosers = (
-        bank(transforms, count if transforms.dims else 1, seed=options.seed, purpose=purpose)
-        for count, purpose in ((JUDGES, "sanity"), (CHOOSERS, "sanity-select"))
-    )
-    judges, choosers = (points._replace(u=points.u.to(images)) for points in (judges, choosers))
+    transforms = options.eot.transforms
+    counts = {"sanity": JUDGES, "sanity-select": CHOOSERS} if transforms.dims else {"sanity": 1, "sanity-select": 1}
+    banks = (bank(transforms, count, seed=options.seed, purpose=purpose) for purpose, count in counts.items())
+    judges, choosers = (points._replace(u=points.u.to(problem.images)) for points in banks)
     return ShortAttack(problem, options, judges, choosers, passes)
 
 

@@ -126,9 +126,8 @@ def test_arguments_of_examine_are_checked(images):
 def decision_checks(share, optimiser):
     """The checks of an attack on an encoder that says same or not, and no more."""
     trace = [1, 1, 0.5, 0.5, 0.0, 0.0]
-    sanity = battery.examine(
-        decision_problem(share, count=2), options(optimiser=optimiser, steps=20), views=20, trace=trace
-    )
+    case = decision_problem(share, count=2), options(optimiser=optimiser, steps=20)
+    sanity = battery.examine(*case, views=20, trace=trace)
     return {check.name: check for check in sanity.checks}
 
 

@@ -77,9 +77,8 @@ class Sum(Objective):
 def linear_checks(factor, views=4):
     """The checks of a linear encoder's gradient, by name."""
     module, images = Factor(factor), torch.rand(views, 3, 8, 8)
-    checks = compare_gradient(
-        module, Probe(images, images, torch.zeros(views, 4), Sum()), module=module, count=lambda e: e
-    )
+    probe = Probe(images, images, torch.zeros(views, 4), Sum())
+    checks = compare_gradient(module, probe, module=module, count=lambda e: e)
     return {check.name: check for check in checks}
 
 
