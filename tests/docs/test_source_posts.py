@@ -5,10 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision.transforms.functional as tvf
+from torch import nn
 
 from attacks import load_encoder
-from tests.helpers.reading import sample
-from transforms import Affine, Compose, audit, perspective, warp_affine
+from transforms import Affine, Compose, Downscale, audit, perspective
+from transforms.draws import stream
 
 double = torch.float64
 STOP_MESSAGE = "ignore:To copy construct", "ignore:Converting a tensor with requires_grad"
@@ -16,10 +17,6 @@ STOP_MESSAGE = "ignore:To copy construct", "ignore:Converting a tensor with requ
 
 def gradient(loss, leaf):
     return torch.autograd.grad(loss, leaf)[0]
-
-
-def cosine(a, b):
-    return float(F.cosine_similarity(a.flatten(), b.flatten(), dim=0))
 
 
 # --- 1. "transforms.functional": torchvision's perspective drops the gradient to its corners. ---
@@ -85,24 +82,6 @@ def channels_last(function):
     return lambda images: batch(function(images[0].permute(1, 2, 0)))
 
 
-def test_the_posted_warp_reaches_the_posted_number_of_pixels(noise):
-    got = gradient(posted_warp(noise).mean(), noise)
-    assert (got != 0).sum() == 7128 and (got != 0).any(-1).sum() == 2376
-    assert round(float((got != 0).double().mean()), 4) == 0.5801  # a share; the post prints "percent"
-    hack_result = gradient(posted_warp(noise, hack=True).mean(), noise)
-    assert (hack_result != 0).sum() == 7425
-
-
-def test_the_dense_hack_has_seven_times_the_mass_and_another_direction(noise):
-    true = gradient(warp_affine(batch(noise), torch.tensor(MATRIX), (64, 64)).mean(), noise)
-    plain, hack_result = (gradient(posted_warp(noise, hack=flag).mean(), noise) for flag in (False, True))
-    assert float(hack_result.sum() / true.sum()) == pytest.approx(6.9, abs=0.01)
-    assert cosine(hack_result, true) == pytest.approx(0.30, abs=0.005)
-    # Nor is the warp itself OpenCV's: its border repeats the first pixel, which outweighs 231 others.
-    assert cosine(plain, true) == pytest.approx(0.29, abs=0.005)
-    assert float(plain[0, 0].sum() * 64 * 64) == pytest.approx(231, abs=0.1)
-
-
 def test_the_audit_reports_the_coverage_and_the_hack(noise):
     plain = audit(channels_last(posted_warp), batch(noise), draws=1)
     assert plain.first_dead is None
@@ -126,54 +105,6 @@ def test_the_zero_gradient_comes_from_the_loss_at_delta_zero(noise):
         assert "random start of at least 1/255 is needed; the warp is fine" in str(report)
 
 
-# --- 3. "How does grid_sample differentiate the grid?" ---
-
-
-def fold(x, n, border):
-    """The post's ComputeLocation, in pixels: where a coordinate reads, and the derivative of that."""
-    if border == "replicate":
-        return np.clip(x, 0, n - 1), ((x > 0) & (x < n - 1)).astype(float)
-    if border == "constant":
-        return x, np.ones_like(x)
-    low, span = (0.0, n - 1.0) if border == "reflect101" else (-0.5, float(n))
-    turns = np.floor((x - low) / span)
-    rest = (x - low) - turns * span
-    back = turns % 2 == 1
-    place, slope = low + np.where(back, span - rest, rest), np.where(back, -1.0, 1.0)
-    return np.clip(place, 0, n - 1), slope * ((place > 0) & (place < n - 1))
-
-
-def posted_gradient(image, points, out, border, value):
-    """gx += ((ne - nw) * s + (se - sw) * n) * gOut, and gy likewise; taps outside read the border value."""
-    height, width = image.shape[1:]
-    (x, gx), (y, gy) = fold(points[..., 0], width, border), fold(points[..., 1], height, border)
-    west, north = np.floor(x).astype(int), np.floor(y).astype(int)
-
-    def tap(row, column):
-        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-        return np.where(inside, image[:, row.clip(0, height - 1), column.clip(0, width - 1)], value)
-
-    nw, ne, sw, se = (tap(north + i, west + j) for i in (0, 1) for j in (0, 1))
-    e, s = x - west, y - north  # the weights of the eastern and the southern taps
-    right = (((ne - nw) * (1 - s) + (se - sw) * s) * out).sum(0) * gx
-    down = (((sw - nw) * (1 - e) + (se - ne) * e) * out).sum(0) * gy
-    return np.stack([right, down], axis=-1)
-
-
-@pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "reflect101"])
-def test_the_gradient_to_the_points_is_the_posted_formula(photo, border):
-    image = photo[..., :16, :24]
-    points = (torch.rand(1, 20, 20, 2, dtype=double) * 3 - 1) * torch.tensor([24.0, 16.0])  # a third lies inside
-    points.requires_grad_()
-    value = 0.3 if border == "constant" else 0.0
-    views = sample(image, points, border=border, value=value)
-    out = torch.randn_like(views)
-    oracle = posted_gradient(image[0].numpy(), points[0].detach().numpy(), out[0].numpy(), border, value)
-    got = torch.autograd.grad(views, points, out)[0][0].numpy()
-    np.testing.assert_allclose(got, oracle, rtol=0, atol=1e-9)
-    assert (np.abs(oracle) > 0).mean() > (0.05 if border in ("constant", "replicate") else 0.5)
-
-
 def test_the_audit_names_coordinates_without_a_gradient_in_nearest_sampling(photo):
     grid = (torch.rand(1, 9, 9, 2, dtype=double) * 2 - 1).requires_grad_()
     assert not gradient(F.grid_sample(photo, grid, "nearest", align_corners=False).square().sum(), grid).any()
@@ -182,3 +113,103 @@ def test_the_audit_names_coordinates_without_a_gradient_in_nearest_sampling(phot
     assert dead.stages[0].dead_coordinates == ("affine angle (deg)", "affine scale (x)")  # the rest is fixed
     assert dead.first_dead is None  # the picture itself is read
     assert not audit(Compose([turn]), photo, draws=4).stages[0].dead_coordinates
+
+
+# --- 3. "A backward of one's own": bicubic reduction through numpy. ---
+
+
+def basis(x, a=-1):
+    x = abs(x)
+    if x < 1:
+        return (a + 2) * x**3 - (a + 3) * x**2 + 1
+    return a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a if 1 < x < 2 else 0
+
+
+class Bicubic(torch.autograd.Function):
+    """The post's function on (H,W,C), in today's API: numpy forward, and a backward that assigns where it should add
+    (`=` for `+=`), and that spreads the output's gradient by int(i * scale)."""
+
+    @staticmethod
+    def forward(ctx, picture, scale):
+        data = picture.detach().numpy()
+        height, width, channels = data.shape
+        padded = np.pad(data, ((2, 2), (2, 2), (0, 0)), mode="edge")
+        ctx.grad, ctx.scale = np.zeros_like(data), scale
+        result = np.zeros((int(height * scale), int(width * scale), channels), dtype=data.dtype)
+        for i in range(result.shape[0]):
+            for j in range(result.shape[1]):
+                at, (f0, f1) = (int(i / scale), int(j / scale)), (i / scale % 1, j / scale % 1)
+                rows, columns = ([basis(1 + f), basis(f), basis(1 - f), basis(2 - f)] for f in (f0, f1))
+                point = np.outer(rows, columns)
+                block = padded[at[0] + 1 : at[0] + 5, at[1] + 1 : at[1] + 5]
+                result[i, j] = (block * point[..., None]).sum((0, 1))
+                for k, m in np.ndindex(4, 4):
+                    row, column = at[0] + k - 1, at[1] + m - 1
+                    if row < height and column < width:
+                        ctx.grad[row, column] = point[k, m]
+        return torch.from_numpy(result)
+
+    @staticmethod
+    def backward(ctx, out):
+        height, width, _ = ctx.grad.shape
+        rows = [min(int(i * ctx.scale), out.shape[0] - 1) for i in range(height)]
+        columns = [min(int(j * ctx.scale), out.shape[1] - 1) for j in range(width)]
+        return torch.from_numpy(ctx.grad) * out[rows][:, columns], None
+
+
+def posted_bicubic(scale):
+    return lambda images: Bicubic.apply(images[0].permute(1, 2, 0), scale).permute(2, 0, 1)[None]
+
+
+def test_the_audit_reports_that_the_posted_bicubic_decimates_at_a_quarter(photo):
+    picture = photo[..., :40, :60]
+    torch.testing.assert_close(posted_bicubic(1 / 4)(picture), picture[..., ::4, ::4], rtol=0, atol=1e-12)
+    report = audit(posted_bicubic(1 / 4), picture, draws=1)
+    assert report.coverage == 1 / 16 and report.stages[0].slope == pytest.approx(1)
+    assert report.minification == (pytest.approx(4), pytest.approx(4))
+    assert any("without an antialias filter" in text for text in report.warnings)
+
+
+@pytest.mark.slow
+def test_the_audit_reports_that_the_posted_backward_is_wrong_at_two_thirds(photo):
+    report = audit(posted_bicubic(2 / 3), photo[..., :21, :30], draws=1)
+    assert any("a wrong backward" in text for text in report.warnings)
+
+
+def test_downscale_reads_every_pixel(photo):
+    report = audit(Downscale(20), photo, draws=1)
+    assert report.coverage == 1 and report.effective_coverage > 0.9
+    assert report.stages[0].slope == pytest.approx(1, abs=0.01)
+    assert report.minification[0] == pytest.approx(4, abs=0.2) and report.minification[1] == 1
+    assert not report.warnings
+
+
+# --- 4. "Gradients and backward": gradients accumulate, and those of intermediate tensors are not kept. ---
+
+
+def test_the_audit_leaves_no_gradients_and_is_reproducible(photo):
+    encoder, image = load_encoder().requires_grad_(), photo.float().requires_grad_()
+    state = torch.get_rng_state()
+    reports = [audit(Compose([Downscale((30, 40))]), image, encoder, draws=2) for _ in range(2)]
+    assert image.grad is None and all(p.grad is None for p in encoder.parameters())
+    assert torch.equal(state, torch.get_rng_state())
+    assert str(reports[0]) == str(reports[1])
+
+
+def test_the_norms_of_the_audit_equal_those_of_hooks(photo):
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.AvgPool2d(4)).double()
+    norms = {}
+    for name, module in network.named_children():
+        module.register_full_backward_hook(
+            lambda module, target_tensor, out, name=name: norms.update(
+                {name: (target_tensor[0].norm(), out[0].norm())}
+            )
+        )
+    report = audit(network, photo, draws=1)
+    views = network(photo.clone().requires_grad_())
+    generator = torch.Generator().manual_seed(stream(0, "end", 0))
+    cotangent = torch.randn(views.shape, generator=generator, dtype=double)
+    views.backward(cotangent / cotangent.norm())
+    for (target_tensor, out), stage in zip(norms.values(), reversed(report.stages), strict=True):
+        assert stage.chain_in == pytest.approx(float(target_tensor), rel=1e-9)
+        assert stage.chain_out == pytest.approx(float(out), rel=1e-9)

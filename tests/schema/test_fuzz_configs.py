@@ -53,15 +53,10 @@ FLAGS = ("-m", "--help", "--cfg=job", "--multirun=5", "-x", "--", "-c", "--hydra
 @cache
 def config_keys():
     """Keys for the command line."""
-    fields = [
-        f"{group}.{field}"
-        for group, choices in CHOICES.items()
-        for part in choices.values()
-        for field in vars(part).get("__dataclass_fields__", {})
-    ]
-    names = [*CHOICES, *(f"{group}.name" for group in CHOICES), *fields, *(f"transforms.stages.{s}" for s in STAGES)]
+    parts = [(group, part) for group, choices in CHOICES.items() for part in choices.values()]
+    fields = [f"{group}.{field.name}" for group, part in parts for field in dataclasses.fields(part)]
     other_keys = "transforms transforms.value transforms.kernel seed show evaluate.layers evaluate.views"
-    return tuple(dict.fromkeys([*names, *other_keys.split()]))
+    return tuple(dict.fromkeys([*CHOICES, *fields, *(f"transforms.stages.{s}" for s in STAGES), *other_keys.split()]))
 
 
 @cache
@@ -80,9 +75,9 @@ def override(draw):
     if draw(st.integers(0, 2)) == 0:
         group = draw(st.sampled_from(groups))
         return f"{group}={draw(st.sampled_from([*CHOICES.get(group, ('camera', 'eot3d'))]))}"
-    sign = draw(st.sampled_from(["", "", "", "", "+", "++", "~"]))
+    sign = draw(st.sampled_from([*[""] * 4, "+", "++", "~"]))
     key = draw(st.sampled_from(config_keys()) | st.sampled_from([*KEYS, *groups, "config"]))
-    package = draw(st.sampled_from(["", "", "", "", "", "@_global_", "@hydra", "@a:b"]))
+    package = draw(st.sampled_from([*[""] * 5, "@_global_", "@hydra", "@a:b"]))
     atoms = st.sampled_from(["1", "a", "camera", "null", "''", "0.5", "${seed}"])
     value = draw(
         st.sampled_from(["1", "2", "8/255", "0.5", "true", "null"])
@@ -107,18 +102,14 @@ def in_tree(text, random):
         tree, value = yaml.safe_load(text), yaml.safe_load(random.choice(ODD))
     except (yaml.YAMLError, RecursionError, ValueError):
         return text
-    places = []
-
-    def walk(node):
-        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
-            places.append((node, key))
-            if isinstance(child, dict | list) and len(places) < 200:
-                walk(child)
-
-    if not isinstance(tree, dict | list) or not tree:
+    nodes = [tree] if isinstance(tree, dict | list) else []
+    for node in nodes:  # grows on the way
+        children = node.values() if isinstance(node, dict) else node
+        nodes += [child for child in children if isinstance(child, dict | list) and len(nodes) < 200]
+    node = random.choice([node for node in nodes if node] or [{}])
+    if not node:
         return text
-    walk(tree)
-    node, key = random.choice(places)
+    key = random.choice([*node] if isinstance(node, dict) else range(len(node)))
     for _ in range(random.choice((0, 0, 0, 1, 5, 60))):  # deeper
         value = {random.choice(KEYS): value} if random.random() < 0.5 else [value]
     if isinstance(node, list) or random.random() < 0.5:
@@ -130,17 +121,15 @@ def in_tree(text, random):
 
 
 def in_lines(text, random):
-    """A line is dropped, doubled, indented, added, or has another value or another sign in it."""
+    """A line is dropped, doubled or added, or has another value or another sign in it."""
     lines = text.splitlines() or [""]
     at = random.randrange(len(lines))
-    line = lines[at]
+    line, key = lines[at], random.choice((*KEYS, *config_keys()))
     place = random.randrange(len(line) + 1)
-    extra_line = f"{random.choice((*KEYS, *config_keys()))}: {random.choice(ODD)}"
-    other_line = random.choice(
-        (f"{line.partition(':')[0]}: {random.choice(ODD)}", random.choice((" ", "\t", "- ")) + line)
-    )
     mutant = line[:place] + random.choice((*SIGNS, "")) + line[place + random.choice((0, 0, 9)) :]
-    lines[at : at + 1] = random.choice(([], [line, line], [extra_line, line], [other_line], [mutant], [mutant]))
+    value = f"{line.partition(':')[0]}: {random.choice(ODD)}"
+    changes = ([], [line, line], [f"{key}: {random.choice(ODD)}", line], [value], [f" {line}"], [mutant], [mutant])
+    lines[at : at + 1] = random.choice(changes)
     return "\n".join(lines) + "\n"
 
 
@@ -282,14 +271,6 @@ def test_hook_reports_writes_processes_imports_and_network_use(deed):
         deed()
     with no_side_effects():
         Path(__file__).read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("error", [KeyError("key"), ValueError("two\nlines")])
-def test_code_that_breaks_a_law_fails_the_check(error, monkeypatch):
-    monkeypatch.setitem(globals(), "through_a_file", lambda _: (_ for _ in ()).throw(error))
-    with pytest.raises((AssertionError, KeyError)):
-        check({"whole": composed()[0]})
 
 
 @pytest.mark.parametrize("defaults", ["", "null", "[case]", "[_self_, case]"])

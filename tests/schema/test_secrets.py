@@ -4,7 +4,6 @@ import pytest
 
 from attacks.run import compose
 from attacks.runtime.tracking import one_line
-from attacks.schema import presets
 from attacks.schema.secrets import masked, refuse_credentials
 from tests.helpers.runs import call
 from tests.helpers.wrong import refused
@@ -63,13 +62,6 @@ def test_a_secret_for_a_resumed_run_is_refused_and_not_repeated(tmp_path, monkey
     assert call(monkeypatch, "resume=out", f"tracker.uri=https://me:{CANARY}@host/x") == 1
     output = capsys.readouterr()
     assert "error: " in output.err and CANARY not in output.out + output.err
-
-
-def test_a_preset_holds_no_credentials(tmp_path):
-    (tmp_path / "mine.yaml").write_text(f"tracker: {{uri: 'https://me:{CANARY}@host'}}\n")
-    with pytest.raises(ValueError, match="holds the name or password") as error:
-        presets.read_preset(tmp_path / "mine.yaml")
-    assert CANARY not in str(error.value)
 
 
 @pytest.mark.parametrize(
