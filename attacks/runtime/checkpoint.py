@@ -1,8 +1,7 @@
-"""Checkpoints of a run: files in its directory, so that a run that was stopped can be resumed with the same result.
+"""Checkpoints of a run, which can be killed at any moment and resumed with the same result.
 
-A run consists of tasks. The result of a finished task is stored in a file; a running task stores its state now and
-then, and when it is stopped. Every file is written atomically, so a run may be killed at any moment. One that is
-damaged, or a copy of another task's, is noticed, and its task done again.
+The result of a finished task is stored in a file; a running task stores its state now and then, and when it is
+stopped. A file that is damaged, or a copy of another task's, is noticed, and its task done again.
 """
 
 import sys
@@ -22,16 +21,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of stored tasks. Of several processes of a `world` the first writes, and all read.
-
-    Args:
-        folder: None stores nothing.
-        key: fingerprint of the run; files of another are refused.
-        seconds: a running task stores its state after so many seconds,
-        steps: and after so many steps.
-        device: for tensors that were not on the CPU.
-        prefix: of the names of tasks.
-    """
+    """A folder of stored tasks (None stores nothing). Of several processes of a `world` the first writes, and all
+    read. Files of a run with another `key` are refused. A running task stores its state after so many `seconds`, and
+    after so many `steps`. Tensors that were not on the CPU are read to `device`."""
 
     folder: Path | None = None
     key: str = ""
@@ -84,8 +76,7 @@ class Checkpoint:
 
 
 class Task:
-    """A running task; a context manager. `state` is its stored state, None at first. Any exception within the block
-    stores the latest state first."""
+    """A running task, a context manager that stores the latest state at an exception. `state` is the stored one."""
 
     def __init__(self, checkpoint: Checkpoint, path: Path | None, state: Any) -> None:
         self.state = state
@@ -97,7 +88,7 @@ class Task:
         return self
 
     def update(self, make: Callable[[], Any]) -> None:
-        """One step is done; `make()` is the state after it (see `values.py`), the same whenever it is called."""
+        """One step is done; `make()` is the state after it, the same whenever it is called."""
         if self._path is None:
             return
         self._make, self._steps = make, self._steps + 1

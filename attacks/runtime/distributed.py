@@ -1,8 +1,5 @@
-"""The processes that share a run, as torchrun starts them.
-
-Every process draws all views and evaluates its share; results are summed, and all take the same step. So apart from
-the order of a sum, a run does not depend on the number of processes.
-"""
+"""The processes that share a run, as torchrun starts them: each evaluates its share of the views, and all take the
+same step. Apart from the order of a sum, a run does not depend on their number."""
 
 import atexit
 import json
@@ -17,8 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-#: Timeout of a collective operation. The first process measures the engine and writes files while the others wait;
-#: torchrun notices a dead process at once, so this only ends a deadlock.
+#: Timeout of a collective operation, which only ends a deadlock: torchrun notices a dead process at once.
 PATIENCE = timedelta(minutes=30)
 #: Words in the errors of a connection that is closed or silent.
 CONNECTION_WORDS = ("connection", "timed out", "timeout", "broken pipe", "socket")
@@ -32,10 +28,8 @@ def _waiting() -> Iterator[None]:
     except RuntimeError as error:
         if not any(word in str(error).lower() for word in CONNECTION_WORDS):
             raise
-        raise ConnectionError(
-            "another process of this run has ended, and the rest cannot continue without it; finished parts are "
-            "saved: start all processes again with resume=THE RUN'S DIRECTORY"
-        ) from error
+        problem = "another process of this run has ended; finished parts are saved"
+        raise ConnectionError(f"{problem}: start all again with resume=THE RUN'S DIRECTORY") from error
 
 
 @dataclass(frozen=True)
@@ -84,12 +78,8 @@ class World:
         if self.size == 1:
             return value
         text = list(json.dumps(value).encode()) if self.first else []
-        length = torch.tensor(len(text))
-        with _waiting():
-            dist.broadcast(length, 0)
-        data = torch.tensor(text, dtype=torch.uint8) if self.first else torch.zeros(int(length), dtype=torch.uint8)
-        with _waiting():
-            dist.broadcast(data, 0)
+        length = int(self.broadcast(torch.tensor(len(text))))
+        data = self.broadcast(torch.tensor(text if self.first else [0] * length, dtype=torch.uint8))
         return json.loads(bytes(data.tolist()))
 
     def broadcast(self, tensor: Tensor) -> Tensor:
@@ -105,12 +95,10 @@ ALONE = World()
 
 
 def join() -> World:
-    """Join the processes that torchrun has started; `ALONE` without torchrun. Later calls, for the next jobs of a
-    sweep, return the same world."""
+    """Join the processes that torchrun has started; `ALONE` without torchrun. Later calls return the same world."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ALONE
     if not dist.is_initialized():
-        # NCCL for tensors on a GPU; counts, decisions and pictures are on the CPU.
         cuda = local_rank() < torch.cuda.device_count()
         if cuda:
             torch.cuda.set_device(local_rank())

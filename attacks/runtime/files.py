@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -50,12 +51,7 @@ class Unwritten(OSError):
 def atomic(path: str | Path, size: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it over `path` when the block ends well, remove it otherwise.
 
-    Args:
-        size: bytes to write, if known; shown in the error where they do not fit.
-
-    Raises:
-        Unwritten: the disk is full, there is no permission, ...
-    """
+    `size` are the bytes to write, if known. Raises Unwritten: the disk is full, there is no permission, ..."""
     path = Path(path)
     temporary = path.with_name(f".{path.name[:NAME_LENGTH]}.{secrets.token_hex(8)}.tmp")
     try:
@@ -115,8 +111,7 @@ def write_json(path: str | Path, content: Any) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, where there is none. Without a sync of the folder that each lies in, a power
-    cut may lose it with all synced files in it."""
+    """Make a folder, and those above it, synced: else a power cut may lose it with all synced files in it."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -153,7 +148,7 @@ def _number(error: Exception, temporary: Path, path: Path) -> int | None:
         if error.filename is not None and Path(os.fsdecode(error.filename)) not in (temporary, path, path.parent):
             return None  # of another file, which the block was reading
         number = error.errno
-        if number is None and _free(path) == 0:
+        if number is None and shutil.disk_usage(path.parent).free == 0:
             number = errno.ENOSPC  # Pillow gives no errno
     else:  # a library in another language: safetensors
         match = FOREIGN.search(str(error))
@@ -162,26 +157,18 @@ def _number(error: Exception, temporary: Path, path: Path) -> int | None:
 
 
 def _message(path: Path, number: int, size: int | None) -> str:
-    free, reason = _free(path), REASONS[number]
+    needed = "" if size is None else f", {size / 1e6:.1f} MB are needed"
+    reason = REASONS[number]
     if number == errno.ENOENT and path.parent.is_dir():
         reason = "its temporary file has gone"
-    if number == errno.ENOSPC and free is not None:
-        reason += f" ({free / 1e6:.1f} MB are free" + (")" if size is None else f", {size / 1e6:.1f} MB are needed)")
+    if number == errno.ENOSPC:
+        reason += f" ({shutil.disk_usage(path.parent).free / 1e6:.1f} MB are free{needed})"
     try:
         exists = path.is_file()
     except OSError:  # a name that is too long
         exists = False
     rest = "the file of this name is as it was" if exists else "no part of it is left"
     return f"{path} cannot be written: {reason}; what was complete before is untouched: {rest}"
-
-
-def _free(path: Path) -> int | None:
-    """Bytes that this user can write beside this path."""
-    try:
-        disk = os.statvfs(path.parent)
-    except (OSError, AttributeError):
-        return None
-    return disk.f_bavail * disk.f_frsize
 
 
 class Lock:

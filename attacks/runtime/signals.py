@@ -1,14 +1,13 @@
 """Signals that stop a run: it writes a checkpoint and prints the command that resumes it.
 
-They are Ctrl-C, SIGTERM, which schedulers send before they end a job, SIGUSR1, which Slurm can send earlier, and
-SIGHUP of a terminal that closes, unless `nohup` had it ignored.
+They are Ctrl-C, SIGTERM and SIGUSR1 of schedulers, and SIGHUP of a terminal, unless `nohup` had it ignored.
 """
 
 import os
 import shlex
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,8 +19,7 @@ HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 
 class StopSignal(BaseException):
     """A signal has stopped the run. No `Exception`: code that continues after an error must not continue after this.
-
-    `code` is the exit code that shells expect: 130 of Ctrl-C, 143 of SIGTERM, 138 of SIGUSR1, 129 of SIGHUP."""
+    `code` is the exit code that shells expect, 130 of Ctrl-C."""
 
     def __init__(self, number: int, out: Path) -> None:
         super().__init__(number, out)  # both, or the parent process could not unpickle it
@@ -37,24 +35,18 @@ class StopSignal(BaseException):
         return f"stopped by {signal.Signals(self.number).name}; {state}"
 
 
-def _starter(environment: Mapping[str, str] = os.environ) -> str:
+def _starter() -> str:
     """The command that starts the same number of processes, which is part of a run's identity."""
-    count = environment.get("WORLD_SIZE", "1")
-    if count == "1":
-        return "python -m attacks.run"
-    if environment.get("LOCAL_WORLD_SIZE") == count:
-        return f"torchrun --standalone --nproc-per-node {count} -m attacks.run"
-    return "torchrun with the same flags, -m attacks.run"
+    count, local_count = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE")
+    flags = f"--standalone --nproc-per-node {count}" if local_count == count else "with the same flags,"
+    return "python -m attacks.run" if count == "1" else f"torchrun {flags} -m attacks.run"
 
 
 @contextmanager
 def stoppable(out: Path) -> Iterator[None]:
     """Within the block, which works on the run directory `out`, the first signal raises `StopSignal` in the main
-    thread at once; later ones are ignored, so that they cannot tear the checkpoint. In another thread signals
-    cannot be caught, and keep their handlers.
-
-    Python drops an exception that a signal raises within a finaliser, so the block raises it once more at its end.
-    """
+    thread; later ones are ignored, so that they cannot tear the checkpoint. It is raised once more at the end of the
+    block, for Python drops what a signal raises within a finaliser."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -44,15 +44,8 @@ def option(
     low: float | None = None,
     high: float = LARGEST,
 ) -> Any:
-    """A field of a schema.
-
-    Args:
-        default: `MISSING` for a key that has to be given.
-        meaning: one line.
-        range: the values that are allowed, as text; the part that takes the value checks them.
-        paper: where the value or the method comes from.
-        low, high: the ends of a number that the run itself reads.
-    """
+    """A field of a schema; the default is `MISSING` where it has to be given. `range` is the allowed values as text,
+    which the part checks; `low` and `high` are the ends of a number that the run itself reads."""
     limit = range or ("" if low is None else f"at least {low:g}")
     limit += f", at most {high:,}" if high < LARGEST else ""
     metadata = {"meaning": meaning, "range": limit, "paper": paper, "low": low, "high": high}
@@ -64,10 +57,8 @@ def option(
 def variant(base: type, name: str, about: str, **defaults: Any) -> type:
     """A choice with the keys of `base`, a name and a description of its own, and some other defaults."""
     items: list[tuple[str, Any, Any]] = [("name", str, name)]
-    for item in fields(base):
-        if item.name in defaults:
-            words = {key: item.metadata[key] for key in ("meaning", "range", "paper", "low", "high")}
-            items.append((item.name, item.type, option(defaults[item.name], **words)))
+    changed_fields = [item for item in fields(base) if item.name in defaults]
+    items += [(item.name, item.type, option(defaults[item.name], **item.metadata)) for item in changed_fields]
     return make_dataclass(name, items, bases=(base,), namespace={"__doc__": about, "__module__": base.__module__})
 
 
@@ -97,11 +88,8 @@ def _type(annotation: Any) -> str:
 
 
 def class_schema(name: str, place: str) -> type:
-    """The schema of the choice `name`, which the class at `place` ("attacks.objectives.bits.Bits") takes.
-
-    Its keys are the fields of the class, and of its bases in the same file, that are declared with `option`, whose
-    arguments must be literals; its description is the first paragraph of the docstring.
-    """
+    """The schema of the choice `name` of the class at `place` ("attacks.objectives.bits.Bits"), read without torch.
+    Its keys are the fields of the class, and of its bases in the same file, declared with `option` and literals."""
     module, _, kind = place.rpartition(".")
     classes = _classes(ROOT / f"{module.replace('.', '/')}.py")
     about = inspect.cleandoc(ast.get_docstring(classes[kind]) or "").partition("\n\n")[0]

@@ -6,21 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import (
-    AliasEvent,
-    CollectionEndEvent,
-    CollectionStartEvent,
-    MappingNode,
-    SafeLoader,
-    SequenceNode,
-    YAMLError,
-    compose,
-    parse,
-)
+from yaml import YAMLError, events, nodes
 
 from attacks.schema.encoder import PROGRAMS
 from attacks.schema.groups import GROUPS
@@ -101,10 +92,8 @@ def read_preset(path: str | Path) -> DictConfig:
         raise ValueError(f"{source}: a `@package` in hydra is refused; set it on the command line")
     for group in GROUPS:
         if isinstance(content.get(group), str | int | float | list):
-            raise ValueError(
-                f"{source}: `{group}` must map its keys to values; one of its choices is named in the defaults, "
-                f"as - override /{group}: NAME"
-            )
+            fix = f"one of its choices is named in the defaults, as - override /{group}: NAME"
+            raise ValueError(f"{source}: `{group}` must map its keys to values; {fix}")
     _refuse_defaults(content.get("defaults"), source)
     refuse_code(content, source)
     return node
@@ -113,21 +102,20 @@ def read_preset(path: str | Path) -> DictConfig:
 def refuse_marks(text: str, source: str) -> None:
     """Raise ValueError for aliases, tags, merge keys or a duplicate key in a YAML text; YAMLError for other text."""
     depth = 0
-    for event in parse(text):
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+    for event in yaml.parse(text):
+        depth += isinstance(event, events.CollectionStartEvent) - isinstance(event, events.CollectionEndEvent)
         if depth > DEEPEST:  # reading 100,000 brackets would take minutes
             raise ValueError(f"{source} is not valid YAML here: it is nested deeper than {DEEPEST}")
-        if isinstance(event, AliasEvent):  # each is copied in full: ten lines of them can make a billion values
+        if isinstance(event, events.AliasEvent):  # ten lines of them can make a billion values
             raise ValueError(f"{source}: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
         if getattr(event, "tag", None) is not None:  # constructors of tags raise errors of any type
             raise ValueError(f"{source}: YAML tags (!name) are refused; a value says what it is")
-    nodes = [compose(text, SafeLoader)]
-    while nodes:
-        node = nodes.pop()
-        content = node.value if isinstance(node, MappingNode | SequenceNode) else []
-        nodes += [child for entry in content for child in (entry if isinstance(entry, tuple) else [entry])]
+    tree = [yaml.compose(text, yaml.SafeLoader)]
+    for node in tree:  # grows on the way
+        content = node.value if isinstance(node, nodes.CollectionNode) else []
+        tree += [child for entry in content for child in (entry if isinstance(entry, tuple) else [entry])]
         keys = {"<<"}  # loaders take the last of two equal keys, and a key instead of the merged one
-        for key, _ in content if isinstance(node, MappingNode) else ():
+        for key, _ in content if isinstance(node, nodes.MappingNode) else ():
             if str(key.value) in keys:
                 mistake = f"duplicate key or merge `{printable_config(key.value)}` in line {key.start_mark.line + 1}"
                 raise ValueError(f"{source}: {mistake}: only one would count; leave one out")
@@ -154,10 +142,8 @@ def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
     """Raise ValueError for what only the command line may choose: an encoder of `PROGRAMS`, and the keys `TYPED`."""
     typed, name = _values(overrides), run.encoder.name
     if name in PROGRAMS and (typed.get("encoder") != name or not typed.get("encoder.model")):
-        raise ValueError(
-            f"`encoder={name}` {PROGRAMS[name]}, so a preset may not choose it: where you trust it, say "
-            f"encoder={name} encoder.model=... on the command line"
-        )
+        fix = f"where you trust it, say encoder={name} encoder.model=... on the command line"
+        raise ValueError(f"`encoder={name}` {PROGRAMS[name]}, so a preset may not choose it: {fix}")
     refuse_untyped(run, overrides)
 
 
@@ -172,9 +158,8 @@ def refuse_untyped(run: Run, overrides: Iterable[str], keys: Iterable[str] = TYP
         is_harmless = value is not True and value in (None, False, 1, "offline")  # for 1 equals True
         if not is_harmless and typed_value not in (str(value), str(value).lower()):
             word = masked(f"{key}={'true' if value is True else value}")
-            raise ValueError(
-                f"`{word}` {TYPED[key]}, so a preset may not choose it: to allow it, say {word} on the command line"
-            )
+            fix = f"to allow it, say {word} on the command line"
+            raise ValueError(f"`{word}` {TYPED[key]}, so a preset may not choose it: {fix}")
 
 
 def typed_words(words: Iterable[str], parameters: Mapping[str, str] | None) -> list[str]:
@@ -198,10 +183,8 @@ def refuse_unused(run: Run, overrides: Iterable[str]) -> None:
     """Raise ValueError for a number of gradients on the command line that a number of steps replaces."""
     for word in overrides:
         if word.lstrip("+").startswith("attack.gradients=") and run.attack.steps is not None:
-            raise ValueError(
-                f"`{word}` has no effect, because attack.steps={run.attack.steps} is set: say attack.steps=null, or "
-                "leave attack.gradients out"
-            )
+            fix = "say attack.steps=null, or leave attack.gradients out"
+            raise ValueError(f"`{word}` has no effect, because attack.steps={run.attack.steps} is set: {fix}")
 
 
 def plain_word(word: str) -> str:
@@ -211,18 +194,13 @@ def plain_word(word: str) -> str:
     group = key.partition("@")[0]
     has_target = "." in group and "{" in value  # which could hold a `_target_`
     if group.startswith("hydra") and (has_target or not OF_HYDRA.fullmatch(group)):
-        raise ValueError(
-            f"`{printable_config(key)}` is refused; of Hydra's own settings the command line takes hydra.run.dir, "
-            "hydra.sweep.dir, hydra.sweep.subdir, hydra.verbose, hydra/launcher and hydra/sweeper with their keys, "
-            "hydra/hydra_logging"
-        )
+        settings = "hydra.run.dir, hydra.sweep.dir, hydra.sweep.subdir, hydra.verbose, hydra/launcher, hydra/sweeper"
+        problem = f"of Hydra the command line takes {settings} with their keys, and hydra/hydra_logging"
+        raise ValueError(f"`{printable_config(key)}` is refused; {problem}")
     if group == "hydra.verbose" and not VERBOSE.fullmatch(value):
         raise ValueError(f"`hydra.verbose` must be true, false, or names of loggers; got {printable_config(value)}")
-    digits = max(map(len, re.findall(r"\d+", value)), default=0)
-    if digits > MOST_DIGITS:
-        raise ValueError(
-            f"`{printable_config(key)}` must be a number of at most {MOST_DIGITS:,} digits; got {digits:,}"
-        )
+    if re.search(rf"\d{{{MOST_DIGITS + 1}}}", value):
+        raise ValueError(f"`{printable_config(key)}` must be a number of at most {MOST_DIGITS:,} digits")
     if not group or word.startswith("-") or ("=" not in word and not word.startswith("~")):
         is_choice = word in choices()["config"]
         fix = f"; did you mean config={word}?" if is_choice else ", such as perturbation.eps=8/255"
@@ -248,10 +226,8 @@ def _refuse_settings(content: Mapping[Any, Any], source: str) -> None:
     for key, value in parameters.items():
         word = f"{key}={value}"
         if not KEY.fullmatch(str(key)) or not isinstance(value, str | int | float) or "${" in word:
-            raise ValueError(
-                f"{source}: hydra.sweeper.params must map keys of the configuration to values, such as seed: 0,1; "
-                f"`{printable_config(word)}` is refused"
-            )
+            form = "hydra.sweeper.params must map keys of the configuration to values, such as seed: 0,1"
+            raise ValueError(f"{source}: {form}; `{printable_config(word)}` is refused")
         if key in TYPED:
             raise ValueError(f"{source}: `{printable_config(word)}` {TYPED[key]}, so a preset may not choose it")
         try:

@@ -1,10 +1,8 @@
-"""The keys of a configuration as documentation: `python -m attacks.schema.reference > docs/configuration.md`, and
-what `--help` prints. Both are written from the declarations. No torch."""
+"""The keys of a configuration for `--help`, and as `python -m attacks.schema.reference > docs/configuration.md`."""
 
 import inspect
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,11 +21,7 @@ tables have the keys, under the choices that have them. `???` must be given; whe
 stands in brackets. This page is written by `python -m attacks.schema.reference` from `attacks/schema`; the papers are
 in [the references](references.md).
 """
-FOLDER = """Choose by `GROUP=CHOICE` on the command line, or `- override /GROUP: CHOICE` in a preset; bold: default.
-A group with a folder has a YAML file for each choice. The choices of the others are declared in `attacks/schema`;
-[their keys](../docs/configuration.md). `config=NAME`, or `experiment=NAME`, is a preset.
-This page is written by `python -m attacks.schema.reference groups > configs/README.md`.
-"""
+BAR = "\\|"
 #: Of a choice's sentence; a longer one ends at its colon, and its card has the rest.
 MOST_WORDS = 20
 EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
@@ -52,17 +46,8 @@ def reference_page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def listing() -> str:
-    """configs/README.md."""
-    lines = ["# Groups and their choices\n", FOLDER, "| group | choices |", "|---|---|"]
-    for group, names in choices().items():
-        title = f"[{group}]({group})" if (CONFIGS / group).is_dir() else group
-        lines.append(f"| {title} | {', '.join(f'**{n}**' if n == defaults().get(group) else n for n in names)} |")
-    return "\n".join(lines) + "\n"
-
-
 def usage(words: Iterable[str] = ()) -> str:
-    """What `--help` prints: the groups, and the keys of the choices that the `words` make, else of the defaults."""
+    """What `--help` prints: the groups, and the keys of the choices that the `words` make, or of the defaults."""
     current = defaults() | dict(word.split("=", 1) for word in words if word.partition("=")[0] in choices())
     lines = ["Viewproof: perturbations that keep fooling an image encoder under every view a camera may take.", ""]
     lines += ["Groups, as GROUP=CHOICE (in brackets: the choice whose keys are listed):"]
@@ -70,8 +55,8 @@ def usage(words: Iterable[str] = ()) -> str:
         lines.append(f"  {group}: {', '.join(f'[{name}]' if name == current.get(group) else name for name in names)}")
     lines += ["", "Keys, as KEY=VALUE (of other choices: --help GROUP=CHOICE; all of them: docs/configuration.md):"]
     for group, name in current.items():
-        chosen_schema = OPEN.get(group) or CHOICES.get(group, {}).get(name)
-        lines += [_line(f"{group}.", item) for item in (options(chosen_schema) if chosen_schema else ())]
+        schema = OPEN.get(group) or CHOICES.get(group, {}).get(name)
+        lines += [_line(f"{group}.", item) for item in (options(schema) if schema else ())]
     for prefix, schema in OF_THE_RUN.items():
         lines += [_line(prefix, item) for item in options(schema)]
     return "\n".join([*lines, "", EXAMPLES])
@@ -88,15 +73,15 @@ def _choices(group: str) -> Iterator[str]:
     yield from ("| choice | what |", "|---|---|")
     for name in choices()[group]:
         about = _about(CHOICES[group][name]) if group in CHOICES and group not in FILES else _comment(group, name)
-        yield f"| `{name}`{' (default)' if defaults().get(group) == name else ''} | {_cell(about)} |"
+        yield f"| `{name}`{' (default)' if defaults().get(group) == name else ''} | {about.replace('|', BAR)} |"
 
 
 def _keys(group: str) -> dict[str, list[Option]]:
     """The keys of a group, by the choices that have them; a default is by choice where these differ."""
-    schemas = CHOICES.get(group, {group: OPEN.get(group)})
+    schemas = CHOICES.get(group) or {group: OPEN[group]}
     values_by_option: dict[Option, dict[str, str]] = {}
     for name, schema in schemas.items():
-        for item in options(schema) if schema else ():
+        for item in options(schema):
             values_by_option.setdefault(item._replace(default=""), {})[name] = _default(item)
     tables: dict[str, list[Option]] = {}
     for item, by_choice in values_by_option.items():
@@ -113,13 +98,9 @@ def _table(prefix: str, rows: list[Option]) -> Iterator[str]:
         meaning = f"{item.meaning} ({item.paper})" if item.paper else item.meaning
         kind = item.type.removesuffix(" | None")
         note = kind if item.default in (MISSING, "null") and kind != "any" else "or null" if kind != item.type else ""
-        cells = [
-            f"`{prefix}{item.key}`",
-            f"`{_default(item)}` {note and f'({note})'}".strip(),
-            item.range,
-            meaning,
-        ]
-        yield f"| {' | '.join(map(_cell, cells))} |"
+        default = f"`{_default(item)}` {note and f'({note})'}".strip()
+        cells = [text.replace("|", BAR) for text in (f"`{prefix}{item.key}`", default, item.range, meaning)]
+        yield f"| {' | '.join(cells)} |"
 
 
 def _line(prefix: str, item: Option) -> str:
@@ -128,9 +109,7 @@ def _line(prefix: str, item: Option) -> str:
 
 
 def _default(item: Option) -> str:
-    if item.default == MISSING:
-        return "???"
-    return item.default if isinstance(item.default, str) else json.dumps(item.default)
+    return item.default if isinstance(item.default, str) else json.dumps(item.default)  # MISSING is "???"
 
 
 def _about(schema: type) -> str:
@@ -141,16 +120,11 @@ def _comment(group: str, name: str) -> str:
     """The first sentence of the comment at the head of a YAML file."""
     lines = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()
     text = " ".join(line.lstrip("# ") for line in lines if line.startswith("# ") and "@package" not in line)
-    text = text.partition(" Use: ")[0]
-    sentence = re.split(r"(?<!al)(?<=[.?]) ", text)[0]
+    sentence = re.split(r"(?<!al)(?<=[.?]) ", text.partition(" Use: ")[0])[0]
     if len(sentence.split()) > MOST_WORDS:
         sentence = sentence.partition(": ")[0]
     return sentence if sentence.endswith((".", "?")) else f"{sentence}."
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 if __name__ == "__main__":
-    print(listing() if sys.argv[1:] == ["groups"] else reference_page(), end="")
+    print(reference_page(), end="")

@@ -57,9 +57,8 @@ def keys() -> dict[str, tuple[str, ...]]:
 
 
 def did_you_mean(word: str, candidates: Sequence[str] = ()) -> str:
-    """`; did you mean ...?` for KEY or KEY=VALUE of which the key or the choice is unknown, else nothing. What a
-    file of stages lacks is one of its `known` ones, mistyped, or one that the registry has: it is added with a
-    plus."""
+    """`; did you mean ...?` for KEY or KEY=VALUE of which the key or the choice is unknown, else nothing. What a file
+    of stages lacks is one of its `candidates`, mistyped, or is added with a plus."""
     if any(word.startswith(f"{group}.stages.") for group in FILES):
         near = closest(word.partition("=")[0].rpartition(".")[2], candidates)
         return near or f"; what is not in the file yet is added with a plus: +{word}"
@@ -87,8 +86,7 @@ def suggestion(word: str) -> str | None:
 
 
 def unknown_word(words: Iterable[str], message: str) -> str | None:
-    """One line for the word that a message of Hydra's refuses, with a suggestion, or of a choice with all there are;
-    None for a key that is like no other."""
+    """One line for the word that a message of Hydra's refuses, with a suggestion or all choices, if there is any."""
     for word in words:
         key, _, value = word.lstrip("+").partition("=")
         in_message = f"'{key}/{value}'" in message or f"'{key}'" in message
@@ -109,8 +107,8 @@ def _choice(group: str, value: str) -> str | None:
         if value in names and value != "none":
             return f"{other}={value}"
     if group == "encoder":
-        family = next((family for form, family in FAMILIES if re.fullmatch(form, value)), None)
-        return family and f"encoder={family} encoder.model={value}"
+        families = (f"encoder={name} encoder.model={value}" for form, name in FAMILIES if re.fullmatch(form, value))
+        return next(families, None)
     for other, names in choices().items():
         if near := _close(value, names, 0.75):
             return f"{other}={near}"
@@ -129,9 +127,8 @@ def _key(key: str) -> str | None:
     head, _, last = key.rpartition(".")
     group = head if head in choices() else _close(head, choices()) or head
     in_group = {name.rpartition(".")[2]: name for name in keys() if name.partition(".")[0] == group}
-    by_last_part: dict[str, str] = {}
-    for name in keys():  # the group that comes first counts: attack.steps before sanity.steps
-        by_last_part.setdefault(name.rpartition(".")[2], name)
+    # The group that comes first counts: attack.steps before sanity.steps.
+    by_last_part = {name.rpartition(".")[2]: name for name in reversed(keys())}
     exact = in_group.get(last) or by_last_part.get(last)
     near = _close(last, in_group) or ("" if head else _close(last, by_last_part, 0.75))
     return exact or (by_last_part | in_group).get(near or "")

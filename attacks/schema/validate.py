@@ -1,8 +1,4 @@
-"""A configuration checked against its schemas. Loads without torch, so that `--help` and a typo answer at once.
-
-A configuration names parts and gives them numbers. It holds no class path and nothing to import;
-`attacks.study` turns names into parts.
-"""
+"""A configuration checked against its schemas. It names parts and gives them numbers, and holds nothing to import."""
 
 import re
 from dataclasses import fields, is_dataclass
@@ -16,18 +12,12 @@ from attacks.schema.options import refuse_out_of_range
 from attacks.schema.run import Run as Run  # for those who check one
 from attacks.schema.suggestions import did_you_mean
 
-#: The most processes of a run on one machine.
-MOST_WORKERS = 1024
+MOST_WORKERS = 1024  # the most processes of a run on one machine
 
 
 def validate(config: DictConfig) -> Run:
-    """Check a composed configuration against the schemas once more, and return it as plain dataclasses.
-
-    Hydra checks what it merges, but a `+key` slips past it; here every node is merged afresh onto its schema.
-
-    Raises:
-        ValueError: an unknown key, a wrong type, a missing value, an unknown name, or a `_target_`, with its path.
-    """
+    """Check a composed configuration against the schemas once more, for a `+key` slips past Hydra, and return it as
+    plain dataclasses. Raises ValueError, with the path: an unknown key or name, wrong types, no value, code."""
     refuse_code(OmegaConf.to_container(config, resolve=False), "configuration")
     try:
         plain = OmegaConf.to_container(config, resolve=True)
@@ -52,9 +42,8 @@ def _typed(schema: type, node: dict[Any, Any], prefix: str) -> Any:
     _refuse_unknown_keys(schema, node, prefix)
     try:
         config = OmegaConf.merge(OmegaConf.structured(schema), node)
-        missing = sorted(OmegaConf.missing_keys(config) - set(GROUPS))
-        if missing:
-            raise ValueError(f"`{prefix}{missing[0]}` has no value: give it one, {prefix}{missing[0]}=VALUE")
+        if missing := OmegaConf.missing_keys(config) - set(GROUPS):
+            raise ValueError(f"`{prefix}{min(missing)}` has no value: give it one, {prefix}{min(missing)}=VALUE")
         return _run(config) if schema is Run else OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise ValueError(f"`{prefix}{error.full_key}`: {str(error).splitlines()[0]}") from None
@@ -67,10 +56,8 @@ def _refuse_unknown_keys(schema: type, node: dict[Any, Any], prefix: str) -> Non
         raise ValueError(f"`{prefix}{missing_names[0]}` was removed from the configuration: give it a value instead")
     for key, value in node.items():
         if key not in places:
-            guess = did_you_mean(f"{prefix}{key}")
-            raise ValueError(
-                f"unknown key `{prefix}{printable_config(key)}`: known here are {', '.join(places)}{guess}"
-            )
+            hint = f"known here are {', '.join(places)}{did_you_mean(f'{prefix}{key}')}"
+            raise ValueError(f"unknown key `{prefix}{printable_config(key)}`: {hint}")
         if is_dataclass(places[key]) and isinstance(value, dict):
             _refuse_unknown_keys(places[key], value, f"{prefix}{key}.")
 
@@ -78,7 +65,10 @@ def _refuse_unknown_keys(schema: type, node: dict[Any, Any], prefix: str) -> Non
 def _run(node: Any) -> Run:
     """The fields without a group; the groups follow."""
     evaluate: Any = OmegaConf.to_object(node.evaluate)
-    evaluate.layers = _names(evaluate.layers, "evaluate.layers")
+    layers = evaluate.layers if isinstance(evaluate.layers, list) else [evaluate.layers]
+    if not all(type(name) in (str, int) for name in layers):  # a Sequential's layers have numbers for names
+        raise ValueError(f"`evaluate.layers` must be names of layers, or all; got {evaluate.layers!r}")
+    evaluate.layers = [str(name) for name in layers]
     if evaluate.primary not in ("success", "cosine"):
         raise ValueError(f"`evaluate.primary` must be success or cosine; got {printable_config(evaluate.primary)}")
     if node.show not in (None, "encoder"):
@@ -110,40 +100,24 @@ def shard(text: str | None) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _names(value: Any, key: str) -> list[str]:
-    """A list of names from a list or a single one; a Sequential's layers have numbers for names."""
-    names = value if isinstance(value, list) else [value]
-    if not all(type(name) in (str, int) for name in names):
-        raise ValueError(f"`{key}` must be names of layers, or all; got {value!r}")
-    return [str(name) for name in names]
-
-
 def refuse_code(node: Any, source: str) -> None:
     """Raise ValueError where a configuration names code to run, or reads the environment.
 
-    Hydra calls what `_target_` names, and the standard library's logging what `()` names; an `oc.env` would copy a
-    secret into logs and reports. Its name can be composed of other keys, so of all `${...}` only a plain reference to
-    another key is allowed.
-    """
+    Hydra calls what `_target_` names, and logging what `()` names; an `oc.env` would copy a secret into reports, and
+    its name can be composed, so of all `${...}` only a plain reference to another key is allowed."""
     if isinstance(node, dict):
         for key, value in node.items():
             if key in ("_target_", "()", "_partial_"):
-                raise ValueError(
-                    f"{source}: key `{key}` is refused: a configuration names parts, it does not run code"
-                )
+                raise ValueError(f"{source}: key `{key}` is refused: a configuration names parts and runs no code")
             refuse_code(value, source)
     elif isinstance(node, list):
         for value in node:
             refuse_code(value, source)
-    elif isinstance(node, str) and "${" in _REFERENCE.sub("", node):
+    elif isinstance(node, str) and "${" in re.sub(r"\$\{[\w.\[\]]+\}", "", node):
         raise ValueError(
             f"{source}: `{printable_config(node)}` is refused: a configuration refers to its own keys, such as "
             "${seed}; it does not read the environment or anything else"
         )
-
-
-#: To another key of the configuration, absolute or relative.
-_REFERENCE = re.compile(r"\$\{[\w.\[\]]+\}")
 
 
 def printable_config(key: object) -> str:

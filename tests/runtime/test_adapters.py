@@ -1,14 +1,10 @@
 """The adapters with the real libraries: logs are read back, and nothing is sent over the network."""
 
-import json
 import os
 import socket
 import struct
 import subprocess
 import sys
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from PIL import Image
@@ -159,38 +155,6 @@ def records(content, block=1 << 15, head=7):
         if kind in (1, 4):  # whole, or the last piece of several
             yield whole
             whole = b""
-
-
-def test_lost_server_costs_one_warning_and_a_few_seconds(tmp_path, capsys, monkeypatch):
-    """A server that answers the first three requests, and then is gone."""
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
-    experiment = {"experiment_id": "1", "name": "x", "lifecycle_stage": "active"}
-    run = {"info": {"run_id": "a", "run_uuid": "a", "status": "RUNNING"}, "data": {}}
-
-    class Server(BaseHTTPRequestHandler):
-        def answer(self):
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"experiment": experiment, "run": run}).encode())
-
-        do_GET = do_POST = answer
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Server) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        result = tracker(MLflowConfig(uri=f"http://127.0.0.1:{server.server_port}", experiment="x"), tmp_path)
-        server.shutdown()
-    start = time.perf_counter()
-    for step in range(3):
-        result.log_scalars(step, {"objective": 1.0}, "eot")
-    result.close()
-    assert time.perf_counter() - start < 20
-    assert capsys.readouterr().err.count("warning") == 1
-    assert next(tmp_path.glob("journal.*")).read_text().count('"scalars"') == 3
 
 
 def test_unreachable_server_gives_a_one_line_error(tmp_path, monkeypatch):
