@@ -1,8 +1,6 @@
 """Attacks on image encoders under expectation over transformation.
 
-The public names stand in `__init__.pyi`, the rest in those of the rooms. Each is imported when it is first used, so
-that the command line answers before torch is loaded. No module may share its name with one of them: importing it
-would hide the function.
+The public names stand in `__init__.pyi`. Each is imported when it is first used; no module may share its name.
 """
 
 import importlib.util

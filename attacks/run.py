@@ -1,9 +1,6 @@
-"""One run: `viewproof run config=NAME`, or `python -m attacks.run config=NAME`. The only file that knows Hydra.
+"""One run: `viewproof run config=NAME`, or `python -m attacks.run config=NAME`. Torch is imported inside the run.
 
-Torch is imported inside the run, so that `--help`, a typo and a refused file respond at once.
-
-Under torchrun every process composes the same configuration. Only the first one has a run directory; the others get a
-temporary folder, so that no two processes write to the same one.
+Under torchrun every process composes the same configuration; only the first one has a run directory.
 """
 
 import os
@@ -37,8 +34,7 @@ from attacks.schema.secrets import refuse_credentials
 
 @hydra.main(**RULES, config_path=str(CONFIGS), config_name="run")
 def main(config: DictConfig) -> float | None:
-    """One experiment, as composed by Hydra. Returns its primary measure under attack, for a sweeper that optimises;
-    None where another process makes the tables."""
+    """One experiment, as composed by Hydra. Returns its primary measure under attack, for a sweeper."""
     settings = HydraConfig.get()
     try:
         run = schema.validate(config)
@@ -75,7 +71,7 @@ def cli() -> None:
     if "--version" in sys.argv[1:]:  # Hydra would print its own
         print(f"viewproof {__version__}")
         return
-    # Makes Hydra raise exceptions instead of printing them; the user's value is stored under ALL.
+    # Makes Hydra raise exceptions instead of printing them.
     os.environ[USERS_VALUE] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -104,14 +100,10 @@ def cli() -> None:
 
 def _resume(arguments: Sequence[str]) -> None:
     """`resume=DIRECTORY`, which contains the whole configuration."""
-    folder, overrides = "", []
     for argument in arguments:
-        key, _, value = argument.partition("=")
-        refuse_credentials(value, f"`{key}`")
-        if key == "resume":
-            folder = value
-        else:
-            overrides.append(argument)
+        refuse_credentials(argument.partition("=")[2], f"`{argument.partition('=')[0]}`")
+    (folder,) = (argument.removeprefix("resume=") for argument in arguments if argument.startswith("resume="))
+    overrides = [argument for argument in arguments if not argument.startswith("resume=")]
     if not folder:
         raise ValueError("`resume` must be the directory of a run: resume=outputs/...")
     from attacks.experiment.job import resume
@@ -157,8 +149,7 @@ def _index(sweep: Path) -> None:
 
 
 def _follower(arguments: list[str], scratch: str) -> list[str]:
-    """The command line of a process other than the first, or of one that only shows something: it writes into the
-    folder `scratch` only."""
+    """The command line of a process that writes into the folder `scratch` only."""
     ours = {f"hydra.{mode}.dir": scratch for mode in ("run", "sweep")}
     ours |= {"hydra.sweep.subdir": ".", "hydra/hydra_logging": "disabled"}
     rest = [argument for argument in arguments if argument.partition("=")[0] not in ours]
@@ -171,34 +162,26 @@ def _follower(arguments: list[str], scratch: str) -> list[str]:
 #: The number of processes of torchrun, and the rank of this one.
 PROCESSES = int(os.environ.get("WORLD_SIZE", "1"))
 RANK = int(os.environ.get("RANK", "0")) if PROCESSES > 1 else 0
-#: Seconds that a process other than the first waits before it prints an error. Mostly the first process has the same
-#: error, and torchrun then ends the others before they repeat it.
+#: Seconds that another process than the first waits before it prints an error, which is mostly that of the first.
 PAUSE = 5.0
 USERS_VALUE = "VIEWPROOF_FULL_ERROR"
 
 
 def _full_errors() -> bool:
-    """Whether the user set HYDRA_FULL_ERROR=1 to see tracebacks."""
     return os.environ.get(USERS_VALUE) == "1"
 
 
 def _end(error: Exception) -> NoReturn:
-    """End this one of several processes, and with it the run or sweep: alone in the next job, it would receive
-    messages of this one."""
+    """End this one of several processes, and with it the run or sweep: in the next job it would be alone."""
     if isinstance(error, USER_ERRORS) and not _full_errors():
         _fail(error)
-    _give_way()
+    time.sleep(PAUSE if RANK else 0)
     traceback.print_exception(error)
     sys.exit(1)
 
 
-def _give_way() -> None:
-    if RANK:
-        time.sleep(PAUSE)
-
-
 def _fail(error: BaseException) -> NoReturn:
-    _give_way()
+    time.sleep(PAUSE if RANK else 0)
     print(f"{f'process {RANK}: ' if RANK else ''}error: {message_line(error, sys.argv[1:])}", file=sys.stderr)
     sys.exit(1)
 

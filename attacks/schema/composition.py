@@ -30,8 +30,7 @@ RULES = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 @cache
 def register() -> None:
-    """Register the schemas with Hydra: each is a choice of its group. Those of `FILES`, whose values come from YAML
-    files, have a group of their own. Cached, because it takes a quarter of the time of composing a configuration."""
+    """Register the schemas with Hydra, once: each is a choice of its group, or of one for `FILES` in YAML."""
     store = ConfigStore.instance()
     store.store(group="schema", name="run", node=Run)
     for group, schemas in CHOICES.items():
@@ -51,9 +50,7 @@ def _open(node: type) -> DictConfig:
 
 
 def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
-    """The checked configuration that the command line `config=PRESET OVERRIDES...` gives, for use in Python.
-
-    Raises ValueError in one line."""
+    """The checked configuration of the command line `config=PRESET OVERRIDES...`. Raises ValueError in one line."""
     register()
     try:
         overrides = [stored_preset(f"config={preset}"), *overrides]
@@ -69,8 +66,7 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
 
 
 def words(values: Mapping[str, Any]) -> list[str]:
-    """`KEY=VALUE` of the command line, in Hydra's grammar, for each value of Python. Raises ValueError for what the
-    command line cannot express."""
+    """`KEY=VALUE`, in Hydra's grammar, for each value of Python. Raises ValueError for what it cannot express."""
     overrides = []
     for key, value in values.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", key):
@@ -104,14 +100,13 @@ def stored_preset(argument: str) -> str:
         choice = text.strip("'\"")
         if presets.is_path(choice):
             preset, name = presets.read_preset(choice), Path(choice).stem
-            if not presets.is_word(name):
-                raise ValueError(
-                    f"preset `{choice}` has a sign in its name that Hydra does not read; rename the file"
-                )
-            if (CONFIGS / "config" / f"{name}.yaml").exists():
-                raise ValueError(f"preset `{choice}` has the name of a bundled preset; rename the file")
-            if name in names:
-                raise ValueError(f"preset `{choice}` has the name of another one in this sweep; rename the file")
+            for is_wrong, problem in (
+                (not presets.is_word(name), "a sign in its name that Hydra does not read"),
+                (name in choices()["config"], "the name of a bundled preset"),
+                (name in names, "the name of another one in this sweep"),
+            ):
+                if is_wrong:
+                    raise ValueError(f"preset `{choice}` has {problem}; rename the file")
             ConfigStore.instance().store(group="config", name=name, node=preset, package="_global_")
             choice = name
         names.append(choice)
@@ -119,10 +114,9 @@ def stored_preset(argument: str) -> str:
 
 
 def refuse_unchecked(arguments: list[str]) -> None:
-    """Check the files of a `--config-dir` before Hydra reads them, and refuse all other ways to name files: the key
-    `hydra` of a file could open files or run code, and a pickle is code."""
-    parser = get_args_parser()
-    options, rest = parser.parse_known_args(arguments)
+    """Check the files of a `--config-dir` before Hydra reads them, and refuse all other ways to name files: they could
+    run code."""
+    options, rest = (parser := get_args_parser()).parse_known_args(arguments)
     for flag in rest:
         near = did_you_mean(flag.lstrip("-")) or closest(flag, parser._option_string_actions)
         raise ValueError(f"unknown option `{flag}`: values are given as KEY=VALUE{near}")
@@ -140,8 +134,8 @@ def refuse_unchecked(arguments: list[str]) -> None:
 
 
 def message_line(error: BaseException, words: Iterable[str] = ()) -> str:
-    """The message of an error, and of its cause, on one line, without misleading hints; for an unknown key or choice
-    among the `words` of the command line, a suggestion."""
+    """The message of an error, and of its cause, on one line; for an unknown key or choice among the `words` of the
+    command line, with a suggestion."""
     words = list(words)
     if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
         key, _, value = error.override.partition("=")
@@ -151,19 +145,16 @@ def message_line(error: BaseException, words: Iterable[str] = ()) -> str:
         return _plain(f"`{error.override}`: a value with such a sign stands in two kinds of quotes: {example}")
     if isinstance(error, CompactHydraException):
         text = f"{error} {error.__cause__ or ''}"
-        if hint := unknown_word(words, text):
+        if hint := unknown_word(words, text) or _of_the_preset(text, words) or _of_another_type(text):
             return _plain(hint)
-        if clash := _of_the_preset(text, words) or _of_another_type(text):
-            return _plain(clash)
         if "You must specify 'config'" in text:
             return f"no preset is given: begin with config=quickstart; presets are {', '.join(choices()['config'])}"
     if isinstance(error, RecursionError):
         return "`defaults`: presets that lead back to themselves, or a configuration that is nested too deep"
     parts, keys = [str(error).partition("Config search path")[0]], []
     if isinstance(error, CompactHydraException) and error.__cause__ is not None:
-        parts.append(str(error.__cause__))
         keys = _known_keys(error.__cause__)
-        parts += [f"known here are {', '.join(keys)}"] if keys else []
+        parts += [str(error.__cause__), f"known here are {', '.join(keys)}" if keys else ""]
     lines = [line for part in parts for line in part.splitlines() if line.strip()]
     choices_listed = [line.strip() for line in lines if line.startswith("\t")]
     sentences = [line.strip().rstrip(".") for line in lines if not line.startswith((*NOISE, "\t", " "))]
@@ -182,12 +173,11 @@ def _of_the_preset(text: str, words: Sequence[str]) -> str | None:
     if preset is None or key is None:
         return None
     group = key[1].partition(".")[0]
-    choice = next((word for word in words if word.startswith(f"{group}=")), None)
-    is_preset = choice is not None and choice.partition("=")[2] in choices()["config"]
-    return choice and (
-        f"`{choice}` has no key {key[1].rpartition('.')[2]}, which config={preset[1]} sets: begin with "
-        + (f"config={choice.partition('=')[2]}" if is_preset else "another preset")
-    )
+    for name in (word.partition("=")[2] for word in words if word.startswith(f"{group}=")):
+        fix = f"config={name}" if name in choices()["config"] else "another preset"
+        clash = f"`{group}={name}` has no key {key[1].rpartition('.')[2]}, which config={preset[1]} sets"
+        return f"{clash}: begin with {fix}"
+    return None
 
 
 #: What OmegaConf calls a type -> what a value of it is.

@@ -1,8 +1,7 @@
 """What each group of a configuration offers, and the keys of every choice. No torch.
 
-A key is declared once, with its default: in the class of a part (`DECLARED`), or here; a key that is declared here is
-an argument of the same name and default of its part (`attacks.study.registry.PARTS`). docs/configuration.md and
-`--help` are written from it. A choice is a schema; for the groups of `FILES` it is a YAML file of stages.
+A key is declared once, with its default: in the class of a part (`DECLARED`), or here, as an argument of its part
+(`attacks.study.registry.PARTS`).
 """
 
 from dataclasses import dataclass
@@ -220,14 +219,11 @@ DECLARED = {
 }
 
 
-def _declared(group: str) -> dict[str, type]:
-    return {name: class_schema(name, place) for name, place in DECLARED[group].items()}
-
-
 def _by_name(*choices: Any) -> dict[str, type]:
     return {choice.name: choice for choice in choices}
 
 
+_SCHEMAS = {group: {name: class_schema(name, place) for name, place in DECLARED[group].items()} for group in DECLARED}
 #: group -> choice -> its schema.
 CHOICES: dict[str, dict[str, type]] = {
     "attack": _by_name(
@@ -249,7 +245,7 @@ CHOICES: dict[str, dict[str, type]] = {
     ),
     "objective": {
         **_by_name(AwayConfig, TowardConfig, TripletConfig, InfoNCEConfig, LayersConfig, MixedConfig),
-        **_declared("objective"),
+        **_SCHEMAS["objective"],
     },
     "perturbation": _by_name(
         variant(BallConfig, "linf", "No value changes by more than eps.", eps="8/255"),
@@ -259,8 +255,8 @@ CHOICES: dict[str, dict[str, type]] = {
         PatchConfig,
     ),
     "printer": dict.fromkeys(("none", "generic", "paper", "family", "measured"), PrinterConfig),
-    **{group: _declared(group) for group in ("optimiser", "draws", "risk")},
-    "penalty": {"none": NoPenaltyConfig, **_declared("penalty")},
+    **{group: _SCHEMAS[group] for group in ("optimiser", "draws", "risk")},
+    "penalty": {"none": NoPenaltyConfig, **_SCHEMAS["penalty"]},
     "sanity": _by_name(
         SanityConfig,
         variant(
