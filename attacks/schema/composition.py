@@ -114,8 +114,7 @@ def stored_preset(argument: str) -> str:
 
 
 def refuse_unchecked(arguments: list[str]) -> None:
-    """Check the files of a `--config-dir` before Hydra reads them, and refuse all other ways to name files: they could
-    run code."""
+    """Check the files of a `--config-dir` before Hydra reads them, and refuse all other ways to name files."""
     options, rest = (parser := get_args_parser()).parse_known_args(arguments)
     for flag in rest:
         near = did_you_mean(flag.lstrip("-")) or closest(flag, parser._option_string_actions)
