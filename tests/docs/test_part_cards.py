@@ -73,14 +73,6 @@ def test_the_command_of_a_card_is_valid(part):
         validate(composed(*(word.replace("seed=0,1", "seed=0") for word in words)))
 
 
-def test_figures_of_costs_stand_on_the_page_that_is_named():
-    for part, card in cards_by_part().items():
-        for page in re.findall(r"docs/\w+\.md", card.lines["Cost"]):
-            text = (ROOT / page).read_text()
-            for figure in re.findall(r"\b\d+\.\d+\b", card.lines["Cost"]):
-                assert figure in text, (part, figure)
-
-
 @pytest.mark.parametrize("name", STAGES)
 def test_every_coordinate_of_a_stage_has_five_views_that_differ(name):
     strips = pictures.stage_strips(name)
@@ -94,38 +86,9 @@ def test_every_coordinate_of_a_stage_has_five_views_that_differ(name):
         assert any(a.shape != b.shape or (a - b).abs().max() > 0.02 for a, b in pairwise(views))
 
 
-def test_what_begins_a_fact_ends_the_description():
-    text = "A part\nof two lines.\n\nMore.\n\nUse: this,\nand that.\nNot: other.\n\nArgs:\n    x: one."
-    assert cards.description_and_facts(text) == ("A part of two lines.", {"Use": "this, and that.", "Not": "other."})
-
-
-def test_papers_are_found_once_each():
-    text = "As (Rudin, Osher & Fatemi\n1992), van den Oord et al. 2018, Brown 1966 and Brown 1966; in May 2018a no."
-    text += " Moosavi-Dezfooli et al. 2017, Johnson's (1978) correction."
-    names = "Rudin, Osher & Fatemi 1992, van den Oord et al. 2018, Brown 1966"
-    assert cards.papers(text) == f"{names}, Moosavi-Dezfooli et al. 2017, Johnson 1978"
-
-
 def test_every_resizer_is_in_the_page_of_views():
     page = (ROOT / "docs" / "transforms.md").read_text()
     assert {name for name in NAMES if f"`{name}`" not in page} == set()
-
-
-def test_the_facts_of_a_docstring_become_fields():
-    lines = [
-        "What it is.",
-        "",
-        r"Formula: x^{\gamma}",
-        "Use: a test",
-        "that goes on.",
-        "Oracle: Pillow.",
-        "",
-        "Not a field:",
-        "    text",
-    ]
-    cards.as_fields(lines)
-    assert lines[2] == r":Formula: :math:`x^{\gamma}`"
-    assert lines[3:] == [":Use: a test", "    that goes on.", ":Tested: Pillow.", "", "Not a field:", "    text"]
 
 
 @pytest.mark.slow

@@ -4,8 +4,6 @@ import importlib.util
 import re
 import subprocess
 import sys
-import tomllib
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -67,32 +65,12 @@ def test_the_architecture_page_matches_the_imports_of_the_code():
     assert {room: set(re.findall(r"\w+", below)) for room, below in table} == expected
 
 
-def test_the_dev_group_holds_the_test_extra():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert set(project["project"]["optional-dependencies"]["test"]) <= set(project["dependency-groups"]["dev"])
-
-
 def test_every_command_of_the_docs_is_run():
     from run_docs import RUNNERS
 
     assert "run_docs.py README.md docs/*.md" in (ROOT / ".ci" / "run").read_text()
     for runner in RUNNERS.values():
         assert runner == "itself" or (ROOT / runner).exists(), runner
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("python -m attacks.run config=smoke 'a=[b, c]'", ["attacks.run", "config=smoke", "a=[b, c]"]),
-        ("viewproof compare outputs", ["viewproof", "compare", "outputs"]),
-        ("viewproof verify run > log", []),
-        ("python scripts/benchmark.py engine", []),
-    ],
-)
-def test_a_single_command_of_the_project_runs_in_a_fork(line, words):
-    from run_docs import single_command
-
-    assert single_command(line) == words
 
 
 @pytest.mark.slow
@@ -105,22 +83,3 @@ def test_a_fork_runs_in_its_folder_and_its_exit_status_counts(tmp_path):
         run_in_fork(Command("verify"), tmp_path, ["viewproof", "verify", "elsewhere"])
     with pytest.raises(subprocess.CalledProcessError, match="exit status 1"):
         run_in_fork(Command("a warning is an error"), tmp_path, ["-c", "import warnings; warnings.warn('x')"])
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        ("(exit 3) # exits with 3: FAIL", 0),
-        ("(exit 4) # exits with 3 or 4", 0),
-        ("true # exits with 3", 1),
-        ("false", 1),
-    ],
-)
-def test_a_command_of_a_page_must_end_as_its_comment_says(tmp_path, line, code):
-    from run_docs import commands, execute
-
-    page = tmp_path / "page.md"
-    page.write_text(f"```bash\n{line}\n```\n")
-    (command,) = commands(page)
-    with pytest.raises(subprocess.CalledProcessError) if code else nullcontext():
-        execute(command, tmp_path, None)

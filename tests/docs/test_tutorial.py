@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from attacks.schema.groups import CHOICES
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 from run_docs import RUNNERS, commands, fenced_blocks, prepare_folder  # noqa: E402
@@ -36,17 +34,14 @@ def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, d
     for number, block in enumerate((whole, module_pictures)):
         exec(compile(block, f"tutorial, block {number}", "exec"), {})
         outputs.append(capsys.readouterr().out)
-    table_words = [
-        line.split()[0] for line in fenced_blocks(PAGE, "text")[0].splitlines()
-    ]  # the columns and arms of the page
+    table_words = [line.split()[0] for line in fenced_blocks(PAGE, "text")[0].splitlines()]  # columns and arms
     printed_words = [line.split()[0] for line in outputs[0].splitlines() if line.strip()]
     assert [word for word in printed_words if word in table_words][: len(table_words)] == table_words
     assert re.search(r"^16 rows, such as \{'bank': 'same', 'arm': 'clean'", outputs[0], re.MULTILINE)
     assert re.search(r"^[0-9a-f]{64}$", outputs[1], re.MULTILINE)
     assert {line.split()[4] for line in outputs[1].splitlines()[-2:]} == {"mine", "pocket"}
-    assert {"report.html", "per_image.csv", "events.jsonl", "response.csv"} <= {
-        path.name for path in (tmp_path / "outputs" / "first").iterdir()
-    }
+    files = {path.name for path in (tmp_path / "outputs" / "first").iterdir()}
+    assert {"report.html", "per_image.csv", "events.jsonl", "response.csv"} <= files
     # The command on the page is the same run, with the overrides given in Python.
     run_overrides = json.loads((tmp_path / "outputs" / "first" / "manifest.json").read_text())["overrides"]
     (command,) = [command.line for command in commands(PAGE) if "outputs/second" in command.line]
@@ -57,11 +52,3 @@ def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, d
 def test_the_commands_are_run_by_run_docs():
     for line, _ in commands(PAGE):
         assert line.startswith(("python -m attacks.run ", "viewproof compare ", *RUNNERS)), line
-
-
-def test_the_names_on_the_page_exist():
-    text = PAGE.read_text()
-    for name in re.findall(r"tracker=(\w+)", text):
-        assert name in CHOICES["tracker"]
-    for preset in re.findall(r"config=(\w+)", text):
-        assert (ROOT / "configs" / "config" / f"{preset}.yaml").exists()
