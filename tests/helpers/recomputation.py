@@ -104,10 +104,8 @@ def flips(differences):
 
 
 def holm(p):
-    p, holm_values = np.asarray(p), np.zeros(len(p))
-    for i, entry in enumerate(p):
-        holm_values[i] = max(min(1, (p >= lower).sum() * lower) for lower in p[p <= entry])
-    return holm_values
+    p = np.asarray(p)
+    return np.array([max(min(1, (p >= lower).sum() * lower) for lower in p[p <= entry]) for entry in p])
 
 
 def fewest_clusters(tests):
@@ -164,9 +162,8 @@ def lower_median(values):
 
 def recompute(folder):
     """The content of metrics.json as far as it follows from the other files of a run directory."""
-    table = rows(folder, "per_image")
-    tables = {name: rows(folder, name) for name in ("response", "left_out", "deployment", "explanations")}
-    tables |= {name: rows(folder, name) for name in ("drift", "detection")}
+    table, sections = rows(folder, "per_image"), (response, left_out, deployment, explanations, drift, detection)
+    tables = {section.__name__: rows(folder, section.__name__) for section in sections}
     clusters = {row["picture"]: row["cluster"] for row in table}
     for row in [row for entry in tables.values() for row in entry]:
         row["cluster"] = clusters[row["picture"]]
@@ -179,12 +176,7 @@ def recompute(folder):
         "clusters": [*clusters.values()],
         "identities": len({row["identity"] for row in table}),
         "bank": {"views": int(table[0]["views"])},
-        "response": response(tables["response"]),
-        "left_out": left_out(tables["left_out"]),
-        "deployment": deployment(tables["deployment"]),
-        "detection": detection(tables["detection"]),
-        "explanations": explanations(tables["explanations"]),
-        "drift": drift(tables["drift"]),
+        **{section.__name__: section(tables[section.__name__]) for section in sections},
     }
 
 
@@ -299,12 +291,10 @@ def response(table):
 
 def a_map(table):
     xs, ys = values_in(table, "x_value"), values_in(table, "y_value")
-    cells = {
-        (arm, x, y): select(table, arm=arm, x_value=x, y_value=y)
-        for arm, x, y in product(values_in(table, "arm"), xs, ys)
-    }
+    names = values_in(table, "arm")
+    cells = {(arm, x, y): select(table, arm=arm, x_value=x, y_value=y) for arm, x, y in product(names, xs, ys)}
     arms = {}
-    for arm in values_in(table, "arm"):
+    for arm in names:
         grid = [[section(cells[arm, x, y]) for x in xs] for y in ys]
         arms[arm] = {name: [[cell[name] for cell in line] for line in grid] for name in ("success", "cosine")}
     content = {"x": {"values": floats(table, "x_value")}, "y": {"values": floats(table, "y_value")}, "arms": arms}
@@ -384,12 +374,9 @@ def explanations(table):
 
 def drift(table):
     layers = values_in(table, "layer")
-    cells = {
-        (layer, arm): by_cluster(select(table, layer=layer, arm=arm), "cosine")
-        for layer, arm in product(layers, values_in(table, "arm"))
-    }
-    lines = [{"layer": layer} | {arm: mean(cells[layer, arm]) for arm in values_in(table, "arm")} for layer in layers]
-    flip = None
+    arms, flip = values_in(table, "arm"), None
+    cells = {(name, arm): by_cluster(select(table, layer=name, arm=arm), "cosine") for name in layers for arm in arms}
+    lines = [{"layer": layer} | {arm: mean(cells[layer, arm]) for arm in arms} for layer in layers]
     for layer in reversed(layers):
         arm_rows, noise = (1 - cells[layer, arm] for arm in ("eot", "noise"))
         end = (1 - cells[layers[-1], "eot"]).mean()
@@ -401,12 +388,10 @@ def drift(table):
 
 def leaves(node, filters=()):
     """The values of nested dictionaries and lists by their places."""
-    if isinstance(node, dict | list):
-        leaf_values = {}
-        for key, entry in node.items() if isinstance(node, dict) else enumerate(node):
-            leaf_values |= leaves(entry, (*filters, key))
-        return leaf_values
-    return {filters: node}
+    if not isinstance(node, dict | list):
+        return {filters: node}
+    entries = node.items() if isinstance(node, dict) else enumerate(node)
+    return {place: value for key, entry in entries for place, value in leaves(entry, (*filters, key)).items()}
 
 
 def read(folder):
