@@ -155,7 +155,7 @@ def _advice(encoder: Any) -> str:
     )
 
 
-def grey_picture(encoder: nn.Module) -> Tensor:
+def grey_input(encoder: nn.Module) -> Tensor:
     """(1,3,64,80) on the device of the encoder, at least in float32."""
     weight = next(encoder.parameters(), torch.empty(0))
     return weight.new_full((1, 3, 64, 80), 0.5, dtype=torch.promote_types(weight.dtype, torch.float32))
@@ -165,7 +165,7 @@ def probe(encoder: nn.Module) -> None:
     """Check an encoder that a library or a file has made. Raises ValueError where it breaks the contract, or a small
     picture does not go through, or the gradient not back through a network in half precision."""
     half = next((native for _, native in native_precisions(encoder) if native.half), None)
-    like = grey_picture(encoder)
+    like = grey_input(encoder)
     try:
         check_encoder(encoder, like, tree=False)
         with torch.set_grad_enabled(half is not None):

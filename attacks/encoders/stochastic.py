@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attacks.encoders.contract import grey_picture, refuse_dependent
+from attacks.encoders.contract import grey_input, refuse_dependent
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, Seed, encoder_randomness, join_draws, split_draws
 from attacks.encoders.tree import PictureModule, Tree, adopt
@@ -203,7 +203,7 @@ def draws_by_view(encoder: nn.Module) -> None:
     """Run small batches with draws. Raises ValueError where an output depends on the rest of its batch."""
     refuse_dependent(
         encoder,
-        grey_picture(encoder),
+        grey_input(encoder),
         fix="with `encoder.stochastic`, a layer that drops has another axis first, or counts over the batch (timm's "
         "DropBlock2d); leave encoder.stochastic false",
     )

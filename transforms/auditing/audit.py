@@ -12,8 +12,8 @@ from torch import Tensor
 from transforms.auditing.coverage import (
     coverage,
     effective,
-    gradients,
-    norm,
+    gradient_norm,
+    gradients_of,
     root_mean_square,
     sensitivity,
     unit_cotangent,
@@ -142,9 +142,9 @@ def _flow(values: list[Any], seed: int) -> list[float]:
         return [0.0] * len(values)
     cotangent = unit_cotangent(end, seed)
     found = iter(
-        gradients(end, [value for value, is_inside in zip(values, inside, strict=True) if is_inside], cotangent)
+        gradients_of(end, [value for value, is_inside in zip(values, inside, strict=True) if is_inside], cotangent)
     )
-    return [norm(next(found)) if is_inside else 0.0 for is_inside in inside]
+    return [gradient_norm(next(found)) if is_inside else 0.0 for is_inside in inside]
 
 
 def _flatness(
@@ -161,5 +161,5 @@ def _flatness(
             for name, loss in LOSSES.items():
                 leaf = start.detach().clone().requires_grad_()
                 value = loss(features_of(leaf, draw).flatten(1), anchor).sum()
-                norms_at[name][place].append(norm(*gradients(value, [leaf])))
+                norms_at[name][place].append(gradient_norm(*gradients_of(value, [leaf])))
     return {name: (sum(a) / draws, sum(b) / draws) for name, (a, b) in norms_at.items()}

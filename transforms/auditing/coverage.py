@@ -20,7 +20,7 @@ def sensitivity(image: Tensor, view: Any, seed: int) -> Tensor:
     for _ in range(COTANGENTS):
         signs = 2.0 * torch.randint(2, view.shape, generator=generator) - 1
         cotangent = (signs * (1 + 0.05 * torch.rand(view.shape, generator=generator))).to(view)
-        (gradient,) = gradients(view, [image], cotangent)
+        (gradient,) = gradients_of(view, [image], cotangent)
         if gradient is not None:
             total += gradient[0].detach().cpu().double().nan_to_num(0, 0, 0).square().sum(0)
     return (total / COTANGENTS).sqrt()
@@ -42,7 +42,9 @@ def effective(weights: Tensor) -> float:
     return float(weights.sum().square() / (weights.numel() * squares)) if squares > 0 else 0.0
 
 
-def gradients(value: Tensor, leaves: Sequence[Tensor], cotangent: Tensor | None = None) -> tuple[Tensor | None, ...]:
+def gradients_of(
+    value: Tensor, leaves: Sequence[Tensor], cotangent: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
     """The gradients of `value` to `leaves`; None for each that it does not reach."""
     try:
         return torch.autograd.grad(value, leaves, cotangent, retain_graph=True, allow_unused=True)
@@ -50,7 +52,7 @@ def gradients(value: Tensor, leaves: Sequence[Tensor], cotangent: Tensor | None 
         return (None,) * len(leaves)
 
 
-def norm(gradient: Tensor | None) -> float:
+def gradient_norm(gradient: Tensor | None) -> float:
     """The Euclidean norm; 0 for None."""
     return 0.0 if gradient is None else float(gradient.cpu().double().norm())
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transforms.auditing.coverage import norm, unit_cotangent
+from transforms.auditing.coverage import gradient_norm, unit_cotangent
 from transforms.auditing.steps import AuditStep, StepResult, error_line, floating, run_step
 
 #: Lengths of the step for the numeric slope, of full scale. The first is far above float32's rounding and far below a
@@ -76,7 +76,7 @@ def probe_step(step: AuditStep, value: Any, output: Any, u: Tensor, seed: int) -
         reason = "gradient exactly zero everywhere: rounding, thresholding or an integer cast"
     return StepProbe(
         reason=reason,
-        gain=norm(first.nan_to_num(0, 0, 0)),
+        gain=gradient_norm(first.nan_to_num(0, 0, 0)),
         zeros=float((first == 0).double().mean()),
         bad=(forward, backward),
         slope=_slope(step, leaf, row, seed, first, cotangent) if reason is None else None,
