@@ -1,7 +1,7 @@
 """What is measured in one photograph: the pose of the card, its colours, and the view for the encoder."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,6 @@ from attacks.physical.views import PlacementRecord, View, photo_view, scene_view
 
 Floats = NDArray[np.float64]
 VIEWS = ("photo", "scene")
-
-
 #: The largest share of the patch that lies beyond the photograph's edge.
 CUT = 0.5
 #: No ink is as pure as a screen: the most light of pure red, green and blue relative to white.
@@ -53,13 +51,6 @@ class Expected:
     card: Card
     textures: Mapping[str, NDArray[np.float32]]
 
-    def arm_with(self, numbers: Iterable[int]) -> str | None:
-        """The arm of this run whose card has at least two of these tags."""
-        for arm in self.textures:
-            if len(set(numbers) & set(tag_numbers(card_words(self.id, arm)))) >= 2:
-                return arm
-        return None
-
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
@@ -73,22 +64,16 @@ class Evidence:
     @property
     def refusal(self) -> str | None:
         """Why the photograph is left out; None: it is scored. The first rule that it breaks."""
-        resemblance, pure = self.patch, self.purity or 0.0
+        cut, glare, hidden = self.patch.cut, self.patch.glare, self.patch.hidden_share
+        better, correlation, pure = self.patch.better, self.patch.correlation, self.purity or 0.0
+        most = f"at most {MAX_HIDDEN_SHARE:.0%}"
+        not_it = f"the patch is not the run's: correlation {correlation:.3f}, at least {CORRELATION}"
         rules = [
-            (resemblance.cut > CUT, f"{resemblance.cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
-            (resemblance.better != "", f"it shows {resemblance.better}, not the patch of this arm as it is"),
-            (
-                resemblance.glare > MAX_HIDDEN_SHARE,
-                f"glare or bare paper on {resemblance.glare:.1%} of the patch, at most {MAX_HIDDEN_SHARE:.0%}",
-            ),
-            (
-                resemblance.correlation < CORRELATION,
-                f"the patch is not the run's: correlation {resemblance.correlation:.3f}, at least {CORRELATION}",
-            ),
-            (
-                resemblance.hidden_share > MAX_HIDDEN_SHARE,
-                f"{resemblance.hidden_share:.1%} of the patch is covered or changed, at most {MAX_HIDDEN_SHARE:.0%}",
-            ),
+            (cut > CUT, f"{cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
+            (better != "", f"it shows {better}, not the patch of this arm as it is"),
+            (glare > MAX_HIDDEN_SHARE, f"glare or bare paper on {glare:.1%} of the patch, {most}"),
+            (correlation < CORRELATION, not_it),
+            (hidden > MAX_HIDDEN_SHARE, f"{hidden:.1%} of the patch is covered or changed, {most}"),
             (pure > PUREST, f"its colours are purer than ink, {pure:.3f}, at most {PUREST}: a screen or a file"),
         ]
         rules += [] if self.place is None else _of_place(self.place)
@@ -113,22 +98,18 @@ class Evidence:
 
 def _of_place(place: ScenePlace) -> list[tuple[bool, str]]:
     value, fault = place.correlation, None if place.match is None else place.match.fault
+    elsewhere = (
+        "another scene, or the card elsewhere in it: too few matches with the run's picture "
+        f"(at least {MATCHES}), or too little correlation ({value or 0:.2f})"
+    )
+    turned = f"the card is turned by {place.degrees:.1f} degrees, at most {MOST_DEGREES:g}"
+    stretched = f"the scene is {place.stretch:.3f} times as long one way, at most {MOST_STRETCH}"
     return [
         (fault is not None, f"in its scene the card is {fault}"),
         (place.too_little, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
-        (
-            value is not None and place.match is None and not place.belongs,
-            "another scene, or the card elsewhere in it: too few matches with the run's picture "
-            f"(at least {MATCHES}), or too little correlation ({value or 0:.2f})",
-        ),
-        (
-            value is None and abs(place.degrees) > MOST_DEGREES,
-            f"the card is turned by {place.degrees:.1f} degrees, at most {MOST_DEGREES:g}",
-        ),
-        (
-            place.stretch > MOST_STRETCH,
-            f"the scene is {place.stretch:.3f} times as long one way, at most {MOST_STRETCH}",
-        ),
+        (value is not None and place.match is None and not place.belongs, elsewhere),
+        (value is None and abs(place.degrees) > MOST_DEGREES, turned),
+        (place.stretch > MOST_STRETCH, stretched),
     ]
 
 
@@ -171,16 +152,8 @@ def measure_photo(
     kind: str,
     detected_card: CardDetection = CardDetection(),
 ) -> PhotoMeasurement:
-    """Locate the patch in a photograph, and cut out the view.
-
-    Args:
-        picture: the run's picture that it shows, without the patch.
-        kind: of the view, photo or scene.
-        detected_card: what is known of the photograph already.
-
-    Raises:
-        ValueError: in one line, why the photograph cannot be scored.
-    """
+    """Locate the patch in a photograph of the run's `picture` (without the patch), and cut out the view of a `kind`,
+    photo or scene. Raises ValueError in one line, why the photograph cannot be scored."""
     card, box, size_of_photo = expected.card, expected.card.patch, (pixels.shape[0], pixels.shape[1])
     fit = _locate_card(pixels, expected, detected_card)
     surface, ideal = fit.surface, ideal_photo(pixels, fit.surface)
@@ -194,12 +167,13 @@ def measure_photo(
     for other in scenes[1:]:  # of several placements, the nearest that shows its scene
         if not position.belongs and (candidate := place(ideal, picture, other, card, ground)).belongs:
             scene, position = other, candidate
-    size = placement.size[0]
-    if kind == "photo":
-        view = photo_view(pixels, size)
-    else:
-        view = scene_view(pixels, scene, placement.size, size, surface.distort)
-    frame = Box(0, 0, placement.size[1], placement.size[0])
+    height, width = placement.size
+    view = (
+        photo_view(pixels, height)
+        if kind == "photo"
+        else scene_view(pixels, scene, (height, width), height, surface.distort)
+    )
+    frame = Box(0, 0, width, height)
     known_scene = placement.fixed and visible(scene, frame.corners)
     scene_pose = pose(view.frame() @ scene, frame) if known_scene else None
     corners = from_corners(box.corners, surface.project(box.corners))
@@ -233,8 +207,9 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
     numbers = ", ".join(str(tag.number) for tag in card.tags)
     if detection.duplicates:
         raise ValueError(f"the card is there more than once (fiducial {detection.duplicates[0]}); photograph one")
-    if detection.foreign and (arm := expected.arm_with(detection.foreign)) is not None:
-        raise ValueError(f"it shows the card of the arm {arm}, not of {expected.arm} (--arm {arm} scores it)")
+    for arm in expected.textures:
+        if len({*detection.foreign} & {*tag_numbers(card_words(expected.id, arm))}) >= 2:
+            raise ValueError(f"it shows the card of the arm {arm}, not of {expected.arm} (--arm {arm} scores it)")
     if detection.foreign and not detection.corners:
         foreign = ", ".join(map(str, detection.foreign[:4]))
         raise ValueError(f"it shows another card: fiducials {foreign}, not {numbers}; is it the print of this run?")
@@ -247,8 +222,8 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
 def _scenes(
     homography: Floats, box: Box, placement: PlacementRecord, row: int, size: tuple[int, int]
 ) -> list[Floats]:
-    """From the pixels of the run's picture, 0 its edge, to the photograph's: of each placement, that first which
-    brings the scene nearest to the photograph's middle."""
+    """From the pixels of the run's picture, 0 its edge, to the photograph's: of each placement, by the distance of
+    the scene from the photograph's middle."""
     height, width = placement.size
     candidates = []
     for quad in placement.quads[row]:
@@ -292,8 +267,8 @@ def magnification(scene: Pose, view: View) -> float:
 
 
 def file_name(photo: PhotoFile) -> str:
-    """The name of the PNG written for a photograph, in its own folder. It is unique: `a.jpg` becomes `a.jpg.png`, so
-    a photograph `a.jpg.png` gets another suffix."""
+    """The unique name of the PNG for a photograph: `a.jpg` becomes `a.jpg.png`, so `a.jpg.png` gets another
+    suffix."""
     path = Path(photo.name)
     keep = path.suffix == ".png" and Path(path.stem).suffix.lower() not in SUFFIXES
     return photo.name if keep else f"{photo.name}.png"

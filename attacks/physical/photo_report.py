@@ -41,27 +41,18 @@ def write_photo_report(
     fit: ColourFit | None,
     stops: dict[str, float],
 ) -> None:
-    """Write photos.json, photos.csv, rectified/, overview.png, colour.json (of a fit) and preset.yaml.
-
-    Args:
-        measurements: the photographs that are scored, and those that are left out.
-        config: of the run's manifest.json.
-        stops: the exposure of each photograph, by its name.
-    """
+    """Write photos.json, photos.csv, rectified/, overview.png, colour.json (of a fit) and preset.yaml, from the
+    `measurements` that are scored and those left out, the `config` of the run's manifest.json, and the exposure of
+    each photograph by its name (`stops`)."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "photos.json").is_file() and (folder / "rectified").is_dir():
         shutil.rmtree(folder / "rectified")  # of photographs before these
     write_json(folder / "photos.json", content)
-    write_rows(folder / "photos.csv", [csv_row(photo) for photo in (*content["photos"], *content["refused"])])
-    scored_photos, refused_photos = measurements
+    photos, (scored_photos, refused_photos) = [*content["photos"], *content["refused"]], measurements
+    write_rows(folder / "photos.csv", [csv_row(photo) for photo in photos])
     for measurement in (*scored_photos, *refused_photos):
         _save(folder / "rectified" / file_name(measurement.photo), measurement.patch)
-    _save(
-        folder / "overview.png",
-        overview(
-            [*scored_photos, *refused_photos][:MAX_TILES], [*content["photos"], *content["refused"]][:MAX_TILES]
-        ),
-    )
+    _save(folder / "overview.png", overview([*scored_photos, *refused_photos][:MAX_TILES], photos[:MAX_TILES]))
     colour = folder / "colour.json"
     if fit is None:
         colour.unlink(missing_ok=True)  # of photographs before these
@@ -72,8 +63,7 @@ def write_photo_report(
 
 
 def csv_row(photo: dict[str, Any]) -> dict[str, Any]:
-    """The line of a photograph in photos.csv, from its entry in photos.json; one that is left out has a reason and no
-    scores."""
+    """The line of a photograph in photos.csv, from its entry in photos.json."""
     patch = photo["patch"]
     jitter = max(abs(value) for corner in patch["corners"] for value in corner)
     row = photo | patch | {"fiducials": len(photo["fiducials"]), "jitter": jitter}
@@ -93,10 +83,8 @@ def photo_table(content: dict[str, Any]) -> str:
             + (f"  ({photo['outside']:.0%} beyond the edge)" if photo["outside"] > 0.005 else "")
         )
     lines += ["", *_figures(content)]
-    if content["left_out"]:
-        lines += [
-            f"left out: {len(content['left_out'])} of {len(content['left_out']) + len(photos)}, each named above"
-        ]
+    if count := len(content["left_out"]):
+        lines.append(f"left out: {count} of {count + len(photos)}, each named above")
     colour = content["colour"]
     lines.append(
         f"colours: none fitted, {content['no_colour']}"
@@ -152,12 +140,9 @@ def overview(measurements: Sequence[PhotoMeasurement], photos: Sequence[dict[str
         if reason:
             draw.line((x, y, x + SIDE, y + SIDE), colour, 3)
             draw.line((x, y + SIDE, x + SIDE, y), colour, 3)
-        name = f"{photo['photo'][-32:]}: left out" if reason else photo["photo"][-44:]
-        scores = (
-            textwrap.shorten(reason, 50, placeholder=" ...")
-            if reason
-            else f"{photo['cosine']:.2f}  {photo['nearest'][-38:]}"
-        )
+            name, scores = f"{photo['photo'][-32:]}: left out", textwrap.shorten(reason, 50, placeholder=" ...")
+        else:
+            name, scores = photo["photo"][-44:], f"{photo['cosine']:.2f}  {photo['nearest'][-38:]}"
         draw.text((x, y + SIDE + 3), name, "black", font)
         draw.text((x, y + SIDE + 3 + LINE), scores, colour, font)
     return np.asarray(sheet)
@@ -183,17 +168,9 @@ MAX_JITTER = 0.499
 
 
 def ranges(measurements: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """Stages with the measured ranges, from the smallest value to the largest; {} if no scene was located.
-
-    Args:
-        stops: the exposure of each photograph, relative to the run's picture or to the median photograph; () if it is
-            unknown.
-    """
-    scenes = [
-        (measurement.scene, magnification(measurement.scene, measurement.view))
-        for measurement in measurements
-        if measurement.scene is not None
-    ]
+    """Stages with the measured ranges, from the smallest value to the largest; {} if no scene was located. `stops`
+    are the exposures of the photographs, if they are known."""
+    scenes = [(item.scene, magnification(item.scene, item.view)) for item in measurements if item.scene is not None]
     if not scenes:
         return {}
     poses = [pose for pose, _ in scenes]
@@ -229,12 +206,8 @@ def merge_stages(stages: dict[str, Any], measured_stages: dict[str, dict[str, An
 
 
 def preset_text(config: dict[str, Any], stages: dict[str, dict[str, Any]], colour: Path | None) -> str:
-    """The preset as YAML, with the run's whole configuration, so that it needs no other file.
-
-    Args:
-        config: of manifest.json.
-        colour: the file of the fitted map of colours.
-    """
+    """The preset as YAML, with the run's whole configuration, the measured `stages` and the file of a `colour`
+    map."""
     config = json.loads(json.dumps(config))  # YAML writes a node that occurs twice as an alias
     groups = {key: value for key, value in config.items() if isinstance(value, dict) and "name" in value}
     names = {key: str(value["name"]) for key, value in groups.items()} | {"transforms": "identity"}
@@ -245,15 +218,10 @@ def preset_text(config: dict[str, Any], stages: dict[str, dict[str, Any]], colou
         body |= _printer_groups(body, str(colour.resolve()))
         names["printer"] = body["printer"]["name"]
     defaults = [f"override /{key}: {name}" for key, name in names.items()]
-    lines = [
-        "# @package _global_",
-        "# A run once more, with the printer and the camera as measured in photographs of its first patch.",
-        "defaults:",
-        *(f"  - {line}" for line in defaults),
-        "",
-        yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True),
-    ]
-    return "\n".join(lines)
+    head = "# A run once more, with the printer and the camera as measured in photographs of its first patch."
+    lines = ["# @package _global_", head, "defaults:", *(f"  - {line}" for line in defaults), ""]
+    dump = yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    return "\n".join([*lines, dump])
 
 
 def _printer_groups(body: dict[str, Any], colour: str) -> dict[str, Any]:

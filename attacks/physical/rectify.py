@@ -1,9 +1,8 @@
 """The homography from the card (mm) to a photograph (pixels), and rectified pictures.
 
 Largest error of the patch's corners in pixels (patch 300 px wide; median and 95th percentile over 36 rendered
-photographs): four tags 0.04 and 0.2, three 0.35 and 1, two 0.5 to 1 and 2 to 6, one 28 and 470. So at least two tags
-are required. `align_photo` refines the result with the edges of tags and dark swatches: with three visible tags the
-median error of the patch's corners falls from 0.6 px to 0.06, with two from 1.7 to 0.1.
+photographs): four tags 0.04 and 0.2, three 0.35 and 1, two 0.5 to 1 and 2 to 6, one 28 and 470. `align_photo` reduces
+the median with three tags from 0.6 px to 0.06, with two from 1.7 to 0.1.
 """
 
 import itertools
@@ -60,12 +59,8 @@ class Pose:
 
 
 def fit_homography(card: Card, tags: Mapping[int, Floats]) -> Fit:
-    """Fit the homography to the corners of the tags: least squares in pixels. One tag that does not fit the others is
-    left out.
-
-    Raises:
-        ValueError: fewer than two tags, or tags that do not fit each other.
-    """
+    """Fit the homography to the corners of the tags, least squares in pixels, without one tag that does not fit the
+    others. Raises ValueError for fewer than two tags, or tags that do not fit each other."""
     places = {tag.number: np.array(tag.box.corners) for tag in card.tags}
     card_tags = {number: corners for number, corners in tags.items() if number in places}
     if len(card_tags) < MIN_TAGS:
@@ -91,9 +86,9 @@ def _least_squares(places: Mapping[int, Floats], tags: Mapping[int, Floats]) -> 
     if matrix is None or not np.isfinite(matrix).all():
         return Fit(np.eye(3), numbers, math.inf, math.inf)
     homography = np.asarray(matrix, np.float64)
-    errors = np.linalg.norm(project(homography, source) - target, axis=1)
     if not visible(homography, source):
         return Fit(homography, numbers, math.inf, math.inf)
+    errors = np.linalg.norm(project(homography, source) - target, axis=1)
     return Fit(homography, numbers, float(np.sqrt((errors**2).mean())), float(errors.max()))
 
 
@@ -192,7 +187,6 @@ def align_photo(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: I
     """Refine an approximate homography (mm to pixels): the edges of the detected tags and the long edges of dark
     swatches are fitted to the edges in the photograph."""
     edges = card_edges(card, tags)
-    # Crop to the part of the photograph that shows the card.
     outline = project(homography, Box(0, 0, card.width, card.height).corners)
     light, corner = crop(grey, outline)
     shift = np.array([[1.0, 0, -corner[0]], [0, 1, -corner[1]], [0, 0, 1]])
@@ -215,13 +209,8 @@ def crop(grey: NDArray[np.uint8], points: Floats) -> tuple[NDArray[np.float32], 
 def edge_lines(
     light: NDArray[np.float32], card: Card, edges: Floats, to_pixels: Callable[[Any], Floats]
 ) -> tuple[Floats, Floats]:
-    """The lines (a, b, c) through the edges of the card, in pixels of `light`, and the points of the card in mm that
-    lie on them: (n,2) and (n,3), `POINTS` of each edge that is inside and has contrast.
-
-    Args:
-        edges: (E,2,2), see `card_edges`.
-        to_pixels: about from mm of the card to pixels of `light`.
-    """
+    """The points of the card in mm (n,2), `POINTS` of each of its `edges` (E,2,2) that is inside and has contrast,
+    and the lines (a, b, c) of these edges in pixels of `light` (n,3); `to_pixels` leads there from mm, about."""
     module = card.tags[0].box.width / MODULES
     inside, results = [], []
     for start, end in edges:
@@ -247,19 +236,14 @@ def edge_lines(
 
 
 def card_edges(card: Card, tags: Iterable[int]) -> Floats:
-    """The ends of each edge that is used, (E,2,2) in mm."""
-    return np.array(list(_edges(card, set(tags))))
-
-
-def _edges(card: Card, tags: set[int]) -> Iterable[tuple[Sequence[float], Sequence[float]]]:
-    """The ends of each edge in mm, clockwise around the dark area."""
-    for tag in card.tags:
-        if tag.number in tags:
-            yield from _sides(tag.box)
+    """The ends of each edge that is used, (E,2,2) in mm, clockwise around the dark area."""
+    numbers = set(tags)
+    edges = [side for tag in card.tags if tag.number in numbers for side in _sides(tag.box)]
     for swatch in card.chart:
         if LIGHT[list(swatch.colour)] @ np.array([0.2126, 0.7152, 0.0722]) < BRIGHTEST:
             vertical = card.patch.y <= swatch.box.y <= card.patch.y + card.patch.height
-            yield from _sides(swatch.box)[int(vertical) :: 2]  # the sides that face the patch and the paper's edge
+            edges += _sides(swatch.box)[int(vertical) :: 2]  # the sides that face the patch and the paper's edge
+    return np.array(edges)
 
 
 def _sides(box: Box) -> list[tuple[Sequence[float], Sequence[float]]]:
