@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,6 +21,11 @@ A group takes one of its choices, which its first table lists; [their cards](par
 tables have the keys, under the choices that have them. `???` must be given; where a default is `null`, its type
 stands in brackets. This page is written by `python -m attacks.schema.reference` from `attacks/schema`; the papers are
 in [the references](references.md).
+"""
+FOLDER = """Choose by `GROUP=CHOICE` on the command line, or `- override /GROUP: CHOICE` in a preset; bold: default.
+A group with a folder has a YAML file for each choice. The choices of the others are declared in `attacks/schema`;
+[their keys](../docs/configuration.md). `config=NAME`, or `experiment=NAME`, is a preset.
+This page is written by `python -m attacks.schema.reference groups > configs/README.md`.
 """
 BAR = "\\|"
 #: Of a choice's sentence; a longer one ends at its colon, and its card has the rest.
@@ -44,6 +50,15 @@ def reference_page() -> str:
         for title, rows in _keys(group).items():
             parts += [f"\n{title}:\n", *_table(f"{group}.", rows)]
     return "\n".join(parts) + "\n"
+
+
+def listing() -> str:
+    """configs/README.md."""
+    lines = ["# Groups and their choices\n", FOLDER, "| group | choices |", "|---|---|"]
+    for group, names in choices().items():
+        title = f"[{group}]({group})" if (CONFIGS / group).is_dir() else group
+        lines.append(f"| {title} | {', '.join(f'**{n}**' if n == defaults().get(group) else n for n in names)} |")
+    return "\n".join(lines) + "\n"
 
 
 def usage(words: Iterable[str] = ()) -> str:
@@ -127,4 +142,4 @@ def _comment(group: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    print(reference_page(), end="")
+    print(listing() if sys.argv[1:] == ["groups"] else reference_page(), end="")

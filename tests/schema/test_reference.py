@@ -2,13 +2,21 @@
 
 from pathlib import Path
 
+import pytest
+
 from attacks.schema.groups import CHOICES
-from attacks.schema.reference import reference_page, usage
+from attacks.schema.reference import listing, reference_page, usage
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_page_equals_the_text_generated_from_the_declarations():
-    page = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert page == reference_page(), "run `python -m attacks.schema.reference > docs/configuration.md`"
+@pytest.mark.parametrize(
+    ("name", "generate", "command"),
+    [("docs/configuration.md", reference_page, ""), ("configs/README.md", listing, " groups")],
+)
+def test_page_equals_the_text_generated_from_the_declarations(name, generate, command):
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert page == generate(), f"run `python -m attacks.schema.reference{command} > {name}`"
 
 
 def test_help_lists_every_choice_and_the_keys_of_the_selection():

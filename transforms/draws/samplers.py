@@ -36,8 +36,9 @@ def stream(seed: int, *purpose: object) -> int:
 
 @dataclass(frozen=True)
 class Sobol:
-    """Owen-scrambled Sobol points: *one* sequence, of which step k takes the points k*n .. k*n + n - 1 (Sobol 1967;
-    Owen 1995). Powers of two for n keep each step balanced.
+    """Owen-scrambled Sobol points: *one* sequence, of which step k takes the points k*n .. k*n + n - 1.
+
+    Powers of two for n keep each step balanced (Sobol 1967; Owen 1995).
 
     Use: the default: the views of all steps together are even.
     Not: a test that needs independent views: `Uniform`.
@@ -82,8 +83,9 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Antithetic:
-    """Independent uniform points and their mirror images, u0, 1 - u0, u1, 1 - u1, ... (Hammersley & Morton 1956). An
-    odd n leaves the last point alone.
+    """Independent uniform points and their mirror images, u0, 1 - u0, u1, 1 - u1, ... (Hammersley & Morton 1956).
+
+    An odd n leaves the last point alone.
 
     Use: a gradient that is odd about the middle of the ranges, of which pairs cancel the noise.
     Not: an odd number of views.
@@ -106,6 +108,7 @@ class Antithetic:
 @dataclass(frozen=True)
 class Latin:
     """Latin hypercube (McKay, Beckman & Conover 1979): of n equal strata of each coordinate, each holds one point.
+
     Sums of functions of one coordinate each have a small variance (Stein 1987). Steps are independent.
 
     Use: steps that have to see each slice of each coordinate as often, such as the copies of `transforms=si`.
@@ -132,8 +135,9 @@ class Latin:
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same points at every step, those of the first step of `Sobol`: a bank of views that is never drawn anew. An
-    attack has no noise, and may fit the bank.
+    """The same points at every step, those of the first step of `Sobol`: a bank of views that is never drawn anew.
+
+    An attack has no noise, and may fit the bank.
 
     Use: a loss without noise, such as for `APGD`.
     Not: few views, to which the attack is fitted.
