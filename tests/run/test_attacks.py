@@ -95,8 +95,8 @@ def outcomes(monkeypatch):
     """The study and the scores of each run, which then ends."""
     result = []
 
-    def end(_, bench, results, *__):
-        result.append((bench.study, view_scores(bench, joined_units(results, shared=False))))
+    def end(_, bench, results_and_failures, *__):
+        result.append((bench.study, view_scores(bench, joined_units(results_and_failures[0], shared=False))))
         raise EndOfTest
 
     monkeypatch.setattr(job, "_tables", end)
