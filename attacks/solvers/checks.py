@@ -37,7 +37,8 @@ def pass_budget(problem: Problem, options: Options, n: int) -> Tensor:
     left = torch.as_tensor(budget, device="cpu")
     if left.is_floating_point() or left.shape not in ((), (images,)) or bool((left < n).any()):
         raise ValueError(
-            f"`budget` must be whole numbers of passes for all or each of {images} images, at least {n}; got {budget}"
+            f"`budget` must be a whole number of passes, at least {n}, or one for each of {images} images; "
+            f"got {budget}"
         )
     if options.adaptive is not None and problem.shared and bool((left != left.max()).any()):
         raise ValueError(
