@@ -1,7 +1,7 @@
 """Short runs of an attack, all scored on the same views."""
 
 import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ def short_attack(problem: Problem, options: Options, passes: PassCount) -> Short
 
 
 def _fields(part: Any) -> set[str]:
-    return {name for name, field in getattr(part, "__dataclass_fields__", {}).items() if field.init}
+    return {field.name for field in fields(part) if field.init} if is_dataclass(part) else set()
 
 
 def resized(perturbation: Any, eps: float) -> Any:

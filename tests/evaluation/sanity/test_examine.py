@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import PGD, SGD, Linf
+from attacks import PGD, SGD, Linf, Patch
 from attacks.evaluation.sanity import Check, Sanity, table
 from attacks.evaluation.sanity.check import (
     END,
@@ -167,7 +167,8 @@ def test_a_set_is_resized_in_its_own_unit(perturbation, images):
 
 
 def test_only_sets_with_a_radius_and_learning_rates_change_with_it():
-    assert resized(object(), 1.0) is None
+    patch = Patch((4, 4), [[0.0, 0.0], [0.5, 0.0], [0.5, 0.5], [0.0, 0.5]])  # its radius is no field
+    assert resized(object(), 1.0) is None and resized(patch, 1.0) is None
     assert rescale(PGD(), 10) == PGD()
     assert rescale(SGD(2.0, 0.5), 10) == SGD(20.0, 0.5)
 
