@@ -38,8 +38,10 @@ def mean_difference(first: Tensor, second: Tensor) -> Interval:
 
 def paired_shares(first: Tensor, second: Tensor, trials: int | Tensor) -> Interval:
     """The mean difference of the shares (C,) of two arms, each of `trials` views (one number, or (C,)), with its 95 %
-    interval; of fewer than `FEWEST_SHARES` clusters the range of the differences. The interval combines those of both
-    shares (see `rate`) and the correlation between the arms (Newcombe 1998, method 10; Zou & Donner 2008)."""
+    interval; for fewer than `FEWEST_SHARES` clusters the range of the differences instead.
+
+    The interval combines those of both shares (see `rate`) and the correlation between the arms (Newcombe 1998,
+    method 10; Zou & Donner 2008). So its width is not zero even where one arm always succeeds and the other never."""
     _check(first, second)
     x, y = array(first), array(second)
     ends = None if len(x) < FEWEST_SHARES else difference_ends(x[None], y[None], harmonic_trials(trials))
@@ -129,7 +131,9 @@ STUDY_EXACT, STUDY_FLIPS = 12, 999
 
 def clusters_for_power(differences: Tensor, effect: float, power: float = 0.8) -> int:
     """The fewest clusters with which a mean difference of `effect` is detected with probability `power`, from the
-    differences (C,) of a pilot run's clusters, shifted to the mean `effect` and resampled. Raises ValueError for
+    differences (C,) of a pilot run's clusters. These are shifted to the mean `effect` and resampled.
+
+    The number is uncertain, because the pilot's spread is: by a share of about 1 / sqrt(C / 2). Raises ValueError for
     fewer than two clusters, for impossible arguments, and where more than `MAX_CLUSTERS` clusters are needed."""
     pilot = array(differences)
     if (n := len(pilot)) < 2 or not np.isfinite(pilot).all():

@@ -61,7 +61,8 @@ class RunSummary:
 
 
 def collect(names: Mapping[Path, str]) -> tuple[list[RunSummary], list[tuple[str, str]]]:
-    """The runs in the directories with their names; and the names of what is broken, or no run, with the reason."""
+    """Read run directories by their names. Returns the runs, and (name, reason) for each directory that is broken or
+    not a run: some runs of a sweep may have failed."""
     runs, omissions = [], []
     for directory, name in names.items():
         try:

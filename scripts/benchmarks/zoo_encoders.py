@@ -160,10 +160,6 @@ def checker(x: Tensor) -> Tensor:
     return ((rows[:, None] + rows) % 2).to(x)
 
 
-def mirrored_gradient(grad: Tensor) -> Tensor:
-    return grad.flip(-1)
-
-
 def noisy_gradient(grad: Tensor) -> Tensor:
     return grad + 10 * grad.std() * torch.randn_like(grad)
 
@@ -256,7 +252,7 @@ def rigged_encoders() -> dict[str, RiggedEncoder]:
         "rounding to 8 levels": before(rounding(8)),
         "rounding, straight through": before(passing(rounding(16))),
         "rounding, reversed gradient": before(passing(rounding(16), lambda g: -g)),
-        "rounding, mirrored gradient": before(passing(rounding(16), mirrored_gradient)),
+        "rounding, mirrored gradient": before(passing(rounding(16), lambda g: g.flip(-1))),
         "staircase, rising flats": before(staircase(0.02)),
         "staircase, falling flats": before(staircase(-0.02)),
         "lookup table": before(lookup),
@@ -270,7 +266,7 @@ def rigged_encoders() -> dict[str, RiggedEncoder]:
         "fresh resize": before(fresh_resize),
         "fresh dropout": inside(drop_features),
         "dither, straight through": before(passing(dither(8))),
-        "dither, mirrored gradient": before(passing(dither(8), mirrored_gradient)),
+        "dither, mirrored gradient": before(passing(dither(8), lambda g: g.flip(-1))),
         "gradient x 1e-12": before(with_gradient(lambda g: 1e-12 * g)),
         "gradient x 1e12": before(with_gradient(lambda g: 1e12 * g)),
         "gradient reversed": before(with_gradient(lambda g: -g)),
