@@ -180,11 +180,14 @@ def robustness(
         >>> result.table().head, list(result.arms)
         (('arm', 'success', 'cosine to clean'), ['clean', 'noise', 'no_eot', 'one_view', 'eot'])
     """
-    default = f"outputs/{datetime.now():%Y-%m-%d/{Path(preset).stem}-%H-%M-%S-%f}"
+    now = datetime.now()
+    default = f"outputs/{now:%Y-%m-%d}/{Path(preset).stem}-{now:%H-%M-%S-%f}"
     folder = Path(out if out is not None else default)
     refuse_file(folder, "out")
     if not isinstance(pipeline, str | None) and not callable(pipeline):
-        raise ValueError(f"`pipeline` must be a kernel's name, such as cv2_linear, or a function; got {pipeline!r}")
+        raise ValueError(
+            f"`pipeline` must be a kernel's name, such as cv2_linear, or a function; got {type(pipeline).__name__}"
+        )
     kernel, function = (pipeline, None) if isinstance(pipeline, str) else (None, pipeline)
     arguments = {"perturbation.eps": eps, "attack.steps": steps, "evaluate.pipeline": kernel}
     keys: dict[str, Any] = {key: value for key, value in arguments.items() if value is not None}

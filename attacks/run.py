@@ -34,7 +34,8 @@ from attacks.schema.secrets import refuse_credentials
 
 @hydra.main(**RULES, config_path=str(CONFIGS), config_name="run")
 def main(config: DictConfig) -> float | None:
-    """One experiment, as composed by Hydra. Returns its primary measure under attack, for a sweeper."""
+    """One experiment, as composed by Hydra. Returns its primary measure under attack, for a sweeper that optimises;
+    None where another process makes the tables."""
     settings = HydraConfig.get()
     try:
         run = schema.validate(config)

@@ -63,8 +63,15 @@ class Defended(PictureModule):
 
 @dataclass(frozen=True)
 class ViewDefence(StageGroup):
-    """A defence as a stage of the views: what a platform does to a file before its own resizer. Its ranges are drawn
-    for each view. `before` is the key in `transforms.stages` of the stage behind it."""
+    """A defence as a stage of the views: what a platform does to a file before its own resizer.
+
+    Anchors and galleries, which have no views, do not pass through it. Its ranges are drawn for each view, and are
+    not widened with those of the camera.
+
+    Args:
+        stages: of the defence.
+        before: the key in `transforms.stages` of the stage behind it.
+    """
 
     before: str
     label: ClassVar[str] = "defence"

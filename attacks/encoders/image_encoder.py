@@ -31,20 +31,28 @@ class Origin:
 class ImageEncoder(PictureModule):
     """(N,3,H,W) in [0,1], any size -> (N,D): `read(network(preprocess(images)))`, in evaluation mode and frozen.
 
-    A network in half precision runs in it, behind the preprocessing, and its features are widened. `print` shows the
-    model and its preprocessing. See `with_preprocess` for one's own.
+    A network in half precision runs in it, behind the preprocessing, and its features are widened (see
+    `attacks.encoders.engine.native_precision`).
+
+    `print` shows the model and its preprocessing. Layers have the library's names (see
+    `attacks.encoders.layers.named_layers`).
 
     Args:
         network: normalised pictures -> any output.
+        preprocess: the library's preprocessing.
         origin: for reports.
         read: the network's output -> (N,D); None where it is that already.
         texts: the text tower of a two-tower model; None where there is none.
 
     Examples:
-        >>> from attacks import load_encoder
-        >>> from attacks.encoders import ImageEncoder
-        >>> isinstance(load_encoder("torchvision", "resnet18", weights="random"), ImageEncoder)
-        True
+        >>> import torch
+        >>> from attacks.encoders import ImageEncoder, Preprocess
+        >>> from attacks.encoders.image_encoder import Origin
+        >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 8, stride=8), torch.nn.Flatten())
+        >>> preprocess = Preprocess(32, "pil_bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        >>> encoder = ImageEncoder(network, preprocess, Origin("python", "tiny", "random"))
+        >>> encoder.title, encoder(torch.zeros(2, 3, 100, 120)).shape, encoder.training
+        ('python:tiny', torch.Size([2, 64]), False)
     """
 
     def __init__(
@@ -105,6 +113,7 @@ def with_preprocess(
 
     Args:
         network: normalised pictures -> any output.
+        preprocess: resize, crop and normalisation before it.
         name: for reports.
         read: the network's output -> (N,D); None where it is that already.
 

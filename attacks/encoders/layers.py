@@ -79,14 +79,19 @@ class Layers(PictureModule):
     """The features of named layers: (N,3,H,W) -> {layer: (N,D) or (N,T,D)}, with the encoder's own output under
     "output", from one pass.
 
-    Hooks are registered here, and removed by `close` or at the end of a `with`. A layer's output is copied before
-    anything changes it in place; of a layer called more than once, the last output; of one with several output
-    tensors, the first.
+    Hooks are registered here, and removed by `close` or at the end of a `with`. Between calls they store nothing, so
+    the encoder can be used by itself. A deep copy has hooks of its own.
+
+    A layer's output is copied before anything changes it in place; of a layer called more than once, the last output;
+    of one with several output tensors (an attention with its weights; a tower with its tokens and what it pools), the
+    first. Where a network is `packed`, its layers take the tokens of all pictures, or several views of each, in one
+    row; those of a picture are its tokens here.
 
     Args:
-        encoder: in evaluation mode.
+        encoder: in evaluation mode; its preprocessing belongs to it.
         layers: names as `named_layers` has them, all pooled "flat"; or a mapping of names to pools.
-        keep: reduces a layer's features as soon as they are computed; None keeps all.
+        keep: reduces a layer's features as soon as they are computed; None keeps all. Those of many layers together
+            may exceed the memory.
 
     Raises:
         ValueError: an unknown name (with the nearest ones) or pool, no layer, or an encoder in training mode.
@@ -251,7 +256,10 @@ class Visit(NamedTuple):
 
 @torch.no_grad()
 def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
-    """One pass of (N,3,H,W), layer by layer, in the order of their names, the encoder's own output last."""
+    """One pass of (N,3,H,W), layer by layer, in the order of their names, the encoder's own output last.
+
+    All outputs stay in memory until the pass is over: one picture is enough.
+    """
     layers, is_packed = named_layers(encoder), _is_packed(encoder)
     records = {name: Visit(name, type(layer).__name__) for name, layer in layers.items()}
     records[OUTPUT] = Visit(OUTPUT, type(encoder).__name__)

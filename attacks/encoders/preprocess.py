@@ -35,10 +35,14 @@ _resize = unchecked(resize)
 class Preprocess(Doored, slack=NOISE, channels=3):
     """Resize with a named library's kernel, clamp to [0,1], crop or pad about the centre, then (x - mean) / std.
 
+    The clamp is part of a library's behaviour: its 8-bit image cannot hold the overshoot of a bicubic kernel, and an
+    attack must not use values that no file can hold.
+
     Args:
         size: (height, width), or one number for both; None leaves the picture as large as it is.
         kernel: see `transforms.resizing.resize`.
-        mean, std: per channel as the network takes them, for values in [0,1]: a network for 0..255 has 0 and 1/255.
+        mean, std: per channel, in the order in which the network takes the channels, for values in [0,1]: a network
+            for [-1,1] has 0.5 and 0.5, one for 0..255 has 0 and 1/255.
         fit: see `Fit`.
         crop: (height, width) cut from the middle after the resize; where the picture is smaller, `fill` is laid
             around it. None for no crop.
@@ -53,8 +57,8 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         tiles: the picture becomes views of `size`, cut from a larger version; null for the one view.
         grids: the sizes of that version: of "anyres" those to choose from, of "split" one, its longer side twice.
         bgr: the network takes blue first.
-        eight_bit: the resize rounds as Pillow and OpenCV do with an 8-bit picture; the gradient goes straight
-        through.
+        eight_bit: the resize rounds to whole levels, as Pillow and OpenCV do with an 8-bit picture, in their own
+            arithmetic; the gradient goes straight through.
 
     Raises:
         ValueError: an impossible value, with the name of the field.

@@ -14,11 +14,13 @@ from transforms.devices import uploaded, wide_dtype
 class Estimate(NamedTuple):
     """Per image: `mean` loss (N,) over the views and its standard error (N,). Per delta (N of them, or one that all
     share): `snr` of the gradient, the gradient `grad` of the risk, shaped like delta, and the `views` of a picture.
-    Then the `chunk`: the most rows that a pass had; and `value` (N,), the risk of each image's losses, which `grad`
-    belongs to. In the steps of an attack by gradient all but `grad` is on the host.
+    Then the `chunk`: the most rows that a pass had, fewer than asked where memory ran out; and `value` (N,), the risk
+    of each image's losses, which `grad` belongs to (the mean, if the risk is). In the steps of an attack by gradient
+    all but `grad` is on the host.
 
     `snr` is ||E g||^2 / E||g - E g||^2 of the n-view mean g, both estimated from partial means and bias-corrected,
-    at least 0; NaN when there is a single view. The standard errors and the snr are those of independent draws.
+    at least 0; NaN when there is a single view. The standard errors and the snr are those of independent draws:
+    a lower bound of the quality of Sobol points.
 
     Examples:
         >>> import torch

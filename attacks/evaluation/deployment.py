@@ -106,8 +106,8 @@ def deployment(
 
 
 def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
-    """The (height, width) of pictures of `size` after the encoder's own resize, which a resampler thus replaces; half
-    the size where the encoder does not resize such pictures."""
+    """The (height, width) of pictures of `size` after the encoder's own resize, which a resampler thus replaces. Half
+    the size where the encoder does not resize such pictures: otherwise no resampler would change them."""
     preprocess = optional(unwrap(encoder), "preprocess")
     if isinstance(preprocess, Preprocess) and preprocess.size is not None:
         resized = preprocess.resized(*size)

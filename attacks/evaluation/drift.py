@@ -82,12 +82,13 @@ def flips(cosines: Mapping[str, Mapping[str, Tensor]]) -> str | None:
     for name, arms in cosines.items():
         drift, noise = 1 - arms["eot"], 1 - arms["noise"]
         mean = float(drift.mean())
+        if end < MIN_DRIFT or mean <= end / 2 or mean < NOISE_FACTOR * float(noise.mean()):
+            continue
         lead = drift - noise
         above = bool((lead > 0).all())
         if len(lead) >= fewest_clusters():
             above = bool(lead.mean() > 0) and sign_flip(lead) < LEVEL
-        clear = mean >= NOISE_FACTOR * float(noise.mean()) and above
-        if end >= MIN_DRIFT and mean > end / 2 and clear:
+        if above:
             return name
     return None
 
@@ -159,8 +160,9 @@ def layer_drift(
 
 @torch.no_grad()
 def layer_order(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dict[str, Pool]:
-    """The layers and their pools in the order in which they run on an image (1,3,H,W), then the encoder's output.
-    `layers` are names such as `layer3` or `layer3:mean`; or only "all": level by level of names, at most 24. Raises
+    """The layers and their pools in the order in which they run, as a pass of `image` (1,3,H,W) shows, followed by
+    the encoder's output. `layers` are names such as `layer3` or `layer3:mean`; or only "all": level by level of
+    names, at most 24, where layers with the same tensor (a Sequential and its last layer) count once. Raises
     ValueError, naming `evaluate.layers`, for an unknown layer, or a pool that does not fit it."""
     image = image.expand(2, *image.shape[1:])  # with one row, an output for all pictures looks like one for each
     layer_visits = visits(encoder, image)

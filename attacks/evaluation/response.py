@@ -64,8 +64,9 @@ def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str
 
 
 def coordinate(query: object, names: Sequence[str], key: str) -> int:
-    """The index of the coordinate among `names` that `query` names, in full or by the unique beginning of any of its
-    words: "affine angle (deg)", "affine.angle", "angle", "ang". Raises ValueError with `key` and the known names."""
+    """The index of the coordinate among `names` that `query` names, in full or by the beginning of any of its words:
+    "affine angle (deg)", "affine: angle", "affine.angle", "angle", "ang". It must be unique; a full name takes
+    precedence over a beginning. Raises ValueError with `key` and the known names."""
     text = _plain(query) if isinstance(query, str) else ""
     for fits in (str.__eq__, str.startswith):
         matches = [i for i, name in enumerate(names) if any(fits(part, text) for part in _parts(name))]

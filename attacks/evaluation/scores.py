@@ -223,13 +223,15 @@ def _mark(
 
 @torch.no_grad()
 def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64) -> Tree:
-    """The mean direction of the views of each picture: (N,C,H,W) in [0,1] -> (N,D) of length 1, or a tree of such.
+    """The mean direction of the views of each picture: (N,C,H,W) -> (N,D) of length 1, or a tree of such.
 
-    Embeddings are scaled to length 1 before the mean: of all directions it has the highest mean cosine to the views
-    (Mardia & Jupp 2000). As the anchor of `Away` it makes the effect of the views alone no gain.
+    The embedding of each view is scaled to length 1 before the mean, and the mean after it. Of all directions this
+    has the highest mean cosine to the views (directional statistics, Mardia & Jupp 2000). As the anchor of `Away` it
+    makes the effect of the views alone no gain. For the metric "l2" take the mean, `bank.features(...).mean(1)`.
 
     Args:
-        bank: the views; not those of the evaluation.
+        images: in [0,1].
+        bank: the views, on any device; not those of the evaluation.
         chunk: most views in memory at once.
 
     Examples:

@@ -150,8 +150,11 @@ def clusters_for_power(differences: Tensor, effect: float, power: float = 0.8) -
 
 def clusters_from_rates(baseline: float, effect: float, correlation: float, trials: int, power: float = 0.8) -> int:
     """The same from stated rates: an arm that succeeds in a share `baseline` of the views, and one with that plus
-    `effect`. The clusters' rates are beta distributed, with the intraclass `correlation` of the `trials` views of a
-    cluster, and independent between arms."""
+    `effect`.
+
+    The clusters' rates are beta distributed, with the intraclass `correlation` of the `trials` views of a cluster,
+    and independent between arms: where they rise and fall together, fewer clusters are enough.
+    """
     rates = baseline, baseline + effect
     if not all(0 <= rate <= 1 for rate in rates):
         raise ValueError(f"`baseline` and `baseline` + `effect` must be rates, 0..1; got {rates[0]} and {rates[1]:g}")

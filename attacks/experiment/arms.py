@@ -67,8 +67,9 @@ def optimise(
     title = f"{arm}, batch {attempt.batch}" if attempt.batch else arm
     encoder, follow, count = attempt.bench.encoder, attempt.bench.follow, len(attempt.knowledge.images)
     attack, first = attempt.study.attack, attempt.bench.world.first
-    starts = attack.restarts if attack.nearest is None else len(_members(attempt, attack.nearest))
-    total = gradients or attack.views.steps * starts
+    total = gradients or attack.views.steps * (
+        attack.restarts if attack.nearest is None else len(_members(attempt, attack.nearest))
+    )
     with checkpoint.task(arm) as task, Progress(title, total, visible=first) as progress:
         engine_reset(encoder)  # an arm does not depend on the ones before it
         if task.state is not None:

@@ -195,7 +195,7 @@ def refuse_program(run: Run, program: str | None, hint: str) -> None:
 
 
 #: In a run directory: the lock, which is empty and stays.
-LOCK = ".lock"
+LOCK = ".lock"  # all processes of a run hold it together; one that begins or removes the run, alone
 
 
 class State(Enum):

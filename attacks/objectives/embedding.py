@@ -23,14 +23,17 @@ Metric = Literal["cosine", "l2"]
 class Away(Objective):
     """The similarity to the anchor, the picture's own embedding.
 
-    At delta = 0 and the identity view its gradient is exactly zero, so an attack must start at random.
+    It is at its maximum at delta = 0 and the identity view, where its gradient is exactly zero, so an attack must
+    start at random.
 
     Use: a picture that should no longer be found, whatever it is taken for.
     Not: a picture that is to be taken for a certain other one: `Toward`.
     Source: the cosine of embeddings.
     Oracle: the plain cosine, tests/objectives/test_embedding.py and tests/objectives/test_aim.py.
 
-    `metric` is "cosine", in [-1,1]; or "l2", minus the Euclidean distance.
+    Args:
+        metric: "cosine", in [-1,1]; or "l2", minus the Euclidean distance. Where embeddings are compared by cosine,
+            an attack on "l2" wastes effort on their length.
 
     Examples:
         >>> import torch

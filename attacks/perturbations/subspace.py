@@ -193,8 +193,11 @@ class LowFrequency(Wrapper):
     """Every move lies in the span of the lowest `keep` x `keep` coefficients of each channel's 2-D cosine transform
     (orthonormal DCT-II; Guo et al. 2019, Low Frequency Adversarial Perturbation).
 
-    The delta stays in the ball and the box of `inner` exactly; clipping to these can take it out of the band. `inner`
-    is `Linf`, `L2`, or one of them wrapped; `keep` at least a side of the picture keeps all.
+    The delta stays in the ball and the box of `inner` exactly; clipping to these can take it out of the band.
+
+    Args:
+        inner: `Linf`, `L2`, or one of them wrapped. A low-frequency delta is never sparse.
+        keep: coefficients along each axis; a side of the picture, or more, keeps all of them.
 
     Examples:
         >>> import torch

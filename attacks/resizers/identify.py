@@ -66,16 +66,18 @@ class Identification:
 def identify(function: Callable[[Any], Any], image: Tensor, size: tuple[int, int], seed: int = 0) -> Identification:
     """Find out by calls alone which resizer `function` is, and how open it is.
 
-    A kernel is named only if its prediction, with the crop or padding that was measured, equals the results on two
-    pictures of colour noise: in 8 bits exactly (see `TIES`), in floating point to float32's rounding. If none does,
-    the weights are measured, by some hundred calls.
+    It is given flat pictures, ramps and noise of `size`. A kernel is named only if its prediction, with the crop or
+    padding that was measured, equals the results on two pictures of colour noise: in 8 bits exactly (see `TIES`), in
+    floating point to float32's rounding. If none does, the weights are measured, by some hundred calls.
 
     Args:
-        function: an 8-bit array (H,W,3), or a PIL image, -> an array (h,w,3) or (3,h,w), a tensor or a PIL image.
+        function: an 8-bit array (H,W,3), or a PIL image, -> an array (h,w,3) or (3,h,w), a tensor or a PIL image, of
+            any values that are a straight line of levels.
         image: (3,H,W) in [0,1], the photograph that is attacked.
         size: (H, W) of the pictures that it is given.
 
-    Raises ValueError: it takes or returns something else, is random, or fails.
+    Raises:
+        ValueError: it takes or returns something else, is random, or fails.
     """
     box = open_box(function, size)
     prober = Prober(box, measure_values(box, size), size)

@@ -148,7 +148,7 @@ def _number(error: Exception, temporary: Path, path: Path) -> int | None:
         if error.filename is not None and Path(os.fsdecode(error.filename)) not in (temporary, path, path.parent):
             return None  # of another file, which the block was reading
         number = error.errno
-        if number is None and shutil.disk_usage(path.parent).free == 0:
+        if number is None and _free(path) == 0:
             number = errno.ENOSPC  # Pillow gives no errno
     else:  # a library in another language: safetensors
         match = FOREIGN.search(str(error))
@@ -156,13 +156,21 @@ def _number(error: Exception, temporary: Path, path: Path) -> int | None:
     return number if number in REASONS else None
 
 
+def _free(path: Path) -> int | None:
+    """The free bytes where a file would be; None if the system does not say."""
+    try:
+        return shutil.disk_usage(path.parent).free
+    except OSError:
+        return None
+
+
 def _message(path: Path, number: int, size: int | None) -> str:
     needed = "" if size is None else f", {size / 1e6:.1f} MB are needed"
     reason = REASONS[number]
     if number == errno.ENOENT and path.parent.is_dir():
         reason = "its temporary file has gone"
-    if number == errno.ENOSPC:
-        reason += f" ({shutil.disk_usage(path.parent).free / 1e6:.1f} MB are free{needed})"
+    if number == errno.ENOSPC and (free := _free(path)) is not None:
+        reason += f" ({free / 1e6:.1f} MB are free{needed})"
     try:
         exists = path.is_file()
     except OSError:  # a name that is too long

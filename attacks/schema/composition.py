@@ -1,5 +1,6 @@
 """A configuration composed by Hydra from a preset and overrides; its errors in one line."""
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,7 +115,8 @@ def stored_preset(argument: str) -> str:
 
 
 def refuse_unchecked(arguments: list[str]) -> None:
-    """Check the files of a `--config-dir` before Hydra reads them, and refuse all other ways to name files."""
+    """Check the files of a `--config-dir` before Hydra reads them, and refuse all other ways to name files: the key
+    `hydra` of a file could open files or run code, and a pickle is code."""
     options, rest = (parser := get_args_parser()).parse_known_args(arguments)
     for flag in rest:
         near = did_you_mean(flag.lstrip("-")) or closest(flag, parser._option_string_actions)
@@ -142,6 +144,10 @@ def message_line(error: BaseException, words: Iterable[str] = ()) -> str:
             return _plain(f"`{error.override}`: no ~ is expanded here; write {key}={Path(value).expanduser()}")
         example = f"""'{key}="{value}"'"""
         return _plain(f"`{error.override}`: a value with such a sign stands in two kinds of quotes: {example}")
+    if isinstance(error, OSError) and error.errno in UNUSABLE and _is_directory_of_run(error.filename, words):
+        reason = str(error.strerror).lower()
+        key = "hydra.sweep.dir" if {"-m", "--multirun"} & {*words} else "hydra.run.dir"
+        return _plain(f"`{_short(str(error.filename))}`: {reason}; name another run directory, {key}=PATH")
     if isinstance(error, CompactHydraException):
         text = f"{error} {error.__cause__ or ''}"
         if hint := unknown_word(words, text) or _of_the_preset(text, words) or _of_another_type(text):
@@ -189,6 +195,18 @@ def _of_another_type(text: str) -> str | None:
     value, key = re.search(form, text), re.search(r"full_key: ([\w.]+)", text)
     kind = value and TYPES.get(value[2])
     return f"`{key[1]}` must be {kind}; got {_short(value[1])}" if key and value and kind else None
+
+
+#: Errors of a path that no folder can be made of.
+UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
+
+
+def _is_directory_of_run(name: object, words: Sequence[str]) -> bool:
+    """Whether a path is the directory of the run or sweep that the command line names, above it or in it."""
+    keys = ("hydra.run.dir=", "hydra.sweep.dir=")
+    folders = [word.partition("=")[2] for word in words if word.startswith(keys)] or ["outputs"]
+    path, run_paths = Path(str(name)).absolute(), [Path(folder).absolute() for folder in folders]
+    return any(other.is_relative_to(path) or path.is_relative_to(other) for other in run_paths)
 
 
 def _short(text: str) -> str:

@@ -97,7 +97,7 @@ class HTTPConfig(BlackBoxConfig):
     batch: int = option(1, "pictures of one request; above 1 in one JSON", low=1)
     rate: float | None = option(None, "requests in a second, at most", range="above 0")
     retries: int = option(5, "of a request without an answer, each after twice the time", range="at least 0")
-    timeout: float = option(30.0, "seconds for a whole request", range="above 0")
+    timeout: float = option(30.0, "seconds for a connection, and then for the whole answer", range="above 0")
 
 
 @dataclass

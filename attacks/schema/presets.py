@@ -189,7 +189,8 @@ def refuse_unused(run: Run, overrides: Iterable[str]) -> None:
 
 def plain_word(word: str) -> str:
     """The word of the command line, unchanged. Raises ValueError for words that Hydra refuses without a reason, for
-    its settings that could run code or write elsewhere, for paths in the place of choices, and for passwords."""
+    settings of Hydra that could run code or write outside of the run directory, for paths in the place of choices,
+    and for passwords: Hydra keeps the whole command line."""
     key, _, value = word.lstrip("+~").partition("=")
     group = key.partition("@")[0]
     has_target = "." in group and "{" in value  # which could hold a `_target_`

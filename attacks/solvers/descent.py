@@ -95,7 +95,8 @@ def _check_options(problem: Problem, options: Options) -> int:
         raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")
     if not eot.risk.uniform and (adversary is not None or problem.objective.combine == "gradients"):
         raise ValueError(
-            f"{type(eot.risk).__name__} weighs views by losses; members or an `adversary` do not: use the risk Mean()"
+            f"{type(eot.risk).__name__} weighs views by their losses; an `adversary`, or members combined by their "
+            "gradients, do not: use the risk Mean()"
         )
     images = problem.images
     if adaptive is not None and torch.equal(eot.points(options.seed, 0, images), eot.points(options.seed, 1, images)):

@@ -42,13 +42,17 @@ class WalkMemory(NamedTuple):
 def label_walk(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
     """Optimise one perturbation per image by `LabelOnly`; yields after every step.
 
-    Within the budget an answer of same or not is the same nearly everywhere. The attack therefore walks in a larger
-    set, where about half of its queries change the answer, and which shrinks as these become more: a step is one of
-    `sampled_descent` in a ball with a radius of its own for each image. The delta that it yields has the walk's
-    direction and the length that the perturbation allows; the estimate is that of the walk.
+    Within the budget an answer of same or not is the same nearly everywhere, so no loss shows a direction. The attack
+    therefore walks in a larger set, where about half of its queries change the answer, and the set shrinks as these
+    become more. A step is one of `sampled_descent` in a ball with a radius of its own for each image. The delta that
+    it yields has the walk's direction and the length that the perturbation allows, so it lies in that set.
 
     The first step only asks: half of its losses are those of the untouched images, the other half those of patterns
-    as large as the box allows, and the middle between them is the boundary.
+    as large as the box allows. They show which losses stand for the same and which for another answer; of an
+    objective whose loss is no decision, the middle between them is the boundary.
+
+    The estimate of a step is that of the walk, whose mean loss stays near the middle. Errors and what `send` does are
+    those of `sampled_descent`.
 
     Raises ValueError as `sampled_descent`, and for a perturbation that is no ball round each image.
     """

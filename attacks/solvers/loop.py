@@ -73,8 +73,10 @@ class Step(NamedTuple):
 class Trace(NamedTuple):
     """One line of `steps.csv`. `attack` is the optimiser, or the member of a suite. `objective` is the mean loss of
     the step's views (of `toward`, the cosine itself); `held_out` that (or the risk, if it is not the mean) at the
-    last look, or None before the first; mean `views` of a picture, and `pictures` that took part. `evals` are the
-    encoder passes of the steps so far, of all pictures, without those that compare iterates."""
+    last look, on the first views of the bank that chooses among iterates, or None before the first: from few views,
+    so it tells iterates of a run apart rather than how strong they are; mean `views` of a picture, and `pictures`
+    that took part. `evals` are the encoder passes of the steps so far, of all pictures; those that compare iterates
+    are not among them."""
 
     batch: int
     arm: str

@@ -87,11 +87,13 @@ def attack(
     Args:
         images, anchor, encoder, objective, perturbation: see `attacks.eot.problem.Problem`.
         optimiser, eot, steps, seed, budget, adaptive, penalty, adversary: see `attacks.eot.problem.Options`.
-        state: of an earlier step of this very attack, to resume from.
+        state: of an earlier step of this very attack, to resume from; images declared solved after that step belong
+            in its `solved`.
 
     Raises:
-        ValueError: wrong shapes or ranges, an encoder in training mode, or a gradient that is zero in the first step.
-            One that is zero in five later steps in a row is a warning, and its image leaves.
+        ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
+            gradient that is zero in the first step. One that is zero in five later steps in a row is a warning, and
+            its image leaves.
         NotFinite: (a FloatingPointError) a loss or gradient that is not finite, with the step and the view.
 
     Examples:
@@ -150,16 +152,19 @@ def run_steps(
     state: SolveState | None = None,
     select: Selection | None = None,
 ) -> Iterator[tuple[Step, Best | None]]:
-    """The steps of `attack`, each with what is kept so far (None until the first look), as `select` says: by default
-    on a bank of the attack's own views, weighed as the attack weighs them.
+    """The steps of `attack` (of `random_search`, if the optimiser is gradient-free), each with what is kept so far
+    (None until the first look), as `select` says: by default on a bank of the attack's own views, weighed as the
+    attack weighs them.
 
-    A picture leaves where nothing comes any more (`attacks.solvers.selection`); its gradients are saved, not handed
-    to others. With `stop` one whose loss on the whole bank is `stop` or less is solved, and leaves as well. With
-    `restarts` above 1 the run is repeated with other seeds, each time with all `steps` and the whole `budget` for the
-    pictures that are not solved yet; all runs are compared on one bank. From a step's `state` the run resumes after
-    it, to the bit.
+    A picture leaves where nothing comes any more (`attacks.solvers.selection`). The gradients that it does not take
+    are saved, and not handed to others, so a picture's result does not depend on its neighbours. With `stop` one
+    whose loss on the whole bank is `stop` or less is solved, and leaves as well. Where all share one delta, all leave
+    together. With `restarts` above 1 the run is repeated with other seeds, each time with all `steps` and the whole
+    `budget` for the pictures that are not solved yet; all runs are compared on one bank, and steps and encoder passes
+    are counted on. From a step's `state` the same run resumes after that step, to the bit.
 
-    Raises ValueError as `attack`, for `restarts` below 1, and for `restarts` of an early selection.
+    Raises:
+        ValueError: as `attack`, for `restarts` below 1, and for `restarts` of an early selection.
     """
     if type(restarts) is not int or restarts < 1:
         raise ValueError(f"`restarts` must be a whole number of runs, at least 1; got {restarts!r}")

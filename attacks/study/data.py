@@ -27,8 +27,13 @@ PAIR_LIMIT = 3
 def data(
     node: BundledConfig | FolderConfig | ScenesConfig, perturbation: object = None
 ) -> tuple[Pictures, Gallery, Tensor]:
-    """The queries, the gallery, which holds every query, and each query's row in it, (N,). Scenes have placements for
-    a patch, which depend on its shape; without a `perturbation` they are plain pictures."""
+    """The queries, the gallery, and each query's row in it, (N,). Scenes have placements for a patch, which depend on
+    its shape; without a `perturbation` they are plain pictures.
+
+    Every query is in the gallery. So recall measures whether the attacked picture still retrieves the original, or,
+    with identities, any picture of the same identity. It does not measure whether an encoder recognises a person from
+    other pictures alone.
+    """
     if isinstance(node, BundledConfig):
         queries, pictures = make(gallery.tiles, node, "data"), gallery.tiles(node.size)
         selection = queries.spread(node.count)

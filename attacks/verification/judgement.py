@@ -51,7 +51,8 @@ class Slack(NamedTuple):
 
 
 def slack_of(bench: Bench) -> Slack:
-    """The slack for the encoder's precision: a batch of another size rounds half precision otherwise."""
+    """The slack for the precision of the encoder. A batch of another size rounds half precision otherwise: measured
+    on a network of eleven layers, cosines move by up to a fiftieth of the step between 1 and the next number."""
     precision = is_half(bench.study.encoder)
     cosine = Slack().cosine if precision is None else torch.finfo(getattr(torch, precision)).eps / 4
     return Slack(cosine, max(Slack().refined, 4 * cosine), max(Slack().border, 4 * cosine))

@@ -42,7 +42,8 @@ from attacks.verification import judgement, records
 from attacks.verification.records import CheckerError, CheckResult, costs_of, run_rows, scores_of
 
 #: What follows from the steps of the attack, which is not repeated, from pictures that are not kept, from passes,
-#: seconds and errors of the run, or from what was installed: only the digest covers it.
+#: seconds and errors of the run, or from what was installed: only the digest, and what these records say of one
+#: another, covers it.
 UNCOMPUTABLE = (
     "steps.csv, events.jsonl, metrics.json sanity; left_out.csv; metrics.json costs, failed, failed_parts, "
     "fell_back, radii passes; metrics.json deployment missing, explanations layer and missing"

@@ -148,7 +148,7 @@ def test_a_preset_may_be_a_file_of_the_user(calls, tmp_path):
         ({"data.count": object()}, "`data.count`"),
         ({"+attack.steps": 3}, "keys of the configuration"),
         ({"preset": "nothing"}, "nothing"),
-        ({"pipeline": 3}, "`pipeline` must be a kernel's name, such as cv2_linear, or a function; got 3"),
+        ({"pipeline": 3}, "`pipeline` must be a kernel's name, such as cv2_linear, or a function; got int"),
         ({"encoder": abs}, "`encoder` must be a name or a torch.nn.Module"),
         ({"pictures": 3}, "`pictures` must be a path, a list of paths, a tensor, or .* got int"),
         ({"pictures": []}, "at least one picture"),

@@ -353,8 +353,9 @@ BAD_PAIRS = [
 def test_a_constructor_refuses_invalid_arguments_by_name():
     rows = [(name, key, value) for name, keys in BAD_VALUES.items() for key, bad in keys.items() for value in bad]
     for name, part in STAGES.items():
-        for _, key, low, high in (coordinate for coordinate in getattr(part, "coordinates", ()) if coordinate.field):
-            beyond = [(low - 1, high), (low, high * 1.01), *([] if low < 0 else [(low + high) / 2])]
+        coordinates = (coordinate for coordinate in getattr(part, "coordinates", ()) if coordinate.field)
+        for _, key, low, high, is_pair in coordinates:
+            beyond = [(low - 1, high), (low, high * 1.01), *([(low + high) / 2] if is_pair or low >= 0 else [])]
             rows += [(name, key, value) for value in (*NO_RANGES, *beyond)]
     for name, arguments, message in [*((n, {k: v}, f"`{k}` must") for n, k, v in rows), *BAD_PAIRS]:
         with pytest.raises(ValueError, match=message):

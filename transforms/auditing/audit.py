@@ -48,6 +48,7 @@ def audit(
     Args:
         pipeline: a `Compose`, a stage, a torchvision transform or `Compose`, an `nn.Sequential` (kornia's containers
             too), a function of images, or a list of these. Randomness of other libraries is seeded, and restored.
+            Each stage is called about ten times a draw.
         image: (3,H,W) or (1,3,H,W), floating, in [0,1]; a PIL image or an (H,W,3) array of 8 bits.
         encoder: images (N,3,h,w) -> features (N,D); with it the end loss is a random projection of these, not of the
             view, and `stationary` is answered.

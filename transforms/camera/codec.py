@@ -179,6 +179,8 @@ def _save_and_load(pixels: np.ndarray, quality: int, options: dict[str, Any]) ->
 def _surrogate(images: Tensor, quality: Tensor) -> Tensor:
     from kornia.enhance import jpeg_codec_differentiable  # here, because kornia takes a while to import
 
+    if not len(images):
+        return images
     rgb = saturate(images).expand(-1, 3, -1, -1)
     # Four at a time: the same numbers, and twice as fast backward on a CPU as sixteen at once.
     parts = zip(rgb.split(4), quality.to(rgb.device).split(4), strict=True)

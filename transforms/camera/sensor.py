@@ -34,8 +34,9 @@ class SensorNoise(Ranged):
         read: (low, high) standard deviation of the signal-independent part, in full scale (0.01: 2.55 levels of 255).
         shot: (low, high) variance at full scale of the part that grows with light: 1 / (full-well electrons).
 
-    The field is a function of the coordinate "noise (seed)" and of the shape (C,H,W), on every device. Gradients flow
-    through the picture, the deviation, `read` and `shot`.
+    The field is a function of the coordinate "noise (seed)" and of the shape (C,H,W), on every device. A Grid
+    has few values of it: it is no sampler for noise. Gradients flow through the picture, the deviation, `read` and
+    `shot`.
 
     Examples:
         >>> from transforms.camera import SensorNoise
@@ -106,7 +107,7 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
     """Round to the nearest of 2^bits levels, as a file holds: (x * 255).round() / 255 for 8 bits.
 
     Args:
-        images: any shape, any floating dtype; values outside [0,1] are clamped, more than 1.5 outside are refused.
+        images: any shape, any floating dtype; values outside [0,1] are clamped, more than 0.4 outside are refused.
         bits: whole number from 1 to 16.
 
     Returns:

@@ -245,7 +245,7 @@ class Moire(Ranged):
         Coordinate("strength (of light)", "strength", 0, 1),
         Coordinate("period (of shorter side)", "period", 0.01),
         Coordinate("angle (deg)", "angle"),
-        Coordinate("phase (periods)", "phase"),
+        Coordinate("phase (periods)", "phase", is_pair=True),
     )
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:

@@ -106,18 +106,20 @@ class WholeRanged(Doored):
 
 class Coordinate(NamedTuple):
     """A coordinate of a `Ranged` stage: its name with the unit, the field that holds its range ("": none, it spans
-    the limits), and the limits; where they reach below 0, a number x is the range (-x, x)."""
+    the limits), and the limits; where they reach below 0, a number x is the range (-x, x), unless it `is_pair`."""
 
     name: str
     field: str = ""
     low: float = -LIMIT
     high: float = LIMIT
+    is_pair: bool = False
 
     def bounds(self, stage: object) -> Range:
         """The checked range of a stage."""
         if not self.field:
             return self.low, self.high
-        return (symmetric if self.low < 0 else pair)(getattr(stage, self.field), self.field, self.low, self.high)
+        read = symmetric if self.low < 0 and not self.is_pair else pair
+        return read(getattr(stage, self.field), self.field, self.low, self.high)
 
 
 class Ranged(Doored):

@@ -120,7 +120,8 @@ class ThinPlate(Geometry):
 
     Args:
         jitter: most that a control point looks away along each axis, as a share of half the shorter side, below
-            1 / (grid - 1), half of their spacing; 0 changes nothing.
+            1 / (grid - 1), half of their spacing; 0 changes nothing. From
+            0.5 / (grid - 1) on, some extreme cloths fold over themselves.
         grid: control points along each axis, 2 to 10.
 
     Examples:

@@ -32,7 +32,8 @@ class Viewpoint(Ranged, Homography):
             lens, which shows parallels as parallels.
 
     Raises:
-        ValueError: at some allowed value a point of the picture's largest centred square would lie behind the camera.
+        ValueError: at some allowed value a point of the picture's largest centred square would lie behind the camera;
+            the message names the least distance. Beyond the square it may, and the border value is shown.
 
     Examples:
         >>> from transforms import Viewpoint

@@ -11,11 +11,12 @@ import json
 import math
 import os
 import re
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
-from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def endpoint(
         batch: the most pictures of one request.
         rate: the most requests in a second; None: as they come.
         retries: of a request that is not answered, is refused for the moment (429, 503, ...) or answered by no JSON.
-        timeout: seconds for a request and its response.
+        timeout: seconds for a connection, and then for the whole request and response.
 
     Raises ValueError: no such address, variable, or a number out of its range. Of a picture: `AnswerError`.
     """
@@ -131,26 +132,66 @@ class _Client:
         self.next = time.monotonic() + self.interval
         headers = {"Content-Type": kind, "Accept": "application/json", **self.headers}
         request = urllib.request.Request(self.url, body, headers, method="POST")
-        result = Future[bytes]()
-
-        def receive() -> None:
-            try:
-                result.set_result(self._receive(request))
-            except BaseException as error:
-                result.set_exception(error)
-
-        # A thread, because the time-out of a socket begins anew with each byte.
-        threading.Thread(target=receive, daemon=True).start()
-        return result.result(self.timeout)
-
-    def _receive(self, request: urllib.request.Request) -> bytes:
-        with urllib.request.build_opener(_Stay()).open(request, timeout=self.timeout) as response:
+        deadline = _Deadline(self.timeout)
+        with deadline, _opener(deadline).open(request, timeout=self.timeout) as response:
             data: bytes = response.read(self.limit + 1)
+        if deadline.is_over:  # what was read may be cut
+            raise TimeoutError
         if len(data) > self.limit:
             raise AnswerError(f"encoder http:{self.url}: an answer of more than {self.limit} bytes")
         if response.length:  # as many are missing
             raise http.client.IncompleteRead(data, response.length)
         return data
+
+
+class _Deadline:
+    """Ends the connections that are opened in a block when the time of a connection is over, however slowly the other
+    side answers: the time-out of a socket begins anew with each byte."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.is_over = seconds, False
+        self.timers: list[threading.Timer] = []
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        for timer in self.timers:
+            timer.cancel()
+
+    def begin(self, connection: socket.socket) -> None:
+        """The time of a connection begins."""
+        self.timers.append(threading.Timer(self.seconds, self._end, (connection,)))
+        self.timers[-1].daemon = True
+        self.timers[-1].start()
+
+    def _end(self, connection: socket.socket) -> None:
+        self.is_over = True
+        with suppress(OSError):  # it has ended
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of a TLS socket too, without a farewell
+
+
+def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
+    """Opens addresses with connections that the deadline ends."""
+
+    class Http(http.client.HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            deadline.begin(self.sock)
+
+    class Https(http.client.HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            deadline.begin(self.sock)
+
+    class Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+        def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(Http, request)
+
+        def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(Https, request)
+
+    return urllib.request.build_opener(_Stay(), Handler())
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):

@@ -59,8 +59,15 @@ def _column(rows: Tensor, like: Tensor) -> Tensor:
 
 class NativePrecision:
     """How a network runs in its own precision: pictures are cast to the dtype of its weights where they enter it, and
-    what leaves it is cast to the dtype of the pictures, at least float32. Where the scaled gradient of a float16
-    network overflows, the backward pass raises `Overflow`. `title` names the network in errors."""
+    what leaves it is cast to the dtype of the pictures, at least float32.
+
+    Of float16 the gradient is scaled within the network (see `RowScale`). Where it overflows there, the backward pass
+    raises `Overflow`; the pass is then repeated with a smaller scale.
+
+    Args:
+        network: whose weights they are.
+        title: names the network in errors.
+    """
 
     def __init__(self, network: nn.Module, title: str) -> None:
         self.title, self.is_program = title, isinstance(network, ScriptModule)
@@ -162,8 +169,13 @@ _ERROR = re.compile(r"(\w+\.)*\w*Error: ")
 
 
 class InNativePrecision(nn.Module):
-    """A module in evaluation mode as an encoder of float32 pictures, in its own precision, with any preprocessing
-    that it holds: (N,3,H,W) in [0,1] -> its features in float32."""
+    """Any module as an encoder of float32 pictures, in its own precision: (N,3,H,W) in [0,1] -> its features in
+    float32. The whole module is the network: preprocessing within it is in half precision too (`with_preprocess`
+    keeps it in float32).
+
+    Args:
+        encoder: in evaluation mode.
+    """
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()

@@ -133,7 +133,10 @@ def in_float32(encoder: object) -> Iterator[None]:
 
 def fall_back(encoder: object, run: Callable[[], Result], finite: Callable[[Result], bool]) -> Result | None:
     """What `run` gives in float32, where it is not finite in the lower precision of an encoder: the encoder then
-    stays in float32, with one warning. None where float32 is in use already, or is no better: nothing changes."""
+    stays in float32, with one warning. None where float32 is in use already, or is no better: nothing changes.
+
+    All processes must get the same result, as they do for a sum over all of them.
+    """
     runner = find_runner(encoder)
     if runner is None or runner.fell_back or runner.decision.precision == "float32":
         return None

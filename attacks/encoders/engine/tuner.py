@@ -60,14 +60,18 @@ def choose(
     A candidate is taken if it is at least 3 % faster and computes the same: embeddings within 1e-3 of float32, and
     the gradient within float32's own uncertainty. A lower precision must keep the power of its rounding error,
     ||g - g_float32||^2, below 15 % of that of the sampling noise, E||g - E g||^2. Measuring ends before it takes
-    over 5 % of the run; a run below 20 s is not tuned. Torch's own TF32 is off in this process afterwards.
+    over 5 % of the run; a run below 20 s is not tuned; a candidate that raises is refused.
+
+    Torch's own TF32 is off in this process afterwards: it would be part of the float32 that all is compared with.
 
     Args:
         encoder: in evaluation mode; never changed.
-        trial: one step of the estimator with a given encoder and chunk, always on the same views.
+        trial: one step of the estimator with a given encoder and chunk, always on the same views. A few of the run's
+            images with all their views are enough.
         settings: for each of layout, precision, fold and chunk a value, or "auto" (the default).
         rows: most views that a pass of the trial can have.
         total_views: encoder evaluations of the whole run.
+        device: of the encoder.
         clock: seconds.
 
     Raises ValueError: an unknown setting, or a value that it or this encoder does not support.

@@ -85,8 +85,11 @@ def failure_summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def margin_score(judge: Judge, scene: Shown, row: int, views: Compose, arm: Arm) -> Callable[[Floats], Floats]:
-    """The score (n,) of views u (n,d) of the judge's picture `row`; 0 or less is a failure. It is the largest cosine
-    to rows of the gallery with which the view is no failure, minus the largest to the others."""
+    """The score (n,) of views u (n,d) of one picture; 0 or less is a failure.
+
+    It is a difference of cosines: the largest to rows of the gallery with which the view is no failure, minus the
+    largest to the others. So its sign follows `Judge.success`. `row` is the picture's number among the judge's.
+    """
     gallery, target = F.normalize(judge.embeddings, dim=1), (judge.truth if judge.goal is None else judge.goal)[row]
     matches = judge.known.same(torch.arange(len(gallery)), target).to(gallery.device)
     good = matches if (arm == "clean") == (judge.goal is None) else ~matches

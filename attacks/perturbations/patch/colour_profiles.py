@@ -129,7 +129,8 @@ class ColourBox:
 
     def __post_init__(self) -> None:
         if not 0 <= self.low < self.high <= 1:
-            raise ValueError(f"`perturbation.gamut` must be [low, high] with 0 <= low < high <= 1; got {self}")
+            got = f"[{self.low}, {self.high}]"
+            raise ValueError(f"`perturbation.gamut` must be [low, high] with 0 <= low < high <= 1; got {got}")
 
     def project(self, texture: Tensor) -> Tensor:
         return texture.clamp(self.low, self.high)

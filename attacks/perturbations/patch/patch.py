@@ -203,9 +203,8 @@ class Patch(PerturbationSet):
     def _check_image(self, image: Tensor) -> None:
         fits = image.dim() in (3, 4) and image.shape[-2:] == self.size and image.shape[:-3] in ((), (1,))
         if not fits or not image.is_floating_point() or not bool(((image >= 0) & (image <= 1)).all()):
-            raise ValueError(
-                f"`start_from` must be an image in [0,1], as large as `size`; got {image.dtype} of {(*image.shape,)}"
-            )
+            wanted = f"an image (C,{self.size[0]},{self.size[1]}) in [0,1], as large as `size`"
+            raise ValueError(f"`start_from` must be {wanted}; got {image.dtype} of {(*image.shape,)}")
 
 
 def texture_size(size: Sequence[int]) -> tuple[int, int]:

@@ -116,9 +116,7 @@ def _corners(shape: Sequence[Sequence[float]]) -> np.ndarray:
             f"`perturbation.shape` must be a word, a path, or three or more corners [[x, y], ...]; got {shape!r}"
         )
     if not bool(((corners >= 0) & (corners <= 1)).all()):
-        raise ValueError(
-            f"`perturbation.shape` must have corners in shares of the sides, not in pixels; got {corners.tolist()}"
-        )
+        raise ValueError(f"`perturbation.shape` must have corners from 0 to 1, not in pixels; got {corners.tolist()}")
     x, y = corners.T
     if abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2 < FLAT:
         raise ValueError(f"`perturbation.shape` is flat, or crosses itself: it encloses no area: {corners.tolist()}")

@@ -136,7 +136,8 @@ def test_stage_draws_whole_qualities(make, photo):
 
 
 def test_empty_batch_stays_empty():
-    assert jpeg(torch.zeros(0, 3, 8, 8), 75).shape == (0, 3, 8, 8)
+    images = torch.zeros(0, 3, 8, 8, requires_grad=True)
+    assert torch.autograd.grad(jpeg(images, 75).sum(), images)[0].shape == (0, 3, 8, 8)
 
 
 def test_missing_webp_support_is_named_in_the_error(monkeypatch):
