@@ -2,4 +2,3 @@ from .drift import layer_drift as layer_drift
 from .intervals import interval as interval, rate as rate
 from .sanity import examine as examine
 from .scores import evaluate as evaluate, mean_embedding as mean_embedding
-from .transfer import leave_one_out as leave_one_out

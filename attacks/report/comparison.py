@@ -19,8 +19,6 @@ from attacks.runtime.tables import write_rows
 
 #: What is written, the page first.
 FILES = ("index.html", "index.csv", "ranking.csv", "pairs.csv")
-#: How the head of the page has the name of this tool.
-MARK = b"<title>Viewproof"
 #: The most pairs without a comparison that are listed, and the most drawings of a page.
 MAX_LISTED, MAX_CHARTS = 20, 12
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attacks.evaluation.clusters import by_cluster, medians, totals
-from attacks.evaluation.radii import curve, radii_summary
+from attacks.experiment.sections.attacks import curve, radii_summary
 from attacks.report.words import radius_words as words
 
 CLUSTERS = ["b", "a", "b", "c", "a", "b"]

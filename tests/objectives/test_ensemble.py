@@ -1,28 +1,26 @@
-"""Several encoders at once: an ensemble of one, means, normalised gradients, and transfer."""
+"""Several encoders at once: an ensemble of one, means and normalised gradients."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, PGD, Away, Linf, Toward, attack, bank
+from attacks import EOT, PGD, Away, Linf, Toward, attack
 from attacks.data.gallery import tiles
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.engine.precision import low_pass, make_low
 from attacks.encoders.preprocess import Preprocess
 from attacks.eot.estimate import Estimate, combine
-from attacks.evaluation.transfer import leave_one_out
 from attacks.objectives.composite import Ensemble, Members
 from attacks.objectives.embedding import Paired
 from attacks.objectives.retrieval import Retrieval
-from attacks.solvers.solver import solve
 from transforms import Affine, Compose
 
 VIEWS = Compose([Affine(degrees=20, scale=(0.8, 1.2))])
 
 
 class Small(nn.Module):
-    """An encoder with its own preprocessing, which counts its pictures."""
+    """An encoder with its own preprocessing."""
 
     def __init__(self, seed, size=12, mean=0.5, scale=1.0):
         super().__init__()
@@ -31,11 +29,10 @@ class Small(nn.Module):
             torch.manual_seed(seed)
             self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6))
             self.body(torch.zeros(1, 3, size, size))
-        self.scale, self.pictures = scale, 0
+        self.scale = scale
         self.eval().requires_grad_(False)
 
     def forward(self, images):
-        self.pictures += len(images)
         return self.scale * self.body(self.preprocess(images))
 
 
@@ -145,33 +142,6 @@ def test_the_snr_is_exact_for_equal_errors():
     assert combine([estimate._replace(snr=torch.full((4,), torch.nan))] * 2).snr.isnan().all()
 
 
-# --- transfer ---
-
-
-@pytest.mark.slow
-def test_the_encoder_left_out_is_not_attacked_and_is_scored_on_the_bank(images):
-    members = [Small(seed) for seed in range(3)]
-    anchors, calls = tuple(member(images).detach() for member in members), []
-    views = bank(VIEWS, 8, seed=0, purpose="evaluate")
-
-    def record_solve(*arguments, **setup):
-        counts = [member.pictures for member in members]
-        best = solve(*arguments, **setup)
-        calls.append([member.pictures > b for member, b in zip(members, counts, strict=True)])
-        return best
-
-    parts = {"perturbation": Linf(0.3), "optimiser": PGD(), "eot": EOT(VIEWS, views=2), "steps": 5}
-    arms = {"encoder": Ensemble(members), "objective": Members(Away())}
-    result = leave_one_out(images, anchors, bank=views, solve=record_solve, **arms, **parts)
-    assert calls == [[False, True, True], [True, False, True], [True, True, False]]
-    assert result.table.shape == (3,)
-    for i, member in enumerate(members):
-        expected = views.losses(images, anchors[i], member, Away(), 8).mean(1)
-        torch.testing.assert_close(result.clean[i], expected)
-    assert (result.attacked <= 1).all()
-    torch.testing.assert_close(result.table, result.clean.mean(1) - result.attacked.mean(1))
-
-
 E = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 REFUSALS = {
     "no encoder": (lambda: Ensemble([]), "`encoders` must hold at least one"),
@@ -180,20 +150,6 @@ REFUSALS = {
     "no objective": (lambda: Members(()), "`objective`"),
     "a tensor": (lambda: Members(Away())(E, (E,)), "must be tuples"),
     "too few": (lambda: Members((Away(), Away()))((E, E), (E,)), "a part for each of 2; got 1"),
-    "one member": (
-        lambda: leave_one_out(E, (E,), encoder=Ensemble([Small(0)]), objective=Members(Away()), bank=None),
-        "two members",
-    ),
-    "not members": (
-        lambda: leave_one_out(
-            E, (E,), encoder=Ensemble([Small(0)] * 2), objective=Paired(Members(Away())), bank=None
-        ),
-        "`objective` must be Members",
-    ),
-    "anchors": (
-        lambda: leave_one_out(E, (E,), encoder=Ensemble([Small(0)] * 2), objective=Members(Away()), bank=None),
-        "`anchor` must have a part for each of 2",
-    ),
 }
 
 

@@ -7,14 +7,15 @@ from functools import partial
 from itertools import count
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
 from attacks.eot.bank import bank
 from attacks.evaluation import ablation
-from attacks.evaluation.clusters import Row, Sample
+from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, medians, totals
+from attacks.evaluation.intervals import Interval, median, rate
 from attacks.evaluation.judge import score_cells
-from attacks.evaluation.radii import radii_summary
 from attacks.experiment.arms import ArmState, optimise, options_of, problem_of
 from attacks.experiment.bench import MAIN, Bench, Meter
 from attacks.experiment.sections.section import Section, SectionResult, sample_of
@@ -29,6 +30,10 @@ from transforms.scene import Shown
 
 #: Runs at one radius whose passes the search may take.
 RUNS = 2
+#: Radii at which the curve is computed, from 0 to the largest.
+POINTS = 33
+#: The largest relative rounding error of a norm that comes from the difference of two pictures in single precision.
+ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -154,3 +159,31 @@ def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tup
             task.update(partial(ArmState, state, engine_state(encoder), None, (), meter.peek()))
     assert state is not None  # the first trial is always made
     return state, knowledge.images
+
+
+def radii_summary(rows: Sequence[Row], eps: float) -> dict[str, Any]:
+    """The content of metrics.json, of a row for each picture: its `radius`, the norm of the change in the file that
+    half of the views of the search's bank take for something else (empty: more than `eps`), and the share of the
+    `views` of the bank of the other tables with `success`. A median of None is more than `eps`."""
+    clusters = [str(row["cluster"]) for row in rows]
+    radius = torch.tensor([math.inf if row["radius"] in (None, "") else float(str(row["radius"])) for row in rows])
+    success, views = column_of(rows, "success"), column_of(rows, "views")
+    held_out = rate(by_cluster(success, clusters), totals(views, clusters))
+    middle = median(medians(radius.double(), clusters))._asdict()
+    return {
+        "pictures": len(rows),
+        "clusters": len(set(clusters)),
+        "eps": eps,
+        "median": {key: None if end == math.inf else end for key, end in middle.items()},
+        "beyond": int((~radius.isfinite()).sum()),
+        "held_out": held_out._asdict(),
+        "curve": [{"eps": limit, "success": share._asdict()} for limit, share in curve(radius, clusters, eps)],
+    }
+
+
+def curve(radius: Tensor, clusters: Sequence[str], largest: float) -> list[tuple[float, Interval]]:
+    """The share of pictures broken at each of some radii up to `largest`, over clusters, with its interval."""
+    pictures = totals(torch.ones(len(radius)), clusters)
+    points = [largest * i / (POINTS - 1) for i in range(POINTS)]
+    near = [radius <= eps * (1 + ROUNDING) for eps in points]
+    return [(eps, rate(by_cluster(hit.double(), clusters), pictures)) for eps, hit in zip(points, near, strict=True)]
