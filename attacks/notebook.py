@@ -16,8 +16,7 @@ from attacks.data.images import as_path
 from attacks.experiment.job import job
 from attacks.experiment.results import headline, table_text
 from attacks.report.columns import text_rows
-from attacks.report.comparison import ComparedRuns, compare_runs, refuse_foreign, write_comparison
-from attacks.report.ranking import RANKING
+from attacks.report.comparison import RANKING, ComparedRuns, compare_runs, refuse_foreign, write_comparison
 from attacks.report.words import interval_text, measure_name
 from attacks.runtime.tables import read_rows
 from attacks.runtime.untrusted import refuse_file

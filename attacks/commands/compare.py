@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attacks.report.columns import text_rows
-from attacks.report.comparison import compare_runs, refuse_foreign, write_comparison
+from attacks.report.comparison import RANKING, compare_runs, refuse_foreign, write_comparison
 from attacks.report.pairs import PAIRS
-from attacks.report.ranking import RANKING
 from attacks.report.runs import RUNS
 from attacks.runtime.command_line import printable
 from attacks.runtime.untrusted import refuse_file

@@ -1,4 +1,4 @@
-"""Tables and charts of several runs: one list of columns makes the CSV file and the tables of terminal and page."""
+"""Tables of several runs: one list of columns makes the CSV file and the tables of terminal and page."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -19,23 +19,6 @@ class Column(NamedTuple):
     page: str = ""
     group: str = ""
     kind: Literal["text", "number", "interval"] = "text"
-
-
-class Series(NamedTuple):
-    """An encoder with its values over x, in order, and the number of its style, the same in all drawings."""
-
-    name: str
-    style: int
-    points: tuple[tuple[float, Interval], ...]
-
-
-class Chart(NamedTuple):
-    """Lines over eps (`axis` is the norm) or over the width of the views (`axis` is "width"), for one measure."""
-
-    axis: str
-    measure: str
-    title: str
-    series: tuple[Series, ...]
 
 
 def csv_rows(columns: Sequence[Column], rows: Sequence[Any]) -> list[dict[str, object]]:

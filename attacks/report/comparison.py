@@ -1,26 +1,121 @@
-"""Comparisons of runs: the page and the files of `viewproof compare`, of a sweep and of a notebook."""
+"""Comparisons of runs: a ranking with groups that cannot be told apart, and the page and the files of `viewproof
+compare`, of a sweep and of a notebook. A table holds runs of one protocol, threat and set of pictures, whose values
+`runs` and `pairs` have checked."""
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from attacks.report.columns import csv_rows, page_table
+from attacks.evaluation.intervals import Interval
+from attacks.evaluation.significance import LEVEL
+from attacks.report.columns import Column, csv_rows, page_table
 from attacks.report.environment import TEMPLATES, environment
 from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_pair_scores
-from attacks.report.ranking import RANKING, Standing, charts, ranking_tables
-from attacks.report.runs import GROUPS, RUNS, RunSummary, collect
+from attacks.report.runs import ARM, GROUPS, RUNS, RunSummary, collect
+from attacks.report.words import ARMS, p_value
 from attacks.runtime.files import write_text
 from attacks.runtime.tables import write_rows
 
 #: What is written, the page first.
 FILES = ("index.html", "index.csv", "ranking.csv", "pairs.csv")
-#: The most pairs without a comparison that are listed, and the most drawings of a page.
-MAX_LISTED, MAX_CHARTS = 20, 12
+#: The most pairs without a comparison that are listed.
+MAX_LISTED = 20
+#: The most groups that have a letter, and the most that are looked at on the way to them.
+MAX_GROUPS, MAX_TRIALS = 26, 500
+
+
+class Standing(NamedTuple):
+    """A run of a table: its place from 1, and the letters of its groups, or the clusters that a test needs."""
+
+    run: RunSummary
+    scores: RunScores
+    measure: str
+    place: int
+    letters: str
+    clusters_needed: int | None
+
+    @property
+    def value(self) -> Interval:
+        """The measure, by which the table is in order."""
+        value: Interval = self.run.values[f"{ARM}_{self.measure}"]
+        return value
+
+
+#: The columns of ranking.csv. On the page, threat, views and measure stand above each table.
+RANKING = [
+    Column(lambda row: f"{row.place}. {row.run.values['encoder']}", page="encoder"),
+    Column(lambda row: row.run.values["threat"], "threat", "threat"),
+    Column(lambda row: row.run.values["transforms"], "views", "views"),
+    Column(lambda row: row.measure, "measure", "measure"),
+    Column(lambda row: row.place, "place", "place"),
+    Column(lambda row: row.run.name, "run", "run"),
+    Column(lambda row: row.run.values["encoder"], "encoder", "encoder"),
+    Column(lambda row: row.value, "mean", ARM, ARMS[ARM], kind="interval"),
+    Column(lambda row: row.letters or None, "group"),
+    Column(lambda row: p_value(None, x) if (x := row.clusters_needed) else row.letters, "", "group", "group"),
+    Column(lambda row: row.run.values[f"clean_{row.measure}"], "", "clean", ARMS["clean"], kind="interval"),
+    Column(lambda row: row.run.name, page="run"),
+]
+
+
+def ranking_tables(
+    runs: Sequence[RunSummary], scores: Mapping[str, RunScores], pairs: Sequence[RunPair]
+) -> list[list[Standing]]:
+    """The tables of the runs that have `scores` by name, each with at least two. Lower success of the attack, or a
+    higher cosine, is more robust. They do not depend on the order of the runs, apart from equal values."""
+    groups: dict[tuple[object, ...], list[Standing]] = {}
+    for run in (run for run in runs if run.name in scores):
+        of_run = scores[run.name]
+        measure = of_run.primary if ("same", of_run.primary) in of_run.values else "cosine"
+        if run.values[f"{ARM}_{measure}"] and ("same", measure) in of_run.values:
+            row = Standing(run, of_run, measure, 0, "", None)
+            pictures = frozenset(of_run.values[("same", measure)])
+            groups.setdefault((of_run.attack, of_run.eps, measure, pictures), []).append(row)
+    tables = [_table(group, pairs) for group in groups.values() if len(group) > 1]
+
+    def order(table: list[Standing]) -> tuple[list[str], float]:
+        """By the norm of the threat, or "patch"; then by its radius."""
+        return table[0].run.values["threat"].replace(",", " ").split()[:1], table[0].scores.eps or 0
+
+    return sorted(tables, key=order)
+
+
+def _table(rows: Sequence[Standing], pairs: Sequence[RunPair]) -> list[Standing]:
+    measure = rows[0].measure
+    rows = sorted(rows, key=lambda row: row.value.mean, reverse=measure != "success")
+    names = [row.run.name for row in rows]
+    tests = [pair for pair in pairs if (pair.bank, pair.measure) == ("same", measure)]
+    tests = [pair for pair in tests if pair.first in names and pair.second in names]
+    fewest = max((pair.clusters_needed or 0 for pair in tests), default=0) or None
+    different = [pair for pair in tests if pair.p_holm is not None and pair.p_holm < LEVEL]
+    differing = {frozenset((pair.first, pair.second)) for pair in different}
+    marks = {} if fewest else significance_letters(names, differing)
+    rows = [row._replace(letters=marks.get(row.run.name, ""), clusters_needed=fewest) for row in rows]
+    return [row._replace(place=place) for place, row in enumerate(rows, 1)]
+
+
+def significance_letters(names: Sequence[str], differing: Collection[frozenset[str]]) -> dict[str, str]:
+    """Two names share a letter exactly if they are no `differing` pair (Piepho 2004); none for too many groups."""
+    groups: list[frozenset[str]] = [frozenset(names)]
+    for first, second in itertools.combinations(names, 2):
+        if frozenset((first, second)) not in differing:
+            continue
+        parts = [group - {name} for group in groups for name in (first, second)]
+        groups = [group for group in dict.fromkeys(parts) if not any(group < other for other in parts)]
+        if len(groups) > MAX_TRIALS:
+            return {}
+    if len(groups) > MAX_GROUPS:
+        return {}
+    order = {name: i for i, name in enumerate(names)}
+    groups.sort(key=lambda group: sorted(order[name] for name in group))
+    return {name: "".join(chr(ord("a") + i) for i, group in enumerate(groups) if name in group) for name in names}
 
 
 @dataclass(frozen=True)
@@ -84,16 +179,9 @@ def write_page(result: ComparedRuns, folder: Path) -> Path:
     script = (TEMPLATES / "sort.js").read_text(encoding="utf-8")
     links = {run.name: link(folder, run.directory) for run in result.runs}
     tables = [page_table(RANKING, table, [links[row.run.name] for row in table]) for table in result.tables]
-    lines, drawings = charts(result.tables), []
-    if lines:
-        from attacks.report.figures import encoder_curve  # here: it imports matplotlib
-
-        drawings = [(chart, encoder_curve(chart, f"encoders-{i}")) for i, chart in enumerate(lines[:MAX_CHARTS])]
     text = template.render(
         runs=page_table(RUNS, result.runs, [*links.values()], GROUPS),
         ranking=[*zip((table[0] for table in result.tables), tables, strict=True)],
-        drawings=drawings,
-        more=len(lines) - len(drawings),
         result=result,
         script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -15,18 +15,11 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from attacks.evaluation.significance import LEVEL
 from attacks.report.colours import LIGHT, page_colours, shade
-from attacks.report.columns import Chart
 from attacks.report.words import ARMS, OBJECTIVES, capital, interval_text, measure_name, p_value, short
 from attacks.solvers.loop import Trace
 
 #: Markers that tell the arms apart without colour.
 MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}
-#: The arms whose colours and markers encoders have; the lines of those after the last are dashed.
-ENCODER_STYLES = ("eot", "no_eot", "one_view", "clean", "noise")
-#: Names of so many characters have a line each in the legend.
-LONG = 27
-#: The most encoders of a drawing.
-MAX_LINES = 10
 #: Panels in a row.
 PANELS = 2
 #: The most characters of a label.
@@ -126,7 +119,7 @@ def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Ma
 
 def radii_curve(content: Mapping[str, Any], norm: str) -> Markup:
     """The share of pictures that are broken, over the radius, with its interval."""
-    unit, name = _radius_axis(norm)
+    unit, name = (255, "eps in units of 1/255") if norm == "linf" else (1, "eps")
     figure, axis = _axis((7.6, 3.0))
     places = [unit * point["eps"] for point in content["curve"]]
     _band(axis, places, [point["success"] for point in content["curve"]], "eot", ARMS["eot"])
@@ -152,31 +145,6 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
     svg_legend(figure, figure.axes[0])
     description = f"Attacker's success (left) and cosine (right) over {x['name']}: a line with its 95% interval for"
     return to_svg(figure, name, f"Response to {x['name']}", f"{description} each arm.")
-
-
-def encoder_curve(chart: Chart, name: str) -> Markup:
-    """A line for each encoder with its intervals, side by side where they would cover each other."""
-    width = "width of the views' ranges (1: those of the attack)"
-    unit, x_label = (1, width) if chart.axis == "width" else _radius_axis(chart.axis)
-    lines = chart.series[:MAX_LINES]
-    places = sorted({unit * x for line in lines for x, _ in line.points})
-    step = 0.012 * (places[-1] - places[0])
-    figure, axis = _axis((4.4, 3))
-    style: dict[str, Any] = {"markersize": 4.5, "linewidth": 1.3, "elinewidth": 1, "capsize": 2.5}
-    for i, line in enumerate(lines):
-        repeat, arm = divmod(line.style, len(ENCODER_STYLES))
-        colour, marker = LIGHT[ENCODER_STYLES[arm]], MARKS[ENCODER_STYLES[arm]] + ("--" if repeat else "-")
-        x = [unit * place + step * (i - (len(lines) - 1) / 2) for place, _ in line.points]
-        values = [value._asdict() for _, value in line.points]
-        style |= {"fmt": marker, "label": axis_label(line.name), "color": colour}
-        axis.errorbar(x, [value["mean"] for value in values], _errors(values), **style)
-    axis.set_xticks(places, [f"{place:.3g}" for place in places])
-    axis.set(xlabel=x_label, ylabel=measure_name(chart.measure))
-    if chart.measure == "success":
-        axis.set_ylim(-0.04, 1.04)
-    svg_legend(figure, axis, 2 if max(len(line.name) for line in lines) < LONG else 1)
-    description = f"A line for each encoder, with 95% intervals, {chart.title}. The tables have the numbers."
-    return to_svg(figure, name, f"{capital(measure_name(chart.measure))} {chart.title}", description)
 
 
 class NotebookFigure(Figure):
@@ -207,10 +175,6 @@ def _errors(values: Sequence[Mapping[str, float]]) -> list[list[float]]:
     """The lengths of intervals below and above their means. A rate's interval holds its mean up to rounding."""
     below = [max(0.0, value["mean"] - value["low"]) for value in values]
     return [below, [max(0.0, value["high"] - value["mean"]) for value in values]]
-
-
-def _radius_axis(norm: str) -> tuple[int, str]:
-    return (255, "eps in units of 1/255") if norm == "linf" else (1, "eps")
 
 
 def _axis(size: tuple[float, float]) -> tuple[Figure, Axes]:

@@ -1,6 +1,5 @@
 """Summaries of runs, from metrics.json and manifest.json, which may come from others: every value is checked."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,6 @@ from attacks.runtime.untrusted import count, mapping, number, read_untrusted, wo
 #: The arm by which runs are compared.
 ARM = "eot"
 MEASURES = ("success", "cosine")
-#: The facts that tell encoders apart.
-SUBJECT = ("name", "model", "weights", "sha256", "fingerprint", "defence", "before", "features", "pool", "stochastic")
 #: The groups of columns on the page, and the columns: those of index.csv, in its order.
 GROUPS = ("", "attack", *map(measure_name, MEASURES), "cost and settings")
 
@@ -47,13 +44,10 @@ RUNS = [
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The values of a run by the keys of `RUNS`, None where it lacks one; how many times as wide the ranges of its
-    wide bank are; and the facts that tell its encoder from others, as JSON."""
+    """The values of a run by the keys of `RUNS`, None where it lacks one."""
 
     directory: Path
     values: Mapping[str, Any]
-    widening: float | None
-    subject: str
 
     @property
     def name(self) -> str:
@@ -104,8 +98,7 @@ def _read_run(directory: Path, name: str) -> RunSummary:
         "seconds": number(cost.get("seconds")),
         "warnings": _warnings(content),
     }
-    subject = json.dumps([mapping(content.get("encoder")).get(key) for key in SUBJECT], sort_keys=True)
-    return RunSummary(directory, values, number(wide.get("factor")), subject)
+    return RunSummary(directory, values)
 
 
 def _arms(content: object, prefix: str = "") -> dict[str, Interval | None]:

@@ -1,4 +1,4 @@
-"""Comparisons of runs: pairs, ranking and curves; runs that cannot be compared, and hostile files."""
+"""Comparisons of runs: pairs and ranking; runs that cannot be compared, and hostile files."""
 
 import itertools
 import os
@@ -14,10 +14,8 @@ from attacks.commands.compare import run_directories
 from attacks.evaluation.intervals import interval
 from attacks.evaluation.significance import paired_shares
 from attacks.report.columns import csv_rows, page_table, text_rows
-from attacks.report.comparison import FILES, compare_runs
-from attacks.report.figures import encoder_curve
+from attacks.report.comparison import FILES, RANKING, compare_runs, significance_letters
 from attacks.report.pairs import PAIRS, compare_pairs, read_pair_scores
-from attacks.report.ranking import RANKING, charts, significance_letters
 from attacks.report.runs import GROUPS, RUNS
 from attacks.runtime.tables import read_rows, write_rows
 from attacks.runtime.untrusted import MOST_BYTES
@@ -166,7 +164,7 @@ def test_too_few_clusters_say_how_many_are_needed(tmp_path, count):
     assert ("too few clusters: 6 needed" in text_rows(RANKING, table)[1]) == (count == 3)
 
 
-def test_each_threat_has_a_table_and_encoders_a_line_over_eps_and_width(tmp_path):
+def test_each_threat_has_a_table(tmp_path):
     folders = [
         encoder(tmp_path / f"{name}{i}", level + 0.2 * i, eps, wide=2.0, name=name)
         for name, level in (("one", 0.1), ("two", 0.6))
@@ -174,15 +172,8 @@ def test_each_threat_has_a_table_and_encoders_a_line_over_eps_and_width(tmp_path
     ]
     result = compare(*folders)
     assert [[row.run.name for row in table] for table in result.tables] == [["one0", "two0"], ["one1", "two1"]]
-    over_eps, *over_width = charts(result.tables)
-    assert (over_eps.axis, [line.name for line in over_eps.series]) == ("linf", ["one", "two"])
-    for line in over_eps.series:
-        runs = [run for run in result.runs if run.values["encoder"] == line.name]
-        assert [*line.points] == [(eps, run.values["eot_success"]) for eps, run in zip(EPS, runs, strict=True)]
-    assert [[x for x, _ in chart.series[0].points] for chart in over_width] == [[1.0, 2.0], [1.0, 2.0]]
     threat_pairs = [pair for pair in result.pairs if pair.first[-1] == pair.second[-1]]
     assert all(pair.p_holm == pair.p for pair in threat_pairs)  # one pair of each threat: nothing to correct
-    assert "<svg" in encoder_curve(over_eps, "a")
 
 
 def test_csv_file_terminal_and_page_have_the_same_values(tmp_path):
