@@ -8,8 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from attacks.evidence.facts import Facts, run_facts
-from attacks.evidence.formats import cyclonedx, in_toto, junit, sarif
-from attacks.evidence.page import evidence_page
+from attacks.evidence.formats import cyclonedx, evidence_page, in_toto, junit, sarif
 from attacks.gate.policy import POLICY, Policy, read_policy
 from attacks.gate.verdict import Verdict
 from attacks.runtime.files import make_folder, sha256, write_json, write_text

@@ -19,8 +19,7 @@ from attacks.commands import main
 from attacks.commands.gate import run_verdict
 from attacks.evaluation.rare import splitting
 from attacks.evidence.facts import Facts, RunFacts, WorstView, run_facts
-from attacks.evidence.formats import cyclonedx, junit, requirement_text
-from attacks.evidence.page import evidence_page
+from attacks.evidence.formats import cyclonedx, evidence_page, junit, requirement_text
 from attacks.evidence.pieces import PIECES
 from attacks.gate.policy import Policy, Requirement, read_policy
 from attacks.gate.verdict import RANGE_REASON, RequirementResult, Verdict

@@ -50,14 +50,10 @@ def run(folder, success, *, names=NAMES, views=64, wide=None, pixels=None, radii
     return folder
 
 
-def encoder(folder, level, eps=EPS[0], wide=None, name="pocket", seed=0):
+def encoder(folder, level, eps=EPS[0], name="pocket", seed=0):
     """A run of an encoder in which the attack succeeds on about `level` of the views of each picture."""
     success = [min(1.0, max(0.0, level + 0.1 * (share - 0.5))) for share in shares(seed)]
     mean = {"mean": sum(success) / len(success), "low": max(0.0, level - 0.1), "high": min(1.0, level + 0.1)}
     arms = {"eot": {"success": mean, "cosine": mean | {"mean": 1 - mean["mean"]}}}
     content = {"encoder": {"name": name, "sha256": name}, "arms": arms, "primary": {"measure": "success"}}
-    run(folder, success, threat={"norm": "linf", "eps": eps}, **content)
-    if wide is not None:
-        content = json.loads((folder / "metrics.json").read_text()) | {"wide": {"factor": wide, "arms": arms}}
-        (folder / "metrics.json").write_text(json.dumps(content))
-    return folder
+    return run(folder, success, threat={"norm": "linf", "eps": eps}, **content)

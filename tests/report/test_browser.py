@@ -46,7 +46,7 @@ def pages(tmp_path_factory):
     write_page(ComparedRuns(*collect({place: place.name for place in sorted(folder.iterdir())})), folder)
     sweep = tmp_path_factory.mktemp("sweep")
     for name, (i, eps) in itertools.product(("pocket (a.safetensors)", "a long name " * 5), enumerate(EPS)):
-        encoder(sweep / f"{name[:4]} {i}", 0.2 + 0.4 * i, eps, wide=2.0, name=name)
+        encoder(sweep / f"{name[:4]} {i}", 0.2 + 0.4 * i, eps, name=name)
     write_comparison(compare_runs({place: place.name for place in sorted(sweep.iterdir())}), sweep)
     ranking = sweep / "index.html"
     return {"report": folder / "run 0" / "report.html", "index": folder / "index.html", "ranking": ranking}
