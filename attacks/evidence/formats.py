@@ -1,5 +1,5 @@
-"""The verdict as JUnit XML, SARIF 2.1.0, a CycloneDX 1.6 ML-BOM and an in-toto test result, with no time in them, and on
-one page that prints to one or two sheets, for whoever signs it."""
+"""The verdict as JUnit XML, SARIF 2.1.0, a CycloneDX 1.6 ML-BOM and an in-toto test result, without a time in them;
+and on one page that prints to one or two sheets, for whoever signs it."""
 
 import hashlib
 import json

@@ -1,6 +1,5 @@
-"""The drift of the features: encoders that flip at a known layer, and the report of a run."""
+"""The drift of the features: encoders that flip at a known layer, and the line of a run."""
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +14,9 @@ from attacks.data.gallery import tiles
 from attacks.encoders.phash import Phash, bits
 from attacks.evaluation import layer_drift
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.drift import Drift, drift_summary, layer_order
+from attacks.evaluation.drift import Drift, drift_summary, layer_order, line
 from attacks.runtime.distributed import World
-from tests.helpers.runs import call
+from tests.helpers import report_pages
 from transforms import Affine, Compose
 
 CLUSTERS = list("abc")
@@ -209,17 +208,9 @@ def test_unknown_layers_are_refused(layers, message, pictures):
         layer_order(load_encoder(), layers, pictures[0][:1])
 
 
-@pytest.mark.slow
-def test_a_run_reports_its_drift(monkeypatch, capsys, tmp_path):
-    short = ["config=smoke", "data.count=1", "attack.steps=16", "evaluate.views=4", f"hydra.run.dir={tmp_path}"]
-    assert call(monkeypatch, *short, "evaluate.layers=all") == 0
-    content = json.loads((tmp_path / "metrics.json").read_text())
-    drift = content["drift"]
-    assert drift["views"] == 4 and drift["cost"]["forward"] == 5 * 1 * 4
-    for row in drift["layers"]:
-        assert set(row) == {"layer", "noise", "no_eot", "one_view", "eot"}
-        assert row["eot"]["mean"] < row["noise"]["mean"]
-    page, output = (tmp_path / "report.html").read_text(), capsys.readouterr().out
-    assert "<h2>Where in the network</h2>" in page and page.count('<th scope="row">stages.5</th>') == 1
-    line = f"drift over {len(drift['layers'])} layers: the embedding flips at {drift['flips']} (cosine eot "
-    assert line in output
+def test_a_line_says_where_the_embedding_flips():
+    content = report_pages.drift()
+    text = f"drift over {len(content['layers'])} layers: the embedding flips"
+    row = next(row for row in content["layers"] if row["layer"] == content["flips"])
+    assert line(content).startswith(f"{text} at {row['layer']} (cosine eot {row['eot']['mean']:.3f}, noise ")
+    assert line(content | {"flips": None}).startswith(f"{text} nowhere (cosine of the output eot ")

@@ -14,7 +14,6 @@ from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, per_image_rows, primary
 from attacks.evaluation.retrieval import Rows, best, impostors, search, thresholds, votes
 from attacks.evaluation.scores import Scores
-from attacks.runtime.tables import read_rows, write_rows
 
 #: Of 12 pictures: 2, 1, 3, 1, 4 and 1 of a kind.
 CLUSTERS = list("aabcccdeeeef")
@@ -99,12 +98,6 @@ def test_rows_equal_numpy(result, bank, arm):
     assert column(result, bank, arm, "step").tolist() == (list(range(12)) if arm == "eot" else [None] * 12)
     for name, values in expected.items():
         np.testing.assert_allclose(column(result, bank, arm, name), values, atol=1e-12, err_msg=name)
-
-
-def test_the_table_can_be_computed_from_the_file_alone(result, tmp_path):
-    write_rows(tmp_path / "per_image.csv", result.rows)
-    read_back = read_rows(tmp_path / "per_image.csv")
-    assert arms_table(read_back) == arms_table(result.rows)  # bit for bit
 
 
 def test_missing_measures_stay_empty(result):
