@@ -16,7 +16,7 @@ ROOMS = {
         DLR Each InfoNCE LPIPS Members Paired Penalties SSIM Sum Term TotalVariation Triplet Verification""",
     "attacks.optimisers": "LabelOnly Square",
     "attacks.perturbations": "Grey L1 LowFrequency Masked Smoothed",
-    "attacks.solvers": "Adversary Best Step both_sides",
+    "attacks.solvers": "Adversary Best Step",
     "transforms.camera": """
         Defocus GaussianBlur MedianPool MotionBlur PixelCrop Quantise ResizePad SensorNoise Webp quantise webp""",
     "transforms.colour": """

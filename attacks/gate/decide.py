@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # its parts are loaded when first used
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -154,7 +155,11 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
     if requirement.of == "p10":
         sides = values <= requirement.bar if requirement.at_least is None else values >= requirement.bar
         share = Requirement(requirement.measure, requirement.arm, at_least=P10_SHARE)
-        estimate = _sequential(sides.double(), 0, 1) if sequential else _share(sides)
+        if sequential:
+            estimate = _sequential(sides.double(), 0, 1)
+        else:  # the interval of Clopper & Pearson (1934)
+            ends = scipy.stats.binomtest(hits := int(sides.sum()), len(sides)).proportion_ci(0.95, "exact")
+            estimate = BoundedMean(hits / len(sides), float(ends.low), float(ends.high))
         estimate = estimate._replace(has_interval=not has_fit_rows(arm_rows))
         return _decision(requirement, share, estimate, size)
     if sequential:
@@ -187,15 +192,6 @@ def _decision(
         extra = math.ceil(pictures * (factor - 1)) if 1 < factor < MAX_PICTURES / pictures else None
     reason = "" if has_interval else RANGE_REASON
     return RequirementResult(requirement, word, value, low, high, clusters, pictures, extra, reason)
-
-
-def _share(good: Tensor) -> BoundedMean:
-    """The share of clusters that are good, with the interval of Clopper & Pearson (1934)."""
-    import scipy  # its parts are loaded when first used
-
-    hits, n = int(good.sum()), len(good)
-    ends = scipy.stats.binomtest(hits, n).proportion_ci(0.95, "exact")
-    return BoundedMean(hits / n, float(ends.low), float(ends.high))
 
 
 def _sequential(values: Tensor, low: float, high: float) -> BoundedMean:

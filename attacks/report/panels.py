@@ -13,8 +13,7 @@ from torch import Tensor
 import attacks.report  # noqa: F401  # keeps matplotlib's font cache out of the log
 from attacks.data.images import to_bytes
 from attacks.evaluation import deployment
-from attacks.evaluation.explain.explanation import Explanations, Maps
-from attacks.evaluation.explain.gradients import Reach
+from attacks.evaluation.explanation import Explanations, Maps, Reach
 from attacks.report.colours import LIGHT
 from attacks.resizers.openness import Row, VisibleExample
 from attacks.resizers.pipeline import OPEN

@@ -1,3 +1,3 @@
 from .loop import Step as Step
 from .solver import Best as Best, attack as attack, solve as solve
-from .worst import Adversary as Adversary, both_sides as both_sides
+from .worst import Adversary as Adversary

@@ -39,15 +39,6 @@ class Worst(NamedTuple):
     losses: Tensor
 
 
-class Sides(NamedTuple):
-    """Both sides of an attack, picture by picture: the `mean` loss over a bank of views, and the `worst` loss, that
-    of the bank's worst views, refined; each (N,). `u` (N,dims) is the worst view."""
-
-    mean: Tensor
-    worst: Tensor
-    u: Tensor
-
-
 @dataclass(frozen=True)
 class Adversary:
     """Chooses the views of an attack's step: for each picture the worst n of k new random ones, then refined.
@@ -136,30 +127,12 @@ def worst_views(
     """
     if not 1 <= keep <= k:
         raise ValueError(f"`keep` must lie in 1..{k}, the number of random views `k`; got {keep}")
+    check_images(problem.scene(NO_DELTA, torch.arange(len(problem))))
+    check_encoder(problem.encoder, problem.images, transforms)
     views = bank(transforms, k, seed=seed, purpose="worst")
-    return _hardest(problem, views, refine_steps, keep, chunk, world)[1]
-
-
-def both_sides(
-    problem: Problem, views: Bank, *, refine_steps: int = 10, keep: int = 4, chunk: int = 64, world: World = ALONE
-) -> Sides:
-    """The mean and the worst side of an attack on one bank of views. The worst loss is the highest after
-    `refine_steps` from each of the bank's `keep` worst views. Else as `worst_views`.
-
-    Examples:
-        >>> import torch
-        >>> from attacks import Toward, bank
-        >>> from attacks.solvers import both_sides
-        >>> from attacks.eot.bank import judged
-        >>> from transforms import Brightness, Compose
-        >>> grey, black, encoder = torch.full((1, 3, 4, 4), 0.5), torch.zeros(1, 48), torch.nn.Flatten().eval()
-        >>> views = bank(Compose([Brightness(0.25)]), 16, seed=0, purpose="evaluate")
-        >>> sides = both_sides(judged(grey, black, encoder, Toward("l2")), views)
-        >>> bool(sides.mean < sides.worst), round(sides.u.item(), 3)  # the brightest view is farthest from black
-        (True, 1.0)
-    """
-    losses, worst = _hardest(problem, views, refine_steps, keep, chunk, world)
-    return Sides(losses.mean(1), worst.losses[:, 0], worst.u[:, 0])
+    views = views._replace(u=views.u.to(problem.images))
+    losses = views.losses_of(problem, chunk, world)
+    return uphill(problem, views, losses, refine_steps=refine_steps, keep=keep, chunk=chunk, world=world)
 
 
 def uphill(
@@ -177,16 +150,6 @@ def uphill(
     loss = partial(problem.losses, views.transforms, NO_DELTA)
     highest = _highest(views.u.to(problem.images), losses, keep)
     return _refine(loss, highest, views.transforms.discrete, refine_steps, chunk, world)
-
-
-def _hardest(
-    problem: Problem, views: Bank, refine_steps: int, keep: int, chunk: int, world: World
-) -> tuple[Tensor, Worst]:
-    check_images(problem.scene(NO_DELTA, torch.arange(len(problem))))
-    check_encoder(problem.encoder, problem.images, views.transforms)
-    views = views._replace(u=views.u.to(problem.images))
-    losses = views.losses_of(problem, chunk, world)
-    return losses, uphill(problem, views, losses, refine_steps=refine_steps, keep=keep, chunk=chunk, world=world)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 
 import attacks
 import transforms
-from attacks import APGD, EOT, L2, NES, PGD, Away, Linf, Universal, encoders, evaluation, solvers
+from attacks import APGD, EOT, L2, NES, PGD, Away, Linf, Universal, encoders, evaluation
 from attacks.data.images import to_bytes
 from attacks.encoders import Preprocess
 from attacks.encoders.black_box.asked import BlackBox
@@ -74,7 +74,6 @@ TAKES = {
     "layer_drift": lambda x: evaluation.layer_drift(ENCODER, IMAGES, {"eot": x}, VIEWS),
     "layer_shapes": lambda x: encoders.layer_shapes(ENCODER, x),
     "worst_views": lambda x: attacks.worst_views(problem(x), VIEWS.transforms, k=2, refine_steps=0),
-    "both_sides": lambda x: solvers.both_sides(problem(x), VIEWS, refine_steps=0, keep=1),
     "examine": lambda x: evaluation.examine(
         Problem(x, ROWS, ENCODER, Away(), Linf()), Options(PGD(), EOT(), steps=2)
     ),

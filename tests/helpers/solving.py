@@ -113,9 +113,5 @@ def worst_views(images, anchor, *, encoder, objective, transforms, untouched=Non
     return worst.worst_views(judged(images, anchor, encoder, objective, untouched), transforms, **rest)
 
 
-def both_sides(images, anchor, *, encoder, objective, views, untouched=None, **rest):
-    return worst.both_sides(judged(images, anchor, encoder, objective, untouched), views, **rest)
-
-
 def uphill(images, anchor, *, encoder, objective, views, losses, untouched=None, **rest):
     return worst.uphill(judged(images, anchor, encoder, objective, untouched), views, losses, **rest)

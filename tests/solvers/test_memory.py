@@ -6,7 +6,7 @@ import torch
 from attacks import Away, bank, evaluate
 from attacks.data.gallery import on_shelf, tiles
 from attacks.evaluation import layer_drift, mean_embedding
-from attacks.evaluation.explain.gradients import CountedEncoder, reach
+from attacks.evaluation.explanation import CountedEncoder, reach
 from attacks.evaluation.scores import embed
 from attacks.experiment.embeddings import Cache, embed_gallery
 from attacks.objectives import Paired

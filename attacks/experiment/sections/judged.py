@@ -13,7 +13,7 @@ from attacks.encoders.defended import view_defence
 from attacks.eot.bank import Bank
 from attacks.evaluation import deployment, detection, drift, response
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.explain.explanation import explain, explanation_summary
+from attacks.evaluation.explanation import explain, explanation_summary
 from attacks.evaluation.rare.failure import ARMS, Arm, PictureFailure, failure_summary, margin_score
 from attacks.evaluation.rare.splitting import rare
 from attacks.evaluation.response import SlicePlan, axis
