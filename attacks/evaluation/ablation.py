@@ -7,7 +7,7 @@ from typing import Any
 
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.judge import Scoring, cells_of, score_cells
+from attacks.evaluation.judge import Judge, cells_of, score_cells
 from transforms import Compose
 from transforms.compose import Laying, Stage
 from transforms.scene import Shown, base_of
@@ -38,7 +38,7 @@ def left_out(
     attack: Callable[[Compose], Shown],
     transforms: Compose,
     sample: Sample,
-    judge: Scoring,
+    judge: Judge,
     *,
     views: int,
     seed: int,

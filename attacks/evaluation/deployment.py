@@ -17,7 +17,7 @@ from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.judge import CellScores, Scoring, cells_of, score_cells
+from attacks.evaluation.judge import CellScores, Judge, cells_of, score_cells
 from attacks.resizers.pipeline import at_ratios, codecs, resamplers
 from attacks.runtime.values import stored
 from transforms import Compose
@@ -36,15 +36,6 @@ class Example(NamedTuple):
     viewed: Tensor
     resized: dict[str, Tensor]
     success: dict[str, bool]
-
-
-class Deployment(NamedTuple):
-    """A row for each codec, resampler, arm and picture; a line for each that is not installed; and the first picture
-    of the last arm as an example."""
-
-    rows: list[dict[str, object]]
-    missing: tuple[str, ...]
-    example: Example
 
 
 def deployment_summary(rows: Sequence[Row]) -> dict[str, Any]:
@@ -66,15 +57,18 @@ def deployment_summary(rows: Sequence[Row]) -> dict[str, Any]:
 def deployment(
     pictures_by_arm: Mapping[str, Tensor],
     sample: Sample,
-    judge: Scoring,
+    judge: Judge,
     size: tuple[int, int],
     ratios: Sequence[float] = (1.0,),
     defence: ViewDefence | None = None,
     seed: int = 0,
-) -> Deployment:
+) -> tuple[list[dict[str, object]], tuple[str, ...], Example]:
     """Score the saved 8-bit files (N,3,H,W) of each arm behind each codec with each resampler, to `size` (height,
     width; see `deployed_size`) times each of the `ratios`. A `defence` stands between file and resampler; it is drawn
-    once for each picture, from `seed` and its name."""
+    once for each picture, from `seed` and its name.
+
+    Returns a row for each codec, resampler, arm and picture; a line for each that is not installed; and the first
+    picture of the last arm as an example."""
     saves, missing_codecs = codecs()
     available, missing_resamplers = resamplers()
     resizes = at_ratios(available, ratios)
@@ -102,7 +96,7 @@ def deployment(
         for arm, scores in arms.items()
         for row in scores.rows(sample, codec=codec, resampler=resampler, arm=arm)
     ]
-    return Deployment(rows, (*missing_codecs, *missing_resamplers), example)
+    return rows, (*missing_codecs, *missing_resamplers), example
 
 
 def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:

@@ -133,24 +133,20 @@ ASPECT_RATIO = 1.6
 MAX_TRIALS = 48
 
 
-class Attribution(NamedTuple):
+def attribution(
+    encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None
+) -> tuple[Tensor | None, Tensor | None]:
     """The gradient (N,3,H,W) of the similarity and the non-negative Grad-CAM (N,h,w) in the layer's own size; None
     where there is none."""
-
-    gradient: Tensor | None
-    cam: Tensor | None
-
-
-def attribution(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None) -> Attribution:
     leaf = pictures.detach().clone().requires_grad_()
     with torch.enable_grad(), _recording(encoder.encoder, [] if layer is None else [layer]) as answers:
         values = encoder.slope_values(leaf, anchors)
         gradient, *layer_gradients = encoder.gradients(values, [leaf, *answers.values()])
     if layer is None or layer_gradients[0] is None:
-        return Attribution(gradient, None)
+        return gradient, None
     frame = input_frame(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
     answer, slope = (places(maps, frame) for maps in (answers[layer].detach(), layer_gradients[0]))
-    return Attribution(gradient, (slope.mean((2, 3), keepdim=True) * answer).sum(1).relu())
+    return gradient, (slope.mean((2, 3), keepdim=True) * answer).sum(1).relu()
 
 
 def spatial_layer(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor) -> str | None:
@@ -365,12 +361,11 @@ def _maps(counter: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str
     size = (pictures.shape[2], pictures.shape[3])
     indices = torch.arange(len(pictures), device=pictures.device)
     parts = in_parts(lambda rows: attribution(counter, pictures[rows], anchors[rows], layer), indices, chunk)
-    attributions = [part for _, part in parts]
+    columns = zip(*(part for _, part in parts), strict=True)
+    gradients, cams = ([part for part in column if part is not None] for column in columns)
     likeness = torch.cat(
         [part for _, part in in_parts(lambda rows: counter.likeness(pictures[rows], anchors[rows]), indices, chunk)]
     )
-    cams = [row.cam for row in attributions if row.cam is not None]
-    gradients = [row.gradient for row in attributions if row.gradient is not None]
     return Maps(
         pictures.cpu(),
         likeness.cpu(),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,16 +20,6 @@ from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import stored
 from transforms.scene import Shown
-
-
-class Scoring(Protocol):
-    """Scores pictures on a bank of views, and determines where the attack succeeds."""
-
-    def __call__(self, scenes: Shown, rows: Tensor, bank: Bank) -> Scores:
-        """The scores of the pictures with numbers `rows` (N,) from each of V views."""
-
-    def success(self, scores: Scores, rows: Tensor) -> Tensor:
-        """(N,V), true where the attack succeeds."""
 
 
 @stored("scores.cell")
@@ -86,12 +76,6 @@ def cells_of(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], CellSc
     return cells
 
 
-def score_cells(judge: Scoring, scenes: Shown, rows: Tensor, bank: Bank) -> CellScores:
-    """The scores on a bank, on the CPU."""
-    scores = judge(scenes, rows, bank)
-    return CellScores(scores.cosine.cpu(), judge.success(scores, rows).cpu())
-
-
 @dataclass(frozen=True, eq=False)
 class Judge:
     """Scores pictures of a run against its gallery: the `encoder` in full precision, embeddings `own` (N,D) of the
@@ -146,6 +130,12 @@ class Judge:
         if self.goal is not None:
             return self.known.same(scores.nearest, self.goal[rows, None])
         return ~self.known.same(scores.nearest, self.truth[rows, None])
+
+
+def score_cells(judge: Judge, scenes: Shown, rows: Tensor, bank: Bank) -> CellScores:
+    """The scores on a bank, on the CPU."""
+    scores = judge(scenes, rows, bank)
+    return CellScores(scores.cosine.cpu(), judge.success(scores, rows).cpu())
 
 
 def resisting(scores: Scores) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.judge import CellScores, Scoring, cells_of, score_cells
+from attacks.evaluation.judge import CellScores, Judge, cells_of, score_cells
 from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
 from attacks.runtime.values import stored
 from transforms import Compose
@@ -127,7 +127,7 @@ class SlicePlan:
 
 
 def response(
-    scenes: Mapping[str, Shown], sample: Sample, judge: Scoring, plan: SlicePlan, *, seed: int, views: int = 4
+    scenes: Mapping[str, Shown], sample: Sample, judge: Judge, plan: SlicePlan, *, seed: int, views: int = 4
 ) -> list[dict[str, object]]:
     """Scores over slices of the space of views: a row for each slice, arm, cell, picture and view. A curve has no y.
     `scenes` are the pictures by arm, as read back from their files; `views` are those of each cell."""

@@ -161,7 +161,9 @@ def dots(values: Mapping[str, Mapping[str, float]], label: str) -> NotebookFigur
     figure = NotebookFigure(figsize=(7.6, 1.2 + 0.35 * len(values)), layout="constrained")
     axis = figure.subplots()
     for i, value in enumerate(values.values()):
-        axis.errorbar(value["mean"], i, xerr=_errors([value]), fmt="o", color=LIGHT["eot"], capsize=2.5)
+        # A rate's interval holds its mean up to rounding.
+        ends = [[max(0.0, value["mean"] - value["low"])], [max(0.0, value["high"] - value["mean"])]]
+        axis.errorbar(value["mean"], i, xerr=ends, fmt="o", color=LIGHT["eot"], capsize=2.5)
     axis.set_yticks(range(len(values)), [axis_label(name) for name in values])
     axis.invert_yaxis()
     axis.set_xlabel(label)
@@ -169,12 +171,6 @@ def dots(values: Mapping[str, Mapping[str, float]], label: str) -> NotebookFigur
         axis.set_xlim(-0.04, 1.04)
     plain_text(axis)
     return figure
-
-
-def _errors(values: Sequence[Mapping[str, float]]) -> list[list[float]]:
-    """The lengths of intervals below and above their means. A rate's interval holds its mean up to rounding."""
-    below = [max(0.0, value["mean"] - value["low"]) for value in values]
-    return [below, [max(0.0, value["high"] - value["mean"]) for value in values]]
 
 
 def _axis(size: tuple[float, float]) -> tuple[Figure, Axes]:

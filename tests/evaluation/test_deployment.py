@@ -53,16 +53,7 @@ def deployment_case():
     noisy = ((clean + noise).clamp(0, 1) * 255).round() / 255
     arms = {"clean": clean[ROWS], "no_eot": noisy[ROWS].flip(3), "eot": noisy[ROWS]}
     result = deployment(arms, SAMPLE, judge, SIZE)
-    return arms, judge, result, cells_of(result.rows, "codec", "resampler", "arm")
-
-
-@pytest.mark.slow
-def test_every_codec_and_resampler_pair_has_one_cell(deployment_case):
-    content = deployment_summary(deployment_case[2].rows)
-    pairs = [(cell["codec"], cell["resampler"]) for cell in content["cells"]]
-    assert len(set(pairs)) == len(pairs) == 6 * 13
-    assert (content["pictures"], content["clusters"], deployment_case[2].missing) == (3, 2, ())
-    assert len(deployment_case[2].rows) == 78 * 3 * 3
+    return arms, judge, result, cells_of(result[0], "codec", "resampler", "arm")
 
 
 def direct(pixels, codec, resampler):
@@ -85,7 +76,10 @@ def direct(pixels, codec, resampler):
 
 @pytest.mark.slow
 def test_every_cell_equals_its_direct_computation(deployment_case):
-    arms, judge, _, cells = deployment_case
+    arms, judge, (rows, missing, _), cells = deployment_case
+    content = deployment_summary(rows)
+    assert len({(cell["codec"], cell["resampler"]) for cell in content["cells"]}) == len(content["cells"]) == 6 * 13
+    assert (content["pictures"], content["clusters"], missing, len(rows)) == (3, 2, (), 78 * 3 * 3)
     for (codec, resampler, arm), scores in cells.items():
         pixels = (arms[arm] * 255).round().byte().permute(0, 2, 3, 1).numpy()
         pictures = np.stack([direct(picture, codec, resampler) for picture in pixels])
@@ -99,13 +93,13 @@ def test_every_cell_equals_its_direct_computation(deployment_case):
 
 @pytest.mark.slow
 def test_the_example_is_the_first_picture_of_the_last_arm(deployment_case):
-    arms, _, result, cells = deployment_case
+    arms, _, (_, _, example), cells = deployment_case
     pixels = (arms["eot"][0] * 255).round().byte().permute(1, 2, 0).numpy()
-    assert torch.equal(result.example.viewed, torch.from_numpy(pixels))  # smaller than what is shown
-    for name, resized in result.example.resized.items():
+    assert torch.equal(example.viewed, torch.from_numpy(pixels))  # smaller than what is shown
+    for name, resized in example.resized.items():
         assert torch.equal(resized, torch.from_numpy(direct(pixels, "PNG", name)))
-        assert result.example.success[name] == bool(cells["PNG", name, "eot"].success[0, 0])
-    assert len(result.example.resized) == 13
+        assert example.success[name] == bool(cells["PNG", name, "eot"].success[0, 0])
+    assert len(example.resized) == 13
 
 
 @pytest.mark.slow
@@ -114,12 +108,12 @@ def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setattr(features, "check", lambda name: name != "webp")
     clean = tiles(40).spread(2).images
     judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
-    result = deployment({"clean": clean}, Sample(torch.arange(2), ("a", "b"), ("a", "b")), judge, SIZE)
-    cells = deployment_summary(result.rows)["cells"]
+    rows, missing, _ = deployment({"clean": clean}, Sample(torch.arange(2), ("a", "b"), ("a", "b")), judge, SIZE)
+    cells = deployment_summary(rows)["cells"]
     assert {cell["difference"] for cell in cells} == {None}  # there is no attack
     assert len(cells) == 5 * 9
     assert not any("OpenCV" in cell["resampler"] or "WebP" in cell["codec"] for cell in cells)
-    webp, opencv = result.missing
+    webp, opencv = missing
     assert webp.startswith("WebP 80: ")
     assert opencv.startswith("OpenCV area, OpenCV linear, OpenCV cubic, OpenCV nearest: ")
 
@@ -136,8 +130,8 @@ def test_ratios_multiply_the_size_of_the_resampler(monkeypatch):
     monkeypatch.setattr("attacks.evaluation.deployment.score_cells", record)
     monkeypatch.setattr("attacks.evaluation.deployment.codecs", lambda: ({"PNG": lambda pixels: pixels}, []))
     sample = Sample(torch.arange(2), ("a", "b"), ("a", "b"))
-    result = deployment({"clean": clean}, sample, judge, (20, 20), (1, 0.5))
-    names = [*dict.fromkeys(row["resampler"] for row in result.rows)]
+    rows, _, _ = deployment({"clean": clean}, sample, judge, (20, 20), (1, 0.5))
+    names = [*dict.fromkeys(row["resampler"] for row in rows)]
     assert len(names) == 13 + 12 and "none x0.5" not in names
     for name, pictures in zip(names, judged_pictures.values(), strict=True):
         side = 40 if name == "none" else 10 if name.endswith(" x0.5") else 20

@@ -167,14 +167,14 @@ def build(kind, *args):
 def test_grad_cam_equals_a_calculation_by_hand():
     network = build(PoolNetwork)
     maps, anchors = F.relu(network.maps(PICTURES)), torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
-    result = attribution(CountedEncoder(network), PICTURES, anchors, "maps")
+    _, cam = attribution(CountedEncoder(network), PICTURES, anchors, "maps")
     for i in range(2):
         # The slope at the pooled maps, shared equally by the positions where the ReLU is open.
         length = (network.head.weight @ maps[i].mean((1, 2))).norm()
         slope = anchors[i] / anchors[i].norm() @ network.head.weight / length / maps[i, 0].numel()
         maps_before_relu = network.maps(PICTURES)[i]
         weights = slope * (maps_before_relu > 0).float().mean((1, 2))
-        torch.testing.assert_close(result.cam[i], (weights[:, None, None] * maps_before_relu).sum(0).relu())
+        torch.testing.assert_close(cam[i], (weights[:, None, None] * maps_before_relu).sum(0).relu())
 
 
 def layer(network, size=(32, 32), gain=1.0):
@@ -197,7 +197,7 @@ def test_after_the_last_attention_only_the_class_token_counts():
 def test_a_hash_has_no_layer():
     assert layer(Phash()) is None
     assert layer(Defended(Phash(), [Jpeg(75)])) is None
-    assert attribution(CountedEncoder(Phash()), PICTURES, Phash()(PICTURES.flip(3)), None).cam is None
+    assert attribution(CountedEncoder(Phash()), PICTURES, Phash()(PICTURES.flip(3)), None)[1] is None
 
 
 def test_channels_may_come_last():

@@ -49,8 +49,9 @@ class DeploymentSection(Section):
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         study, pictures = bench.study, pictures_of(bench, sample)
         defence = view_defence(study.transforms)
-        result = deployment.deployment(pictures, sample, bench.judge, self.size, self.ratios, defence, study.seed)
-        return SectionResult(result.rows, {"missing": list(result.missing)}, result.example)
+        parts = deployment.deployment(pictures, sample, bench.judge, self.size, self.ratios, defence, study.seed)
+        rows, missing, example = parts
+        return SectionResult(rows, {"missing": list(missing)}, example)
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return deployment.deployment_summary(rows) | {"size": list(self.size)}
