@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -10,10 +9,8 @@ import torchvision
 from torch import Tensor, nn
 
 from attacks import EOT, Away, Linf, load_encoder
-from attacks.data.gallery import Pictures, tiles
 from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Problem
-from attacks.evaluation.scores import embed
 from transforms import Affine, Brightness, Compose, Contrast, Perspective, Sobol
 
 from .timing import astronaut
@@ -67,15 +64,6 @@ def encoder(arch: str) -> nn.Module:
         network = torchvision.models.get_model(arch, weights=None)
     network.fc = nn.Identity()
     return Normalised(network).eval()
-
-
-@lru_cache
-def gallery_case(size: int) -> tuple[nn.Module, Pictures, Tensor]:
-    """The pocket encoder, frozen; every tile of every photograph; their embeddings (G,D)."""
-    network, all_tiles = load_encoder().requires_grad_(False), tiles(size)
-    embeddings = embed(all_tiles.images, network, torch.device("cpu"))
-    assert isinstance(embeddings, Tensor)
-    return network, all_tiles, embeddings
 
 
 def cosines_to_anchors(embeddings: Tensor, anchors: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from attacks.encoders.engine.precision import allow_tf32
 
-from . import cards, coverage, engine, estimator, gate, memory, patch, rare, strength, transforms, zoo
+from . import cards, coverage, engine, estimator, memory, strength, transforms, zoo
 from .case import ENCODERS
 from .table import BenchmarkTable, machine, save_tables
 
@@ -24,21 +24,16 @@ BENCHMARKS: dict[str, Callable[..., list[BenchmarkTable]]] = {
     "memory": memory.run,
     "estimator": estimator.run,
     "strength": strength.run,
-    "patch": patch.run,
     "coverage": coverage.run,
     "zoo": zoo.run,
-    "gate": gate.run,
     "cards": cards.run,
-    "rare": rare.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "patch", "coverage", "zoo", "gate", "cards", "rare")
+ONE_THREAD = ("strength", "coverage", "zoo", "cards")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",
     "cells": "of the grid, by name; all",
-    "evals": "gradients of each picture",
-    "groups": "of scenes, a patch for each",
     "held_out": "views that judge",
     "kind_photos": "of the run's patch as it should be",
     "harder_photos": "of each harder kind",

@@ -19,7 +19,7 @@ Outcome = TypeVar("Outcome")
 Key = TypeVar("Key", bound=Hashable)
 #: `map`, or that of a pool of processes: outcomes come in the order of the jobs.
 Map = Callable[[Callable[[Job], Outcome], Sequence[Job]], Iterable[Outcome]]
-#: The attack of a contestant, ready to be run: the gradient, the attacked pictures or the texture.
+#: The attack of a contestant, ready to be run: the gradient, or the attacked pictures.
 Attack = Callable[[], Tensor]
 
 OURS = "ours"
@@ -27,21 +27,17 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class Setting:
-    """What a user of a library sets: the `step` as a share of eps (of ART's patch: its learning rate; 0: the attack
-    finds its own), the `views` of a step, the `momentum`, and for patches the `loss`: "cosine", or "gallery", the
-    cross-entropy. With the `schedule` "cosine" the step falls to zero. To `keep` the "best" is to return the iterate
-    with the lowest loss on its own views; else it is the last."""
+    """What a user of a library sets: the `step` as a share of eps (0: the attack finds its own), the `views` of a
+    step, the `momentum`. With the `schedule` "cosine" the step falls to zero. To `keep` the "best" is to return the
+    iterate with the lowest loss on its own views; else it is the last."""
 
     step: float
     views: int
     momentum: float | None = None
-    loss: str = ""
     schedule: str = ""
     keep: str = ""
 
     def __str__(self) -> str:
-        if self.loss:
-            return f"step {self.step:g}, {self.views} views of each scene, {self.loss}"
         step = f"step {self.step:.3g} eps" if self.step else ""
         momentum = "" if self.momentum is None else f"momentum {self.momentum:g}"
         return ", ".join(filter(None, [step, self.schedule, f"{self.views} views", momentum, self.keep]))
@@ -55,13 +51,11 @@ class Contestant:
         module: the module that it needs.
         prepare: (task, setting) -> its attack.
         grid: the settings of which a comparison chooses the best.
-        default: the setting without a choice, None where the grid alone is tried.
     """
 
     module: str
     prepare: Callable[[Any, Setting], Attack]
     grid: tuple[Setting, ...] = ()
-    default: Setting | None = None
 
     @property
     def installed(self) -> bool:

@@ -134,19 +134,6 @@ def adversarial_library(module: str) -> Any:
     return importlib.import_module(f"adv_lib.{module}")
 
 
-def art_classifier(model: nn.Module, images: Tensor, classes: int = 2, **options: Any) -> Any:
-    """ART's `PyTorchClassifier` of pictures such as `images` (N,C,H,W)."""
-    return importlib.import_module("art.estimators.classification").PyTorchClassifier(
-        model.eval(),
-        nn.CrossEntropyLoss(),
-        input_shape=tuple(images.shape[1:]),
-        nb_classes=classes,
-        clip_values=(0.0, 1.0),
-        device_type="cpu" if images.device.type == "cpu" else "gpu",
-        **options,
-    )
-
-
 def art_eot(case: GradientCase, show: Callable[[Tensor], Tensor], views: int) -> Any:
     """ART's classifier behind an EoT preprocessor of its own kind, whose views are those of `show`."""
     base: Any = importlib.import_module("art.preprocessing.expectation_over_transformation.pytorch").EoTPyTorch
@@ -155,16 +142,15 @@ def art_eot(case: GradientCase, show: Callable[[Tensor], Tensor], views: int) ->
         def _transform(self, x: Tensor, y: Tensor | None, **_: Any) -> tuple[Tensor, Tensor | None]:
             return show(x), y
 
-    defence = EotViews(nb_samples=views, clip_values=(0.0, 1.0))
-    return art_classifier(LogProbabilities(case.ordinary, case.anchor), case.image, preprocessing_defences=[defence])
-
-
-def art_patch(model: nn.Module, pictures: Tensor, classes: int = 2, **options: Any) -> Any:
-    """ART's `AdversarialPatchPyTorch`, square, all pictures in a step."""
-    evasion = importlib.import_module("art.attacks.evasion.adversarial_patch.adversarial_patch_pytorch")
-    classifier = art_classifier(model, pictures, classes)
-    shape = {"patch_type": "square", "batch_size": len(pictures), "verbose": False}
-    return evasion.AdversarialPatchPyTorch(classifier, **shape, **options)
+    return importlib.import_module("art.estimators.classification").PyTorchClassifier(
+        LogProbabilities(case.ordinary, case.anchor).eval(),
+        nn.CrossEntropyLoss(),
+        input_shape=tuple(case.image.shape[1:]),
+        nb_classes=2,
+        clip_values=(0.0, 1.0),
+        device_type="cpu" if case.image.device.type == "cpu" else "gpu",
+        preprocessing_defences=[EotViews(nb_samples=views, clip_values=(0.0, 1.0))],
+    )
 
 
 def art_step(case: GradientCase, setting: Setting) -> Attack:

@@ -225,7 +225,7 @@ def settings_grid(
     views: tuple[int, ...] = VIEWS,
 ) -> tuple[Setting, ...]:
     """Lengths of a step, each with some numbers of views."""
-    return tuple(Setting(a, n, momentum, "", schedule) for a, n in itertools.product(steps, views))
+    return tuple(Setting(a, n, momentum, schedule) for a, n in itertools.product(steps, views))
 
 
 OWN_STEPS = tuple(Setting(0, n, keep=keep) for n, keep in itertools.product(VIEWS, ("best", "")))

@@ -62,7 +62,7 @@ def test_an_attack_spends_its_budget_and_stays_in_the_ball(name, ball, views):
         pytest.skip("for L-inf alone")
     pytest.importorskip(CONTESTANTS[name].module, exc_type=ImportError)
     problem = question(ball)
-    setting = Setting(0.3, views) if name in LIBRARIES else Setting(0.3, views, 1.0, "", "cosine")
+    setting = Setting(0.3, views) if name in LIBRARIES else Setting(0.3, views, 1.0, "cosine")
     attacked_images = CONTESTANTS[name].prepare(problem, setting)()
     limit = 8 * 16 * 11 / 9 if name == OURS else 8 * 16  # it chooses an iterate by further forward passes
     assert problem.counter.gradients == 8 * 16 <= problem.counter.forwards <= limit

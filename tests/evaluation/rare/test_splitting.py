@@ -7,8 +7,40 @@ import pytest
 import scipy.stats
 
 from attacks.evaluation.rare import splitting
-from attacks.evaluation.rare.splitting import UNIFORM, Component, fit, move, rare
-from scripts.benchmarks.rare import SETS
+from attacks.evaluation.rare.splitting import UNIFORM, Component, fit, move, rare, scores
+
+
+def half(d, p):
+    """Beyond a plane, in the normal scores of the coordinates."""
+    far = -scipy.stats.norm.ppf(p)
+    return lambda u: far - scores(u).sum(1) / np.sqrt(d)
+
+
+def lobes(d, p):
+    """Beyond either of two planes on opposite sides."""
+    far = -scipy.stats.norm.ppf(p / 2)
+    return lambda u: far - np.abs(scores(u).sum(1)) / np.sqrt(d)
+
+
+def discrete(d, p):
+    """Two coordinates choose among three each, and one choice of both fails near a corner of the others."""
+    side = (9 * p) ** (1 / (d - 2))
+
+    def score(u):
+        wrong = ((u[:, :2] * 3).astype(int) != [1, 2]).sum(1)
+        shift = u[:, 2:].max(1) - side
+        return np.where(wrong == 0, shift, shift.clip(0) + 0.2 + 0.1 * wrong)
+
+    return score
+
+
+#: Scores of sets of the probability p in d coordinates.
+SETS = {
+    "half": half,
+    "corner": lambda d, p: lambda u: u.max(1) - p ** (1 / d),
+    "lobes": lobes,
+    "discrete": discrete,
+}
 
 
 def samples(kind, n, d=3):
