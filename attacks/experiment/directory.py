@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -198,15 +197,6 @@ def refuse_program(run: Run, program: str | None, hint: str) -> None:
 LOCK = ".lock"  # all processes of a run hold it together; one that begins or removes the run, alone
 
 
-class State(Enum):
-    """What a run directory holds."""
-
-    NEW = "nothing"
-    INTERRUPTED = "a run without results"
-    FINISHED = "a finished run"
-    FOREIGN = "other files"
-
-
 @dataclass(frozen=True)
 class RunEntry:
     """A run directory that this process has entered. Where its `lock` is shared, other processes may join."""
@@ -214,21 +204,6 @@ class RunEntry:
     lock: Lock
     is_resumed: bool  # there is a run to go on with
     is_exclusive: bool  # no other process was at work on it
-
-
-def state_of(out: Path) -> State:
-    """The state of a run directory, whether or not a process is at work there."""
-    if finished(out):
-        return State.FINISHED
-    if (out / "manifest.json").exists():
-        return State.INTERRUPTED
-    return State.FOREIGN if _foreign_names(out) else State.NEW
-
-
-def _foreign_names(out: Path) -> list[str]:
-    """Names in a directory without a run that no run has left there."""
-    paths = out.iterdir() if out.is_dir() else ()
-    return sorted(path.name for path in paths if path.name != LOCK and not is_left_over(path))
 
 
 @contextmanager
@@ -248,15 +223,15 @@ def enter(
         is_exclusive = lock.exclusive()
         if not is_exclusive:
             lock.shared()  # waits while a run begins
-        state = _check(out, check_command, overwrite and is_exclusive)
+        has_run = _check(out, check_command, overwrite and is_exclusive)
         if is_exclusive:
             clean(out)
-            if state is not State.NEW and overwrite:
+            if has_run and overwrite:
                 remove(out)
-                state = State.NEW
-        elif overwrite or state is State.NEW:
+                has_run = False
+        elif overwrite or not has_run:
             raise ValueError(f"`{out}`: another process is at work there; wait for it or stop it, then start again")
-        entry = RunEntry(lock, state is State.INTERRUPTED, is_exclusive)
+        entry = RunEntry(lock, has_run, is_exclusive)
         if entry.is_resumed:
             print(f"note: {'going on with' if is_exclusive else 'joining'} the run in {out}", file=sys.stderr)
             inode = (out / "manifest.json").stat().st_ino
@@ -266,23 +241,25 @@ def enter(
         yield entry
 
 
-def _check(out: Path, check_command: Callable[[dict[str, Any]], None], overwrite: bool) -> State:
-    """The state of a directory that this process may enter. Raises ValueError for any other."""
+def _check(out: Path, check_command: Callable[[dict[str, Any]], None], overwrite: bool) -> bool:
+    """Whether a directory that this process may enter holds a run; one with results only where it is to `overwrite`
+    them. Raises ValueError for any other directory."""
     refuse_links(out)
-    state = state_of(out)
-    if state is State.FOREIGN:
-        name = short_path(_foreign_names(out)[0])
+    is_finished, is_begun = finished(out), (out / "manifest.json").exists()
+    paths = out.iterdir() if out.is_dir() and not (is_finished or is_begun) else ()
+    if names := [path.name for path in paths if path.name != LOCK and not is_left_over(path)]:
         raise ValueError(
-            f"`hydra.run.dir` must be a new directory, or that of a run; {out} holds other files, such as {name}"
+            f"`hydra.run.dir` must be a new directory, or that of a run; {out} holds other files, such as "
+            f"{short_path(min(names))}"
         )
-    if state is State.FINISHED and not overwrite:
+    if is_finished and not overwrite:
         raise ValueError(
             f"`hydra.run.dir`: the run in {out} is finished, and its report is {out / 'report.html'}; name another "
             "directory, or remove this run with overwrite=true"
         )
-    if state is State.INTERRUPTED and not overwrite:
+    if is_begun and not overwrite:
         check_command(previous_run(out).manifest)
-    return state
+    return is_finished or is_begun
 
 
 def remove(out: Path) -> None:

@@ -1,6 +1,7 @@
 """The drawings and the report of a run, made from its results."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from attacks.experiment.arms import trace_of
 from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.sections.registry import Sections
 from attacks.experiment.view_scores import ViewScores
-from attacks.report import page
+from attacks.report.page import page
 from attacks.report.panels import draw_deployment, draw_explanations
 from attacks.report.view_sheet import draw_failures
 from attacks.report.warnings import warnings
 from attacks.report.words import ARMS as NAMES
+from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import atomic
 from transforms.compose import view
 from transforms.scene import scene_of
@@ -36,15 +38,6 @@ DRAWERS: dict[str, Callable[[Path, Any], None]] = {
 }
 
 
-def draw(
-    bench: Bench, content: dict[str, Any], record: Mapping[str, Any], scores: ViewScores, extras: Sections
-) -> None:
-    """Write the drawings and `report.html` into a run directory that has all other files but metrics.json."""
-    out = bench.exhibits.out
-    draw_sheets(out, bench, scores, extras)
-    page.write_report(out, *page_values(bench, content, record, scores))
-
-
 def draw_sheets(out: Path, bench: Bench, scores: ViewScores, extras: Sections) -> None:
     """Write the drawings."""
     contact_sheet(out / "views.png", bench, scores.scores[MAIN])
@@ -54,12 +47,11 @@ def draw_sheets(out: Path, bench: Bench, scores: ViewScores, extras: Sections) -
             DRAWERS[name](out / section.figure, result.drawing)
 
 
-def page_values(
-    bench: Bench, content: dict[str, Any], record: Mapping[str, Any], scores: ViewScores
-) -> tuple[Any, ...]:
-    """What the page is made of."""
-    first = [line for line in trace_of(bench.exhibits.out) if line.batch == 0]
-    return content, record, warnings(content), first, typical(bench, scores.scores[MAIN])
+def report_page(bench: Bench, content: dict[str, Any], record: Mapping[str, Any], scores: ViewScores) -> str:
+    """The content of `report.html` of a run directory that has all other files but metrics.json."""
+    out = bench.exhibits.out
+    first = [line for line in trace_of(out) if line.batch == 0]
+    return page(out, content, record, warnings(content), first, typical(bench, scores.scores[MAIN]))
 
 
 def typical(bench: Bench, scores: Mapping[str, Scores]) -> int:
@@ -73,8 +65,8 @@ def contact_sheet(path: str | Path, bench: Bench, scores: Mapping[str, Scores]) 
     """Save views of the typical picture, one row per arm: the file itself, then held-out views with their cosine to
     the clean embedding. The frame is red where the encoder retrieves another picture."""
     picture, arms = typical(bench, scores), bench.study.arms
-    study, bank, exhibits = bench.study, bench.banks[MAIN], bench.exhibits.for_one_process
-    u = bank.u[:VIEWS]
+    study, bank, u = bench.study, bench.banks[MAIN], bench.banks[MAIN].u[:VIEWS]
+    exhibits = replace(bench.exhibits, world=ALONE)  # the other processes do not listen
     size = LEFT + (len(u) + 1) * COLUMN, len(arms) * ROW
     figure = Figure(figsize=size, dpi=110)
     # A single axes, in inches: one for every picture takes three times as long.
@@ -101,10 +93,8 @@ def _show(axis: Axes, place: tuple[int, int], image: Tensor, title: str, colour:
     (row, column), (height, width) = place, image.shape[-2:]
     scale = (COLUMN - MARGIN) / max(height, width)
     middle, centre = LEFT + (column + 0.5) * COLUMN, row * ROW + ROW - MARGIN / 2 - (COLUMN - MARGIN) / 2
-    x, y = (
-        (middle - scale * width / 2, middle + scale * width / 2),
-        (centre + scale * height / 2, centre - scale * height / 2),
-    )
-    axis.imshow(to_bytes(image), extent=(*x, *y), aspect="auto")
-    axis.add_patch(Rectangle((x[0], y[1]), x[1] - x[0], y[0] - y[1], fill=False, color=colour, linewidth=2))
-    axis.text(middle, y[1] - 0.04, title, fontsize=8, color=colour, ha="center", va="bottom")
+    left, right = middle - scale * width / 2, middle + scale * width / 2
+    low, top = centre + scale * height / 2, centre - scale * height / 2
+    axis.imshow(to_bytes(image), extent=(left, right, low, top), aspect="auto")
+    axis.add_patch(Rectangle((left, top), right - left, low - top, fill=False, color=colour, linewidth=2))
+    axis.text(middle, top - 0.04, title, fontsize=8, color=colour, ha="center", va="bottom")

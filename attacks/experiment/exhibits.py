@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.data.images import colours, load_image, load_texture, read_values, save_image
 from attacks.eot.protocols import Perturbation
-from attacks.runtime.distributed import ALONE, World
+from attacks.runtime.distributed import World
 from attacks.runtime.files import make_folder
 from attacks.runtime.values import Damaged
 from transforms.scene import Shown
@@ -111,11 +111,6 @@ class Exhibits:
         if image.shape != size:
             raise Damaged(f"{path.relative_to(self.out)}: its shape is {tuple(image.shape)}, not {tuple(size)}")
         return image
-
-    @property
-    def for_one_process(self) -> "Exhibits":
-        """The same for the first process by itself, while the others do not listen."""
-        return replace(self, world=ALONE)
 
     def _file(self, arm: str, row: int) -> Path:
         return self.out / "pictures" / arm / self.names[row]

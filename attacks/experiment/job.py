@@ -48,7 +48,7 @@ from attacks.report.runs import collect
 from attacks.report.warnings import warnings
 from attacks.resizers.pipeline import function_name
 from attacks.runtime.distributed import World, join
-from attacks.runtime.files import clean, make_folder, write_json
+from attacks.runtime.files import clean, make_folder, write_json, write_text
 from attacks.runtime.tables import write_rows
 from attacks.runtime.tracking import Tracker, Trackers, journal, log_end, log_step, started, tracker_state
 from attacks.schema.encoder import in_memory
@@ -60,9 +60,6 @@ from attacks.study.data import data
 from attacks.study.encoder import subject_encoder
 from attacks.study.objective import watching_layers
 from attacks.study.pipeline import defended_views
-
-#: Why a run has no sanity checks although they were configured.
-NO_CHECKS = "they are made with the first picture, and that has failed"
 
 
 def job(
@@ -264,7 +261,8 @@ def _tables(
     world.meet()  # the checkpoint is deleted next, and the others may still read it
     sanity = result.sanity
     if sanity is None and bench.study.sanity.pictures:
-        sanity = Sanity((skip("all", NO_CHECKS),), {"forward": 0, "backward": 0, "seconds": 0.0})
+        reason = "they are made with the first picture, and that has failed"
+        sanity = Sanity((skip("all", reason),), {"forward": 0, "backward": 0, "seconds": 0.0})
     costs, failures = bench.costs | extras.costs, [failure._asdict() for failure in failed]
     checks = None if sanity is None else sanity.to_dict()
     facts = RunFigures(costs, bench.cached, failures, extras.failed, list(result.fell_back), left, checks)
@@ -275,9 +273,10 @@ def _tables(
         tables |= {"duplicates": pairs} if (pairs := bench.study.duplicates) else {}
         for name, table in tables.items():
             write_rows(out / f"{name}.csv", table)
-        from attacks.experiment.drawings import draw
+        from attacks.experiment.drawings import draw_sheets, report_page
 
-        draw(bench, content, record, scores, extras)
+        draw_sheets(out, bench, scores, extras)
+        write_text(out / "report.html", report_page(bench, content, record, scores))
         with ending(out / CHECKPOINT, out) as open_trackers:
             log_end(open_trackers, content, out)
         clean(out)  # temporary files of a process that shared the run and was killed
@@ -290,12 +289,9 @@ def _print(out: Path, content: dict[str, Any], sanity: Sanity | None) -> None:
     if content["gate"] is not None:
         print(verdict_text(content["gate"]))
     notes = (f"warning: {warning}" for warning in warnings(content))
-    lines = (headline(content), f"gallery: {gallery(content)}", *notes, table_text(content), legend(content))
-    print("\n".join([*lines, *comparison_lines(content)]))
-    if content["drift"] is not None:
-        print(drift_line(content["drift"]))
-    if sanity is not None:
-        print(sanity_table(sanity))
-    print(encoder_line(content))
-    print(f"report: {out / 'report.html'}")
-    print(f"record: sha256 {content['files']} (viewproof verify {out} checks it)")
+    lines = [headline(content), f"gallery: {gallery(content)}", *notes, table_text(content), legend(content)]
+    lines += comparison_lines(content)
+    lines += [] if content["drift"] is None else [drift_line(content["drift"])]
+    lines += [] if sanity is None else [sanity_table(sanity)]
+    lines += [encoder_line(content), f"report: {out / 'report.html'}"]
+    print("\n".join([*lines, f"record: sha256 {content['files']} (viewproof verify {out} checks it)"]))

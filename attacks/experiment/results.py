@@ -46,12 +46,6 @@ class RunFigures(NamedTuple):
     left: int
     sanity: dict[str, Any] | None
 
-    @property
-    def total(self) -> Cost:
-        """The cost of the whole run without sanity checks, layer drift, and passes before the run (the engine's
-        measurement, and guesses of classes)."""
-        return sum(self.costs.values(), Cost())
-
 
 def metrics(
     bench: Bench,
@@ -86,6 +80,8 @@ def metrics(
     # Cosine thresholds of a match, set on clean pairs of different identities.
     bars = {f"{far:g}": value for far, value in limits.items()}
     verification = None if pairs is None else {"thresholds": bars, "impostors": len(pairs)}
+    # Without sanity checks, layer drift, and passes before the run (the engine's measurement, guesses of classes).
+    total = sum(facts.costs.values(), Cost())
     side = input_side(study.encoder, study.queries.images.shape[2:])
     measure: Measure = "cosine" if study.evaluate.primary == "cosine" else "success"
     content = {
@@ -107,7 +103,7 @@ def metrics(
         "chance": {name: level._asdict() for name, level in chance.items()},
         "primary": primary(rows, measure),
         "comparisons": secondary(rows, measure),
-        "cost": asdict(facts.total) | {"cached": facts.cached},
+        "cost": asdict(total) | {"cached": facts.cached},
         "costs": {name: asdict(cost) for name, cost in facts.costs.items()},
         "failed": facts.failed,
         "failed_parts": dict(facts.failed_parts),

@@ -1,6 +1,7 @@
 """The scores of every view, in `scores.safetensors`: the rows of per_image.csv follow from them exactly."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from attacks.experiment.arms import csv
 from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.exhibits import MAX_PICTURES, sheet
 from attacks.experiment.unit import UnitResult
+from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import write_bytes, write_json, write_text
 from attacks.study.study import Study
 
@@ -44,9 +46,10 @@ def view_scores(bench: Bench, result: UnitResult) -> ViewScores:
 def write_results(bench: Bench, result: UnitResult, scores: ViewScores) -> None:
     """Write `adversarial.png`, `perturbation.safetensors`, `scores.safetensors`, `steps.csv`, and of a patch
     `placement.json`; the pictures are written already."""
-    study, exhibits, out = bench.study, bench.exhibits, bench.exhibits.out
+    study, out = bench.study, bench.exhibits.out
+    exhibits = replace(bench.exhibits, world=ALONE)  # the other processes do not listen
     rows = range(min(MAX_PICTURES, len(study.queries)))
-    save_image(out / "adversarial.png", sheet(exhibits.for_one_process.pictures("eot", rows).cpu()))
+    save_image(out / "adversarial.png", sheet(exhibits.pictures("eot", rows).cpu()))
     write_bytes(out / "perturbation.safetensors", save(result.saved))
     if study.patch is not None:
         write_json(out / "placement.json", placement(study, exhibits.names))
@@ -76,22 +79,14 @@ def placement(study: Study, names: Sequence[str]) -> dict[str, Any]:
 def write_scores(out: Path, run: ViewScores) -> None:
     """Write the scores of a run: BANK/ARM/cosine and the other columns of `Scores`, each (N,V) in the order of the
     pictures in metrics.json and of the views of the bank, BANK/ARM/success, ARM/worst and ARM/step."""
-    write_bytes(out / NAME, save(dict(_columns(run))))
-
-
-def _columns(run: ViewScores) -> Iterator[tuple[str, Tensor]]:
-    for bank, arms in run.scores.items():
-        for arm, scores in arms.items():
-            yield from _of(scores, f"{bank}/{arm}")
-            yield f"{bank}/{arm}/success", run.success[bank][arm]
-    yield from ((f"{arm}/worst", worst.contiguous()) for arm, worst in run.worst.items())
-    yield from ((f"{arm}/step", steps.int()) for arm, steps in run.steps.items())
-
-
-def _of(scores: Scores, place: str) -> Iterator[tuple[str, Tensor]]:
-    for name, column in scores._asdict().items():
-        if column is not None:
-            yield f"{place}/{name}", column.int() if column.dtype == torch.long else column.contiguous()
+    columns: dict[str, Tensor] = {}
+    for bank, arm in ((bank, arm) for bank, arms in run.scores.items() for arm in arms):
+        named = run.scores[bank][arm]._asdict() | {"success": run.success[bank][arm]}
+        columns |= {f"{bank}/{arm}/{name}": column for name, column in named.items() if column is not None}
+    columns |= {f"{arm}/worst": worst for arm, worst in run.worst.items()}
+    columns |= {f"{arm}/step": steps for arm, steps in run.steps.items()}
+    files = {name: x.int() if x.dtype == torch.long else x.contiguous() for name, x in columns.items()}
+    write_bytes(out / NAME, save(files))
 
 
 def read_scores(out: Path) -> ViewScores:
@@ -102,12 +97,9 @@ def read_scores(out: Path) -> ViewScores:
         success: dict[str, dict[str, Tensor]] = {}
         for bank, arm, name in (key.split("/") for key in columns if key.count("/") == 2):
             if name == "cosine":
-                arm_columns = {field: columns.get(f"{bank}/{arm}/{field}") for field in Scores._fields}
-                long = {
-                    field: x.long() if x is not None and x.dtype == torch.int else x
-                    for field, x in arm_columns.items()
-                }
-                scores.setdefault(bank, {})[arm] = Scores(**long)  # type: ignore[arg-type]
+                table = [columns.get(f"{bank}/{arm}/{field}") for field in Scores._fields]
+                long = [x.long() if x is not None and x.dtype == torch.int else x for x in table]
+                scores.setdefault(bank, {})[arm] = Scores(*long)  # type: ignore[arg-type]
                 success.setdefault(bank, {})[arm] = columns[f"{bank}/{arm}/success"]
         worst, steps = (
             {key.split("/")[0]: x for key, x in columns.items() if key.count("/") == 1 and key.endswith(f"/{name}")}

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from attacks.report import figures
 from attacks.report.environment import environment
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation, picture_file
-from attacks.runtime.files import write_text
 from attacks.solvers.loop import Trace
 
 COUNTS = {3: "Three", 4: "Four", 5: "Five"}
@@ -45,11 +44,6 @@ def page(
 ) -> str:
     """`report.html` of a run directory; picture `number` of metrics.json is the one in `views.png`."""
     return render_page(content, manifest, warnings, trace, _images(out, content, manifest, number))
-
-
-def write_report(out: Path, *values: Any) -> None:
-    """Write `report.html` into a run directory; the values are those of `page`."""
-    write_text(out / "report.html", page(out, *values))
 
 
 def _images(out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], number: int | None) -> Images:

@@ -20,7 +20,7 @@ from attacks.experiment.arms import trace_of
 from attacks.experiment.artefact_list import CORE_FILES, FILES, METRICS, artefact_differences
 from attacks.experiment.bench import MAIN, Bench, Place, bench_of
 from attacks.experiment.directory import PreviousRun, misfit, open_run, read_json, refuse_program
-from attacks.experiment.drawings import draw_sheets, page_values
+from attacks.experiment.drawings import draw_sheets, report_page
 from attacks.experiment.identity import run_identity, sources
 from attacks.experiment.preparation import DRAWING, manifest, rows_in, version_of
 from attacks.experiment.required import refuse_lacking
@@ -29,7 +29,6 @@ from attacks.experiment.sections.registry import Sections, sections_of
 from attacks.experiment.sections.section import SectionResult
 from attacks.experiment.view_scores import NAME, ViewScores, placement
 from attacks.gate.policy import POLICY, read_policy, refuse_other_threat
-from attacks.report import page as report
 from attacks.resizers.pipeline import GIVEN
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import sha256
@@ -339,7 +338,7 @@ def _redrawn(
                 old, new = (read_values(p).astype(int) for p in (out / path.name, path))
             if old.shape != new.shape or np.abs(old - new).max() > LEVELS:
                 yield f"{path.name}: it is not what the results of this run look like"
-    page = report.page(out, *page_values(bench, *contents, scores)).encode()
+    page = report_page(bench, *contents, scores).encode()
     if (out / "report.html").read_bytes() != page:
         yield "report.html: it is not the page of metrics.json, manifest.json, steps.csv and the drawings"
 

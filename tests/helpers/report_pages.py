@@ -8,6 +8,8 @@ import numpy as np
 from PIL import Image
 
 from attacks.data.images import file_names
+from attacks.report.page import page
+from attacks.runtime.files import write_text
 
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 #: The strength of each arm.
@@ -312,3 +314,7 @@ def directory(out, names):
 def write(path, values):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(values.clip(0, 255).astype(np.uint8)).save(path)
+
+
+def write_report(out, *values):
+    write_text(out / "report.html", page(out, *values))

@@ -6,7 +6,6 @@ import json
 import pytest
 
 from attacks.report.comparison import ComparedRuns, compare_runs, write_comparison, write_page
-from attacks.report.page import write_report
 from attacks.report.runs import collect
 from tests.helpers import report_pages
 from tests.helpers.browser import LETTERS, PALE, Visit, chromium
@@ -42,7 +41,9 @@ def pages(tmp_path_factory):
         (place / "manifest.json").write_text(json.dumps(report_pages.manifest()))
         if i == 0:
             report_pages.directory(place, ["astronaut-0-0.png"])
-            write_report(place, content, report_pages.manifest(), [report_pages.EVIL], report_pages.trace(), 0)
+            report_pages.write_report(
+                place, content, report_pages.manifest(), [report_pages.EVIL], report_pages.trace(), 0
+            )
     write_page(ComparedRuns(*collect({place: place.name for place in sorted(folder.iterdir())})), folder)
     sweep = tmp_path_factory.mktemp("sweep")
     for name, (i, eps) in itertools.product(("pocket (a.safetensors)", "a long name " * 5), enumerate(EPS)):

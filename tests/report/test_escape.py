@@ -7,7 +7,7 @@ import pytest
 
 from attacks.data.images import file_names
 from attacks.report.comparison import ComparedRuns, write_page
-from attacks.report.page import Images, render_page, write_report
+from attacks.report.page import Images, render_page
 from attacks.report.pairs import read_pair_scores
 from attacks.report.runs import collect
 from attacks.report.warnings import warnings
@@ -55,7 +55,9 @@ def test_the_name_of_a_picture_is_escaped(tmp_path):
     queries = [EVIL, *report_pages.QUERIES[1:]]
     report_pages.directory(tmp_path, file_names(tuple(queries)))
     content = report_pages.content(queries=queries, response=None, drift=None)
-    write_report(tmp_path, content, report_pages.manifest(queries), warnings(content), report_pages.trace(), 0)
+    report_pages.write_report(
+        tmp_path, content, report_pages.manifest(queries), warnings(content), report_pages.trace(), 0
+    )
     page = harmless((tmp_path / "report.html").read_text())
     assert EVIL not in page and any(EVIL in (attributes.get("alt") or "") for name, attributes in Page(page).elements)
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from attacks.data.images import file_names
 from attacks.report.facts import verdict
-from attacks.report.page import Images, render_page, sections, write_report
+from attacks.report.page import Images, render_page, sections
 from attacks.report.sheets import LARGEST, perturbation
 from attacks.report.warnings import warnings
 from attacks.report.words import BANKS, interval_text, number_words
@@ -33,7 +33,7 @@ def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
     report_pages.directory(out, ["astronaut-0-0.png"])
     beware = [f"beware of {EVIL} & co"]
-    write_report(out, report_pages.content(), report_pages.manifest(), beware, report_pages.trace(), 0)
+    report_pages.write_report(out, report_pages.content(), report_pages.manifest(), beware, report_pages.trace(), 0)
     return (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -120,7 +120,7 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
     content = report_pages.content(response=None)
     content["threat"] |= {"patch": patch, "norm": "patch", "eps": 1.0}
     report_pages.directory(tmp_path, ["astronaut-0-0.png"])
-    write_report(tmp_path, content, report_pages.manifest(), [], report_pages.trace(), 0)
+    report_pages.write_report(tmp_path, content, report_pages.manifest(), [], report_pages.trace(), 0)
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "random noise" not in page.text
     texts = ("random patch", "of the views with the patch", "64 x 48 texels", "25.0% of the picture")
@@ -139,7 +139,7 @@ def test_a_picture_keeps_its_file_whichever_others_are_left_out(tmp_path, failed
     for number, row in enumerate(rows):
         out = tmp_path / str(row)
         report_pages.directory(out, [file_names(names)[row]])
-        write_report(out, content, report_pages.manifest(names), [], report_pages.trace(), number)
+        report_pages.write_report(out, content, report_pages.manifest(names), [], report_pages.trace(), number)
         assert "The attacked picture" in (out / "report.html").read_text(encoding="utf-8")
 
 
