@@ -261,11 +261,6 @@ def explanation_for(encoder, **options):
     return explain(encoder, CLEAN, ATTACKED_ARMS, anchors, views_for(encoder), **options)
 
 
-@pytest.fixture(scope="module")
-def explanations():
-    return explanation_for(POCKET)
-
-
 def plain(explanations):
     """The figures for metrics.json."""
     content = explanation_summary(explanations.rows(SAMPLE))
@@ -273,14 +268,8 @@ def plain(explanations):
 
 
 @pytest.mark.slow
-def test_equal_seeds_give_bit_identical_numbers(explanations):
-    assert plain(explanation_for(POCKET)) == plain(explanations)
-
-
-def test_the_likeness_is_the_cosine(explanations):
-    for arm, pictures in {"clean": CLEAN, **ATTACKED_ARMS}.items():
-        cosine = torch.cosine_similarity(POCKET(pictures), POCKET(CLEAN))
-        torch.testing.assert_close(explanations.arms[arm].likeness, cosine, rtol=0, atol=1e-5)
+def test_equal_seeds_give_bit_identical_numbers():
+    assert plain(explanation_for(POCKET)) == plain(explanation_for(POCKET))
 
 
 @pytest.mark.slow

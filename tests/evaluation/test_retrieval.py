@@ -31,15 +31,8 @@ def block(request, monkeypatch):
     monkeypatch.setattr(retrieval, "ROWS", request.param)
 
 
-def rank_views(similarity, matches, k=1):
-    """The nearest rows and the ranks with such similarities: those to the rows of the identity."""
-    unit, gallery = similarity.double(), Rows((torch.eye(similarity.shape[1]),))
-    nearest, (ranks,) = search(unit, gallery, k, [best(unit, gallery, matches.nonzero()[:, 0])])
-    return nearest, ranks
-
-
 def vote(similarity, identity, truth, k):
-    nearest, _ = rank_views(similarity, torch.arange(len(identity)) == truth, k + 1)
+    nearest, _ = search(similarity.double(), Rows((torch.eye(len(identity)),)), k + 1)
     return votes(nearest, torch.full((len(similarity),), truth), identity)
 
 
@@ -97,11 +90,6 @@ def test_a_gallery_without_the_picture_or_with_nan_is_refused():
         votes(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, dtype=torch.long), torch.zeros(1))
 
 
-def gallery(seed=0, rows=25):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, 6, generator=generator), torch.randint(8, (rows,), generator=generator)
-
-
 @pytest.mark.parametrize("with_names", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_thresholds_true_accepts_votes_and_ranks_follow_from_embeddings_and_identities(with_names, seed):
@@ -157,7 +145,8 @@ def test_thresholds_true_accepts_votes_and_ranks_follow_from_embeddings_and_iden
 
 
 def test_too_many_pairs_are_sampled_evenly_and_deterministically():
-    rows, identity = gallery(rows=60)
+    generator = torch.Generator().manual_seed(0)
+    rows, identity = torch.randn(60, 6, generator=generator), torch.randint(8, (60,), generator=generator)
     everything, sample = impostors(rows, identity), impostors(rows, identity, limit=500)
     assert len(sample) == 500 < len(everything) and torch.equal(sample, impostors(rows, identity, limit=500))
     left = list(everything.numpy().round(9))

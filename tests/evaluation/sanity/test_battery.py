@@ -201,8 +201,8 @@ HOSTILE = {
 def test_no_encoder_ends_the_examination(encoder):
     images = smooth()
     anchor = small()(images) if encoder is HOSTILE["one row"] else encoder(images)
-    parts = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
-    sanity = examine(images, anchor, **parts, eot=EOT(Compose([Affine(degrees=9)]), views=2), steps=2)
+    setup = parts(encoder=encoder, eot=EOT(Compose([Affine(degrees=9)]), views=2), steps=2)
+    sanity = examine(images, anchor, **setup)
     assert sanity.failed, table(sanity)
     assert {check.name for check in sanity.checks} == {*battery.NAMES}
     if encoder is HOSTILE["no graph"]:
@@ -212,8 +212,10 @@ def test_no_encoder_ends_the_examination(encoder):
 
 def test_a_gradient_that_ends_on_the_way_is_a_failed_check():
     images = 0.35 + 0.3 * smooth()
-    parts = {"encoder": Saturating().eval(), "objective": Away(), "perturbation": Linf(0.5), "optimiser": PGD(1.0)}
-    sanity = examine(images, Saturating()(images), **parts, eot=EOT(Compose(), views=1), steps=20)
+    setup = parts(
+        encoder=Saturating().eval(), perturbation=Linf(0.5), optimiser=PGD(1.0), eot=EOT(Compose(), views=1)
+    )
+    sanity = examine(images, Saturating()(images), **setup | {"steps": 20})
     (check,) = [check for check in sanity.checks if check.name == LASTS]
     assert check.verdict == "failed" and "exactly zero" in check.message, table(sanity)
     assert {check.name for check in sanity.checks} >= {SELF_COSINE, REPEATS, SMOOTH_GRADIENT}
