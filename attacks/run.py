@@ -117,9 +117,9 @@ def _resume(arguments: Sequence[str]) -> None:
 
 def _end_by_policy(content: Mapping[str, Any]) -> None:
     """End with the exit code of the run's policy: 3 for FAIL, 4 for UNDECIDED."""
-    from attacks.gate.verdict import exit_code
+    from attacks.gate.verdict import CODES
 
-    if code := exit_code(content.get("gate")):
+    if (gate := content.get("gate")) and (code := CODES[gate["verdict"]]):
         sys.exit(code)
 
 

@@ -17,7 +17,7 @@ from attacks.evaluation.rare.failure import ARMS
 from attacks.experiment.preparation import reopen
 from attacks.experiment.sections.judged import failure_of
 from attacks.experiment.sections.section import sample_of
-from attacks.report.view_sheet import draw_failures
+from attacks.report.sheets import draw_failures
 from attacks.runtime.command_line import printable
 from attacks.runtime.tables import write_rows
 from attacks.runtime.untrusted import refuse_file

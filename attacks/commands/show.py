@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
-from attacks.report.view_sheet import view_sheet_figure
+from attacks.report.sheets import view_sheet_figure
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic
 from attacks.schema.presets import refuse_marks

@@ -18,7 +18,7 @@ from attacks.experiment.sections.registry import Sections
 from attacks.experiment.view_scores import ViewScores
 from attacks.report.page import page
 from attacks.report.panels import draw_deployment, draw_explanations
-from attacks.report.view_sheet import draw_failures
+from attacks.report.sheets import draw_failures
 from attacks.report.warnings import warnings
 from attacks.report.words import ARMS as NAMES
 from attacks.runtime.distributed import ALONE

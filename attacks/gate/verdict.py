@@ -15,11 +15,6 @@ CODES: dict[str, int] = {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}
 RANGE_REASON = "too few clusters for an interval"
 
 
-def exit_code(gate: Mapping[str, Any] | None) -> int:
-    """The exit code of the section `gate` of metrics.json; 0 without one."""
-    return 0 if gate is None else CODES[gate["verdict"]]
-
-
 def worst_word(words: Iterable[Word]) -> Word:
     """FAIL if it is among the words, else UNDECIDED if that is, else PASS."""
     return max(words, key=("PASS", "UNDECIDED", "FAIL").index, default="PASS")

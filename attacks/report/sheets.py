@@ -1,15 +1,20 @@
-"""Pictures of a page as data URIs, and a perturbation amplified so that it can be seen."""
+"""Pictures of a page as data URIs, a perturbation amplified so that it can be seen, and sheets of views with the
+values of their coordinates below."""
 
 import base64
 import io
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
-from attacks.data.images import read_values
+from attacks.data.images import read_values, to_bytes
+from attacks.evaluation.rare.failure import PictureFailure
+from attacks.runtime.files import atomic
 
 #: Larger pictures are cropped to the centre: resampling would change the perturbation.
 LARGEST = 384
@@ -73,3 +78,70 @@ def _picture(values: np.ndarray, alt: str, caption: str) -> Picture:
 
 def _uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+#: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
+GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
+LEADING = FONT + 3
+#: Views of the sheet, and in a row of it.
+MAX_VIEWS, COLUMNS = 12, 6
+
+
+def wrap(text: str, width: float, font: Any) -> list[str]:
+    """The text in lines of at most `width` pixels, broken between words, later lines indented."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and font.getlength(longer) > width:
+            lines.append(f"  {word}")
+        else:
+            lines[-1:] = [longer]
+    return lines
+
+
+def view_sheet_figure(
+    original: Tensor | None, views: list[Tensor], names: list[str], values: list[list[str]], columns: int
+) -> Image.Image:
+    """Views (3,h,w) in rows of `columns`, their values below; at the left the original, if any, and the names."""
+    font: Any = ImageFont.load_default(size=FONT)
+    blocks = [wrap(name, LONGEST, font) for name in names]
+    wide = max(NARROWEST, *(view.shape[2] for view in views))
+    first, high = (0, 0) if original is None else (original.shape[2], original.shape[1])
+    high = max(high, *(view.shape[1] for view in views))
+    lines = [line for block in blocks for line in block]
+    head = max(first, *(math.ceil(font.getlength(line)) for line in ["original", *lines]))
+    columns = min(columns, len(views))
+    row_height = high + GAP + LEADING * (1 + len(lines)) + GAP
+    start = GAP + head + 2 * GAP  # of the views
+    size = (start + (wide + GAP) * columns, GAP + row_height * math.ceil(len(views) / columns))
+    draw = ImageDraw.Draw(canvas := Image.new("RGB", size, "white"))
+
+    def cell(picture: Tensor | None, left: int, top: int, width: int, title: str, below: list[list[str]]) -> None:
+        if picture is not None:
+            image = Image.fromarray(to_bytes(picture))
+            canvas.paste(image, (left + (width - image.width) // 2, top + (high - image.height) // 2))
+        top += high + GAP
+        draw.text((left, top), title, fill="dimgrey", font=font)
+        for i, line in enumerate(line for block in below for line in block):
+            draw.text((left, top + LEADING * (1 + i)), line, fill="black", font=font)
+
+    for i, (view, numbers) in enumerate(zip(views, values, strict=True)):
+        row, column = divmod(i, columns)
+        top = GAP + row * row_height
+        if column == 0:
+            cell(None if row else original, GAP, top, first, "" if row or original is None else "original", blocks)
+        below_view = [[number, *[""] * (len(block) - 1)] for number, block in zip(numbers, blocks, strict=True)]
+        cell(view, start + column * (wide + GAP), top, wide, f"view {i + 1}", below_view)
+    return canvas
+
+
+def draw_failures(path: Path, failures: Sequence[PictureFailure]) -> None:
+    """Save the views as PNG: of each arm the pictures that fail most often, as many of each."""
+    candidates = sorted(failures, key=lambda failure: (-failure.p, -failure.high))
+    arms = dict.fromkeys(failure.arm for failure in failures)
+    rows = [row for arm in arms for row in [row for row in candidates if row.arm == arm][: MAX_VIEWS // len(arms)]]
+    views = [row.view for row in rows if row.view is not None]
+    values = [[r.picture, r.arm, f"{r.p:.2g}", *(f"{value:.3g}" for value in r.values.values())] for r in rows]
+    names = ["picture", "arm", "P(failure)", *rows[0].values]
+    with atomic(path) as temporary:
+        view_sheet_figure(None, views, names, values, min(COLUMNS, len(views))).save(temporary, format="PNG")

@@ -106,19 +106,11 @@ def left_out():
     def loss(stage, test):
         return 0.6 if test == stage else 0.2 if test == "all" and stage != "nothing" else 0.0
 
-    rows = []
-    for stage in ("nothing", *stages):
-        cells = [
-            {
-                "test": test,
-                **pair("eot", 1 - loss(stage, test)),
-                "difference": interval(-0.93 * loss(stage, test)),
-            }
-            for test in tests
-        ]
-        if stage == "nothing":
-            cells = [cell | {"difference": None} for cell in cells]
-        rows.append({"without": stage, "cells": cells})
+    def cell(stage, test):
+        difference = None if stage == "nothing" else interval(-0.93 * loss(stage, test))
+        return {"test": test, **pair("eot", 1 - loss(stage, test)), "difference": difference}
+
+    rows = [{"without": stage, "cells": [cell(stage, test) for test in tests]} for stage in ("nothing", *stages)]
     return {"pictures": 12, "clusters": 12, "steps": 50, "stages": stages, "tests": tests, "rows": rows}
 
 
@@ -170,34 +162,20 @@ def drift():
 
 
 def explanations():
-    arms = ("clean", "no_eot", "eot")
-    return {
-        "layer": "stages.7",
-        "pictures": QUERIES[:12],
-        "clusters": 12,
-        "likeness": {arm: interval(1 - FORCE[arm]) for arm in arms},
-        "coverage": 0.982,
-        "view_coverage": 0.762,
-        "effective_coverage": 0.871,
-        "dead": 0.018,
-        "missing": [],
-        "cost": {"forward": 300, "backward": 40, "seconds": 2.0},
-    }
+    likeness = {arm: interval(1 - FORCE[arm]) for arm in ("clean", "no_eot", "eot")}
+    head = {"layer": "stages.7", "pictures": QUERIES[:12], "clusters": 12, "likeness": likeness, "missing": []}
+    shares = {"coverage": 0.982, "view_coverage": 0.762, "effective_coverage": 0.871, "dead": 0.018}
+    return head | shares | {"cost": {"forward": 300, "backward": 40, "seconds": 2.0}}
 
 
 def sanity():
-    first = {"name": "lowers the loss", "verdict": "passed", "words": "20 steps took the loss from 0.892 to 0.133"}
-    second = {
-        "name": "masking",
-        "verdict": "failed",
-        "words": "a surrogate's gradient is better than the encoder's own",
-    }
-    third = {"name": "transfer", "verdict": "skipped", "words": "this attack uses no gradient"}
-    return {
-        "failed": ["masking"],
-        "checks": [check | {"figures": {}} for check in (first, second, third)],
-        "cost": {},
-    }
+    checks = [
+        ("lowers the loss", "passed", "20 steps took the loss from 0.892 to 0.133"),
+        ("masking", "failed", "a surrogate's gradient is better than the encoder's own"),
+        ("transfer", "skipped", "this attack uses no gradient"),
+    ]
+    rows = [{"name": name, "verdict": verdict, "words": words, "figures": {}} for name, verdict, words in checks]
+    return {"failed": ["masking"], "checks": rows, "cost": {}}
 
 
 def encoder():

@@ -212,10 +212,8 @@ def test_no_encoder_ends_the_examination(encoder):
 
 def test_a_gradient_that_ends_on_the_way_is_a_failed_check():
     images = 0.35 + 0.3 * smooth()
-    setup = parts(
-        encoder=Saturating().eval(), perturbation=Linf(0.5), optimiser=PGD(1.0), eot=EOT(Compose(), views=1)
-    )
-    sanity = examine(images, Saturating()(images), **setup | {"steps": 20})
+    setup = parts(encoder=Saturating().eval(), perturbation=Linf(0.5), optimiser=PGD(1.0), steps=20)
+    sanity = examine(images, Saturating()(images), **setup | {"eot": EOT(Compose(), views=1)})
     (check,) = [check for check in sanity.checks if check.name == LASTS]
     assert check.verdict == "failed" and "exactly zero" in check.message, table(sanity)
     assert {check.name for check in sanity.checks} >= {SELF_COSINE, REPEATS, SMOOTH_GRADIENT}
