@@ -171,7 +171,7 @@ def places(answer: Tensor, frame: Size) -> Tensor:
     if answer.dim() == 3:
         prefix, side = _patches(answer.shape[1])
         return answer[:, prefix:].transpose(1, 2).reshape(len(answer), -1, side, side)
-    return answer.movedim(3, 1) if _channels_last(tuple(answer.shape), frame) else answer
+    return answer.movedim(3, 1) if _has_channels_at_end(tuple(answer.shape), frame) else answer
 
 
 def on_picture(cam: Tensor, encoder: nn.Module, size: Size) -> Tensor:
@@ -231,13 +231,13 @@ def _stretch(height: int, width: int, frame: Size) -> float:
     return abs(math.log(height / width * frame[1] / frame[0]))
 
 
-def _channels_last(shape: tuple[int, ...], frame: Size) -> bool:
+def _has_channels_at_end(shape: tuple[int, ...], frame: Size) -> bool:
     """Whether the channels of (N,a,b,c) come last: a x b is closer to the aspect of the frame than b x c."""
     return _stretch(shape[1], shape[2], frame) < _stretch(shape[2], shape[3], frame)
 
 
 def _has_map_aspect(shape: tuple[int, ...], frame: Size) -> bool:
-    height, width = shape[1:3] if _channels_last(shape, frame) else shape[2:4]
+    height, width = shape[1:3] if _has_channels_at_end(shape, frame) else shape[2:4]
     return min(height, width) > 1 and _stretch(height, width, frame) <= math.log(ASPECT_RATIO)
 
 

@@ -83,8 +83,8 @@ class RunFacts:
     @property
     def techniques(self) -> dict[str, str]:
         printed = ["AML.T0041"] if self.content["threat"]["patch"] else []
-        first, last = ("AML.T0043.001", "NISTAML.025") if self.blind else ("AML.T0043.000", "NISTAML.022")
-        return {key: TECHNIQUES[key] for key in (first, *printed, "AML.T0042", "AML.T0015", last)}
+        atlas, nist = ("AML.T0043.001", "NISTAML.025") if self.blind else ("AML.T0043.000", "NISTAML.022")
+        return {key: TECHNIQUES[key] for key in (atlas, *printed, "AML.T0042", "AML.T0015", nist)}
 
 
 @dataclass(frozen=True)

@@ -141,8 +141,8 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
     except AnswerError:
         raise
     except Exception as error:  # an encoder may raise any
-        *absent, last = (skip(name, "the attack does not run") for name in (*BY_RUNS, *BY_GRADIENTS, LASTS))
-        return [rule(LOWERS, False, error_text(error)), *absent, *gradient_checks, last]
+        *absent, at_end = (skip(name, "the attack does not run") for name in (*BY_RUNS, *BY_GRADIENTS, LASTS))
+        return [rule(LOWERS, False, error_text(error)), *absent, *gradient_checks, at_end]
     is_black_box = module is not None and black_box(module) is not None
     gradient_checks.append(skip(LASTS, NO_GRADIENT) if is_black_box else lasts(records))
     gain = mean(clean) - mean(main.losses)
