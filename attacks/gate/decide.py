@@ -165,7 +165,8 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
     if sequential:
         estimate = _sequential(values, *span(requirement.measure))
     elif len(values) == 1:
-        estimate = BoundedMean(*[float(values[0])] * 3, has_interval=False)
+        value = float(values[0])
+        estimate = BoundedMean(value, value, value, has_interval=False)
     else:
         interval = measure_summary(requirement.measure, arm_rows)
         assert interval is not None

@@ -146,20 +146,23 @@ BLIND = ("square", "nes", "label_only")
 POLICY_OF_NOTHING = Policy("A claim.", "2026-11-24", (), "0" * 64)
 
 
-def facts_with_threats(*threats):
-    """The text of the evidence of runs with such threats."""
-    verdict, runs = Verdict(POLICY_OF_NOTHING, "run", ()), []
-    for threat in threats:
-        content = report_pages.content()
+def facts_of(*threats, rows=()):
+    """The facts of runs with such threats and results."""
+    contents, verdict = [report_pages.content() for _ in threats], Verdict(POLICY_OF_NOTHING, "run", rows)
+    for content, threat in zip(contents, threats, strict=True):
         content["threat"] |= threat
         content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
-        runs.append(RunFacts("run", Path("run"), verdict, content, "0" * 64, ()))
-    return Page(evidence_page(Facts(POLICY_OF_NOTHING, "mine.yaml", None, tuple(runs)))).text
+    runs = [RunFacts("run", Path("run"), verdict, content, "0" * 64, (None,) * len(rows)) for content in contents]
+    return Facts(POLICY_OF_NOTHING, "mine.yaml", None, tuple(runs))
+
+
+def page_of(*threats):
+    return Page(evidence_page(facts_of(*threats))).text
 
 
 @pytest.mark.parametrize("optimiser", CHOICES["optimiser"])
 def test_an_attack_is_a_black_box_one_if_its_optimiser_needs_no_gradient(optimiser):
-    text = facts_with_threats({"optimiser": optimiser})
+    text = page_of({"optimiser": optimiser})
     black = ("black box, none of the weights", "AML.T0043.001", "NISTAML.025", "800 queries a picture", "who know")
     white = ("white box, the weights and the views", "AML.T0043.000", "NISTAML.022", "800 gradients a picture")
     for words in (*black, *white, "attackers who see answers only"):
@@ -167,9 +170,9 @@ def test_an_attack_is_a_black_box_one_if_its_optimiser_needs_no_gradient(optimis
 
 
 def test_a_suite_follows_gradients_and_sees_answers_too():
-    text = facts_with_threats({"optimiser": "square", "attack": "suite"})
+    text = page_of({"optimiser": "square", "attack": "suite"})
     assert "white box" in text and "AML.T0043.000" in text and "attackers who see answers only" not in text
-    text = facts_with_threats({"optimiser": "wiener"}, {"optimiser": "nes"})
+    text = page_of({"optimiser": "wiener"}, {"optimiser": "nes"})
     assert "attackers who see answers only" not in text and "who know the weights" not in text
 
 
@@ -180,13 +183,10 @@ def test_a_range_is_no_interval_in_any_piece(row):
     ends = "(0.1 to 0.4)" if row == "range" else "[0.1, 0.4]"
     reason = RANGE_REASON if row == "range" else ""
     decision = RequirementResult(requirement, "UNDECIDED", 0.25, 0.1, 0.4, 3, 5, reason=reason)
-    verdict = Verdict(POLICY_OF_NOTHING, "run", (decision,))
-    run = RunFacts("run", Path("run"), verdict, report_pages.content(), "0" * 64, (None,))
-    run.content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
-    facts = Facts(POLICY_OF_NOTHING, "mine.yaml", None, (run,))
+    facts = facts_of({}, rows=(decision,))
     assert f"UNDECIDED, 0.25 {ends} from 5 pictures in 3 clusters" in requirement_text(decision, None)
     assert f"0.25 {ends}" in junit(facts) and f" 0.25 {ends} " in Page(evidence_page(facts)).text
-    assert ends in str(verdict)
+    assert ends in str(facts.runs[0].verdict)
     components = json.loads(cyclonedx(facts))["components"]
     (metric,) = components[0]["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
     assert metric["value"] == "0.25" and ("confidenceInterval" in metric) == (row == "interval")

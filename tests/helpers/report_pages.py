@@ -144,12 +144,8 @@ def failure():
 
     first_row = row(QUERIES[0], 2.5e-6, 3.1e-6, "importance", "p 2.5e-06 [1.2e-06, 3.1e-06]")
     second_row = row(QUERIES[1], 0.0, 1.5e-8, "none found", "no failure found: p <= 1.5e-08 at 95 %")
-    return {
-        "pictures": 2,
-        "clusters": 2,
-        "particles": 1000,
-        "arms": {"clean": [first_row, second_row], "eot": [second_row]},
-    }
+    arms = {"clean": [first_row, second_row], "eot": [second_row]}
+    return {"pictures": 2, "clusters": 2, "particles": 1000, "arms": arms}
 
 
 def drift():
@@ -229,16 +225,9 @@ def content(**changes):
     bank = {"views": 512, "refine": 5, "draws": "scrambled Sobol, a stream of its own", "coordinates": coordinates}
     costs = {"forward": 4000, "backward": 4000, "seconds": 12.5}
     result = {"schema": 5, "preset": "evaluate", "seed": 0, "encoder": encoder(), "threat": threat, "bank": bank}
-    result |= {
-        "queries": list(QUERIES),
-        "clusters": list(CLUSTERS),
-        "gallery": 268,
-        "gallery_audit": {"source": "data.gallery", "near_duplicates": 2, "alone": 3},
-        "chance": CHANCE,
-        "classes": None,
-        "guessed": 0,
-        "identities": 100,
-    }
+    audit = {"source": "data.gallery", "near_duplicates": 2, "alone": 3}
+    result |= {"queries": list(QUERIES), "clusters": list(CLUSTERS), "gallery": 268, "gallery_audit": audit}
+    result |= {"chance": CHANCE, "classes": None, "guessed": 0, "identities": 100}
     result |= {"intervals": "95 %, over clusters", "neighbours": 5, "comparisons": secondary(), "primary": primary()}
     result |= {"arms": arm_values(), "wide": {"factor": 1.5, "bank": {"views": 512}, "arms": arm_values(0.8)}}
     result |= {"verification": {"thresholds": {"0.001": 0.71, "0.01": 0.55}, "impostors": 35000}}
@@ -252,14 +241,9 @@ def content(**changes):
 def manifest(queries=QUERIES):
     facts = {"schema": 5, "preset": "evaluate", "seed": 0, "encoder": encoder(), "device": "cpu", "threads": 2}
     facts |= {"overrides": ["config=evaluate", "data.path=my pictures", "data.count=5"], "processes": 1}
-    facts |= {
-        "config": {"transforms": {"name": "camera"}},
-        "engine": {
-            "decision": {"precision": "float32"},
-            "settings": ["engine=fixed", "engine.chunk=48"],
-            "measurements": [],
-        },
-    }
+    settings = ["engine=fixed", "engine.chunk=48"]
+    engine = {"decision": {"precision": "float32"}, "settings": settings, "measurements": []}
+    facts |= {"config": {"transforms": {"name": "camera"}}, "engine": engine}
     facts |= {"git": "f862b5573975bd3722a13acaf4e25f588685d9b6", "python": "3.11.7", "platform": "Linux-6.18-x86_64"}
     facts["artefacts"] = {"pictures": {"arms": list(ARMS), "names": file_names(tuple(queries))}}
     return facts | {"versions": {"viewproof": "0.1.0", "torch": "2.15.0", "numpy": "2.4.6"}}

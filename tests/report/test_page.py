@@ -146,10 +146,8 @@ def test_a_picture_keeps_its_file_whichever_others_are_left_out(tmp_path, failed
 def test_the_command_repeats_the_run(whole):
     (text,) = re.findall(r'<pre[^>]*aria-label="The command of this run">(.*?)</pre>', whole)
     assert shlex.split(html.unescape(text)) == ["python", "-m", "attacks.run", *report_pages.manifest()["overrides"]]
-    manifest, bare = (
-        report_pages.manifest() | {"overrides": ["seed=3"], "preset": "smoke"},
-        report_pages.content(**NOTHING),
-    )
+    manifest = report_pages.manifest() | {"overrides": ["seed=3"], "preset": "smoke"}
+    bare = report_pages.content(**NOTHING)
     assert "attacks.run config=smoke seed=3<" in render_page(bare, manifest)
     # No command can name a module from Python.
     page = render_page(bare, manifest | {"encoder": {"name": "module"}})
@@ -232,10 +230,8 @@ def test_one_view_is_named_where_it_is_stronger():
 
 
 def test_the_protocol_has_all_that_a_citation_needs():
-    content, manifest = (
-        report_pages.content(**NOTHING | {"wide": report_pages.content()["wide"]}),
-        report_pages.manifest(),
-    )
+    content = report_pages.content(**NOTHING | {"wide": report_pages.content()["wide"]})
+    manifest = report_pages.manifest()
     section = re.search(r'<section id="protocol">.*?</section>', render_page(content, manifest), re.DOTALL)[0]
     text = html.unescape(" ".join(re.sub("<[^>]*>", " ", section).split()))
     facts = ["preset evaluate", "seed 0", "15 pictures in 12 clusters", "linf, eps 16/255 (0.0627); objective away"]
