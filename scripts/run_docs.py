@@ -53,13 +53,14 @@ RUN = "python -m attacks.run config="
 #: A command that takes minutes -> the overrides that shorten it, in place of its own of the same keys.
 LONG = {
     f"{RUN}quickstart data.count=30": "data.count=6 attack.steps=2 evaluate.views=8 sanity=none",
-    f"{RUN}quickstart hydra.run.dir=outputs/run": "attack.gradients=16 data.count=10 sanity=none",
-    "python -m attacks.run config=quickstart attack.gradients=32": "attack.gradients=16 data.count=10 sanity=none",
+    f"{RUN}quickstart hydra.run.dir=outputs/run": "attack.gradients=16 data.count=6 sanity=none",
+    "python -m attacks.run config=quickstart attack.gradients=32": "attack.gradients=16 data.count=6 sanity=none",
     "python -m attacks.run config=quickstart perturbation.shared=true": "data.count=4 attack.gradients=16",
     "python -m attacks.run config=smoke attack.views=auto": "attack.steps=16",
     "python -m attacks.run config=targeted": "attack.gradients=16 sanity=none",
     "python -m attacks.run config=sgd_l2": "attack.gradients=16 sanity=none",
     "python -m attacks.run config=suite": "attack.gradients=16 sanity=none",
+    f"{RUN}smoke evaluate.failure=1": "data.size=64",
 }
 #: What shortens every other run, unless it has the key itself, or a directory that later commands read.
 BRIEF = [f"evaluate.{word}" for word in ("views=8", "left_out=0", "refine=0", "explain=0", "maps=[]", "curves=[]")]
