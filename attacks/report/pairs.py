@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -221,8 +222,6 @@ def _advice(key: str, first: RunScores, second: RunScores) -> str:
 
 
 def _number(cell: str | None) -> float | None:
-    try:
-        value = float(cell or "nan")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    with suppress(ValueError):
+        return number(float(cell or "nan"))
+    return None

@@ -10,11 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attacks import load_encoder, robustness
 from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.experiment.chance import chance_levels
 from attacks.gate.decide import ALPHA, BOLDEST, GRID, confidence_sequence, decide, decided_row, weaknesses
 from attacks.gate.policy import Policy, Requirement
+from scripts.benchmarks.zoo_encoders import with_gradient
 from tests.helpers import report_pages
 from tests.helpers.galleries import gallery_of
 
@@ -254,3 +256,62 @@ def test_each_side_misses_the_mean_at_any_look_in_at_most_a_fortieth(rate):
 def test_values_outside_0_to_1_are_refused():
     with pytest.raises(ValueError, match=r"`values` must lie in 0..1; got -0.1"):
         confidence_sequence(np.array([-0.1, 0.5]))
+
+
+POLICY = """claim: Anything passes this, if the attack is checked.
+date: 2026-11-24
+requirements:
+  - {measure: success, arm: eot, at_most: 0.99}
+"""
+FAST = {"evaluate.views": 16, "data.size": 64}
+
+
+class Wrapper(torch.nn.Module):
+    """The pocket encoder behind a change of its input or of its gradient."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.encoder, self.change = load_encoder("pocket"), change
+
+    def forward(self, images):
+        return self.encoder(self.change(images))
+
+
+def ripple(x):
+    return x + 0.03 * (400 * x).sin()
+
+
+WEAK = {
+    "one step": (lambda x: x, {"attack.gradients": 1}),
+    "ascent": (with_gradient(lambda grad: -grad), {}),
+    "almost no gradient": (with_gradient(lambda grad: torch.where(grad.abs() < grad.abs().max(), 0.0, grad)), {}),
+    "masked": (ripple, {}),
+}
+
+
+def gate_of(change, values, seed, folder):
+    (folder / "policy.yaml").write_text(POLICY)
+    values = FAST | values | {"seed": seed, "require": str(folder / "policy.yaml")}
+    encoder = Wrapper(change).eval()
+    return robustness(encoder, preset="quickstart", out=folder / "run", **values).metrics["gate"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", WEAK)
+@pytest.mark.parametrize("seed", range(10))
+def test_no_weakened_attack_passes(tmp_path, name, seed):
+    change, values = WEAK[name]
+    gate = gate_of(change, values, seed, tmp_path)
+    assert gate["verdict"] == "UNDECIDED" and gate["reasons"], gate
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(3))
+def test_a_working_attack_is_decided(tmp_path, seed):
+    assert gate_of(lambda x: x, {}, seed, tmp_path)["verdict"] == "PASS"
+
+
+def test_the_weakened_encoders_give_the_same_answers():
+    images, encoder = torch.rand(2, 3, 32, 32), load_encoder("pocket")
+    for name in ("ascent", "almost no gradient"):
+        assert torch.equal(Wrapper(WEAK[name][0]).eval()(images), encoder(images)), name
