@@ -1,6 +1,6 @@
 """The drawings and the report of a run, made from its results."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.sections.registry import Sections
 from attacks.experiment.view_scores import ViewScores
 from attacks.report.page import page
-from attacks.report.panels import draw_deployment, draw_explanations
-from attacks.report.sheets import draw_failures
 from attacks.report.warnings import warnings
 from attacks.report.words import ARMS as NAMES
 from attacks.runtime.distributed import ALONE
@@ -30,12 +28,6 @@ from transforms.scene import scene_of
 VIEWS = 6
 #: Inches: the column of names, a column and a row of pictures, and what lies between pictures.
 LEFT, COLUMN, ROW, MARGIN = 0.3, 1.42, 1.64, 0.08
-#: By section what draws its figure.
-DRAWERS: dict[str, Callable[[Path, Any], None]] = {
-    "deployment": draw_deployment,
-    "explanations": draw_explanations,
-    "failure": draw_failures,
-}
 
 
 def draw_sheets(out: Path, bench: Bench, scores: ViewScores, extras: Sections) -> None:
@@ -44,7 +36,7 @@ def draw_sheets(out: Path, bench: Bench, scores: ViewScores, extras: Sections) -
     for name, result in extras.results.items():
         section = extras.sections[name]
         if section is not None and section.figure is not None and result.drawing is not None:
-            DRAWERS[name](out / section.figure, result.drawing)
+            section.draw(out / section.figure, result.drawing)
 
 
 def report_page(bench: Bench, content: dict[str, Any], record: Mapping[str, Any], scores: ViewScores) -> str:

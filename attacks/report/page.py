@@ -1,7 +1,7 @@
 """The report of a run: one HTML page that fetches nothing and runs no scripts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ class Images:
     explanations: Picture | None = None
     failures: Picture | None = None
     resized: Picture | None = None
+    by_section: Mapping[str, Picture | None] = field(default_factory=dict)
 
 
 class PageSection(NamedTuple):
@@ -59,6 +60,7 @@ def _images(out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], 
         from_file(out / "explanations.png", f"Explanations of {example} before and after the attack"),
         from_file(out / "failure.png", "The views that fail most, with the values of their coordinates"),
         from_file(out / "deployment.png", "An attacked picture, and what each resizer makes of it"),
+        {key: from_file(out / f"{key}.png", f"The drawing of {key}") for key in _others(content, manifest)},
     )
 
 
@@ -74,6 +76,14 @@ def render_page(
     values = {"metrics": content, "manifest": manifest, "warnings": warnings, "trace": trace, "figures": figures}
     values |= {"sections": sections(content, pictures, bool(trace)), "largest": LARGEST}
     return environment().get_template("report.html").render(values, **vars(pictures))
+
+
+def _others(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[str]:
+    """The sections of a run, by their keys, that have no template of their own: tables of their figures show them."""
+    files = (Path(file) for file in manifest.get("artefacts", {}).get("files", ()))
+    keys = [file.stem for file in files if file.suffix == ".csv" and isinstance(content.get(file.stem), dict)]
+    templates = environment().list_templates()
+    return [key for key in keys if f"sections/{key}.html" not in templates]
 
 
 def sections(content: Mapping[str, Any], pictures: Images, has_trace: bool) -> list[PageSection]:
@@ -101,6 +111,7 @@ def sections(content: Mapping[str, Any], pictures: Images, has_trace: bool) -> l
         ("explanations", "Explanations", "What the encoder looks at"),
         ("perturbation", f"The {noun}" if patch else "Perturbation", f"The {noun} itself"),
         ("drift", "Layers", "Where in the network"),
+        *((key, title := key.replace("_", " ").capitalize(), title) for key in pictures.by_section),
         ("sanity", "Sanity checks", "Can this attack be believed?"),
         ("cost", "Cost", "What it cost"),
         ("subject", "Encoder", "What was tested"),

@@ -3,7 +3,7 @@
 import ast
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import field, fields, make_dataclass
 from functools import cache, partial
@@ -90,23 +90,25 @@ def _type(annotation: Any) -> str:
 def class_schema(name: str, place: str) -> type:
     """The schema of the choice `name` of the class at `place` ("attacks.objectives.bits.Bits"), read without torch.
     Its keys are the fields of the class, and of its bases in the same file, declared with `option` and literals."""
-    module, _, kind = place.rpartition(".")
-    classes = _classes(ROOT / f"{module.replace('.', '/')}.py")
+    kind, classes = place.rpartition(".")[2], _classes(place)
     about = inspect.cleandoc(ast.get_docstring(classes[kind]) or "").partition("\n\n")[0]
-    fields = [("name", str, name), *_declared_fields(kind, classes)]
+    fields = [("name", str, name), *declared_fields(place)]
     return make_dataclass(kind, fields, namespace={"__doc__": about, "__module__": __name__})
 
 
 @cache
-def _classes(path: Path) -> dict[str, ast.ClassDef]:
+def _classes(place: str) -> dict[str, ast.ClassDef]:
+    path = ROOT.joinpath(*place.split(".")[:-1]).with_suffix(".py")
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def _declared_fields(kind: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[tuple[str, Any, Any]]:
-    for base in classes[kind].bases:
-        if ast.unparse(base) in classes:
-            yield from _declared_fields(ast.unparse(base), classes)
+def declared_fields(place: str) -> Iterator[tuple[str, Any, Any]]:
+    """The keys that the class at `place` declares: name, type and field, read without torch."""
+    (module, _, kind), classes = place.rpartition("."), _classes(place)
+    for base in map(ast.unparse, classes[kind].bases):
+        if base in classes:
+            yield from declared_fields(f"{module}.{base}")
     for item in classes[kind].body:
         call = item.value if isinstance(item, ast.AnnAssign) else None
         if isinstance(item, ast.AnnAssign) and isinstance(call, ast.Call) and ast.unparse(call.func) == "option":

@@ -1,9 +1,22 @@
 """The keys of a run that belong to no group, and the run itself. No torch."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, make_dataclass
+from typing import TYPE_CHECKING, Any
 
-from attacks.schema.options import MISSING, option
+from attacks.schema.options import MISSING, declared_fields, option
+
+#: The sections of a run in the order in which they are made: key in metrics.json -> class. A class may declare keys
+#: of `evaluate`, as the classes of `groups.DECLARED` declare those of their groups.
+SECTIONS = {
+    "drift": "attacks.experiment.sections.judged.DriftSection",
+    "radii": "attacks.experiment.sections.attacks.RadiiSection",
+    "response": "attacks.experiment.sections.judged.ResponseSection",
+    "left_out": "attacks.experiment.sections.attacks.LeftOutSection",
+    "deployment": "attacks.experiment.sections.judged.DeploymentSection",
+    "detection": "attacks.experiment.sections.judged.DetectionSection",
+    "explanations": "attacks.experiment.sections.judged.ExplanationsSection",
+    "failure": "attacks.experiment.sections.judged.FailureSection",
+}
 
 
 @dataclass
@@ -40,6 +53,15 @@ class EvaluateConfig:
     particles: int = option(1000, "of the search for failures; about 100 views each, in each of two arms", low=50)
     most: int | None = option(
         None, "stop as soon as `require` is decided, at the latest after so many pictures; null: all", low=1
+    )
+
+
+if not TYPE_CHECKING:
+    EvaluateConfig = make_dataclass(
+        "EvaluateConfig",
+        [item for place in SECTIONS.values() for item in declared_fields(place)],
+        bases=(EvaluateConfig,),
+        namespace={"__doc__": EvaluateConfig.__doc__, "__module__": __name__},
     )
 
 

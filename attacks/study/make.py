@@ -26,7 +26,12 @@ def make(part: Callable[..., T], node: Any, group: str, /, **arguments: Any) -> 
 
 def declared_class(group: str, name: str) -> Any:
     """The class of a part that declares its keys itself (see `groups.DECLARED`)."""
-    module, _, kind = groups.DECLARED[group][name].rpartition(".")
+    return class_at(groups.DECLARED[group][name])
+
+
+def class_at(place: str) -> Any:
+    """The class at `place`, such as "attacks.objectives.bits.Bits"."""
+    module, _, kind = place.rpartition(".")
     return getattr(importlib.import_module(module), kind)
 
 

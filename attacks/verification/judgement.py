@@ -35,8 +35,6 @@ from transforms.scene import taken
 NORM, ROUNDED = 1e-4, 1e-2
 #: A forgery that escapes with more than this probability is one that a sample can miss.
 ESCAPE = 0.05
-#: The columns of a part that are judged; all others say of what.
-JUDGED_COLUMNS = ["cosine", "success", "likeness", "coverage", "view_coverage", "effective_coverage"]
 
 #: The rows of a table, as recorded or made again.
 Rows = Sequence[Row]
@@ -235,7 +233,7 @@ def section_problems(bench: Bench, tables: Mapping[str, Rows], portion: Portion)
 
 
 def _row_problems(section: Section, slack: Slack, old: Rows, new: Rows) -> Iterator[str]:
-    other = (*JUDGED_COLUMNS, *section.derived)
+    other = (*section.measures, *section.derived)
     if [*old[0]] != [*new[0]]:
         yield f"{section.key}.csv: its columns are {abridge([*old[0]])}; a run has {abridge([*new[0]])}"
         return
@@ -253,7 +251,7 @@ def _row_problems(section: Section, slack: Slack, old: Rows, new: Rows) -> Itera
         if old_row is None:
             problems.append(f"{place}: there is no such row")
             continue
-        for column in (column for column in row if column in JUDGED_COLUMNS and row[column] is not None):
+        for column in (column for column in row if column in section.measures and row[column] is not None):
             old_value, value = float(str(old_row[column] or "nan")), float(row[column])  # type: ignore[arg-type]
             if not abs(old_value - value) <= {"success": 0, "cosine": slack.cosine}.get(column, slack.refined):
                 line = f"{place}, {column}: recorded {old_value:g}, judged again {value:g}"

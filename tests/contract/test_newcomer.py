@@ -1,4 +1,4 @@
-"""A new stage, objective and optimiser: each is one file and its line in a registry (CONTRIBUTING.md)."""
+"""A new stage, objective, optimiser and section: each is one file and its line in a registry (CONTRIBUTING.md)."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from attacks.runtime.tables import read_rows
 from tests.test_rooms import ROOT
 
 STAGE = '''"""A haze over the picture."""
@@ -69,6 +70,41 @@ class Sign(Optimiser):
     def step(self, delta, estimate, state, constraint, done):
         return constraint.step(delta, estimate.grad, delta.new_full((len(delta),), state)), state
 '''
+SECTION = '''"""How much pictures differ from one pixel to the next."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from attacks.data.images import save_image
+from attacks.experiment.sections.section import Section, SectionResult, pictures_of
+from attacks.schema.options import option
+
+
+@dataclass(frozen=True)
+class Roughness(Section):
+    """The mean difference of neighbours, times `gain`, in every arm."""
+
+    roughness: int = option(0, "pictures whose neighbouring pixels are compared", low=0)
+    gain: float = option(1.0, "factor of each difference", range="above 0")
+
+    key: ClassVar[str] = "roughness"
+    figure: ClassVar[str | None] = "roughness.png"
+    measures: ClassVar[tuple[str, ...]] = ("mean",)
+
+    def rows(self, bench, sample, meter):
+        rows, pictures = [], pictures_of(bench, sample)
+        for arm, images in pictures.items():
+            means = self.gain * images.diff(dim=3).abs().mean((1, 2, 3))
+            for name, cluster, mean in zip(sample.names, sample.clusters, means.tolist(), strict=True):
+                rows.append({"picture": name, "cluster": cluster, "arm": arm, "mean": mean})
+        return SectionResult(rows, {}, pictures["eot"][0].cpu())
+
+    def summary(self, rows):
+        return {"largest": max(float(row["mean"]) for row in rows), "gain": self.gain}
+
+    def draw(self, path, drawing):
+        save_image(path, drawing)
+'''
 GROUPS, LINE = "attacks/schema/groups.py", '        "{0}": "attacks.{1}.{2}",\n'
 #: File of the newcomer -> its text; the registry, the text before which a line is inserted, and the line.
 PARTS = {
@@ -90,6 +126,12 @@ PARTS = {
         '        "wiener": ',
         LINE.format("sign", "optimisers", "sign.Sign"),
     ),
+    "attacks/experiment/sections/roughness.py": (
+        SECTION,
+        "attacks/schema/run.py",
+        '    "failure": ',
+        '    "roughness": "attacks.experiment.sections.roughness.Roughness",\n',
+    ),
 }
 
 
@@ -103,7 +145,7 @@ def test_a_part_is_one_file_and_one_line(tmp_path):
         assert before in content
         (tmp_path / registry).write_text(content.replace(before, line + before, 1))
     words = "config=smoke data.count=2 sanity=none +transforms.stages.haze.most=0.3 objective=squared optimiser=sign"
-    words += " objective.power=3 optimiser.share=0.5 hydra.run.dir=run"
+    words += " objective.power=3 optimiser.share=0.5 evaluate.roughness=2 evaluate.gain=4 hydra.run.dir=run"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     verify = "import sys, attacks.commands; sys.exit(attacks.commands.main())"
     for command in (["-m", "attacks.run", *words.split()], ["-c", verify, "verify", "run"]):
@@ -113,4 +155,9 @@ def test_a_part_is_one_file_and_one_line(tmp_path):
         assert result.returncode == 0, result.stderr
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert any("haze" in name for name in content["bank"]["coordinates"])
+    rows = read_rows(tmp_path / "run" / "roughness.csv")
+    assert len(rows) == 2 * len(content["arms"]) and content["roughness"]["gain"] == 4
+    assert content["roughness"]["largest"] == max(float(row["mean"]) for row in rows) > 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert '<a href="#roughness">Roughness</a>' in page and "The drawing of roughness" in page
     assert content["arms"]["eot"]["cosine"]["mean"] < content["arms"]["noise"]["cosine"]["mean"]

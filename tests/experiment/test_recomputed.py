@@ -46,7 +46,7 @@ def sixteen(work):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judged, "CELLS", 3)
         patch.setattr(judged, "CURVE_CELLS", 2)
-        patch.setattr(drawings, "DRAWERS", dict.fromkeys(drawings.DRAWERS, lambda *_: None))
+        patch.setattr(drawings, "draw_sheets", lambda *_: None)
         patch.setattr(drawings, "report_page", lambda *_: "")
         assert call(patch, *TINY, *data, f"hydra.run.dir={work / 'run'}") == 0
 

@@ -24,6 +24,7 @@ from attacks.objectives.retrieval import Retrieval
 from attacks.runtime.progress import Progress
 from attacks.schema.objective import LayersConfig
 from attacks.solvers.radius import RadiusState, RadiusTrial, smallest_radius, trial_plan, views_of
+from attacks.study.study import Study
 from transforms import Compose
 from transforms.draws import stream
 from transforms.scene import Shown
@@ -45,6 +46,10 @@ class LeftOutSection(Section):
 
     key: ClassVar[str] = "left_out"
     attacks: ClassVar[bool] = True
+
+    @classmethod
+    def arguments(cls, study: Study) -> dict[str, Any]:
+        return {"steps": study.views.steps, "stages": (*ablation.varying(study.transforms),)}
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
         study, numbers = bench.study, count()
@@ -85,6 +90,10 @@ class RadiiSection(Section):
     facts: ClassVar[Mapping[str, Any]] = {"passes": {"search": int}}
     attacks: ClassVar[bool] = True
     unjudged: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, study: Study) -> "RadiiSection | None":
+        return cls(len(study.queries), study.perturbation.eps) if study.attack.name == "radius" else None
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
         study, rows = bench.study, sample.rows.tolist()

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,11 +41,17 @@ class DeploymentSection(Section):
     picture that contains it."""
 
     size: tuple[int, int]
-    ratios: tuple[float, ...]
+    ratios: Sequence[float]
 
     key: ClassVar[str] = "deployment"
+    count_key: ClassVar[str] = "deploy"
     figure: ClassVar[str | None] = "deployment.png"
     facts: ClassVar[Mapping[str, Any]] = {"missing": [str]}
+
+    @classmethod
+    def arguments(cls, study: Study) -> dict[str, Any]:
+        height, width = study.queries.images.shape[2:]
+        return {"size": deployment.deployed_size(study.encoder, (height, width))}
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         study, pictures = bench.study, pictures_of(bench, sample)
@@ -56,6 +63,11 @@ class DeploymentSection(Section):
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return deployment.deployment_summary(rows) | {"size": list(self.size)}
 
+    def draw(self, path: Path, drawing: Any) -> None:
+        from attacks.report.panels import draw_deployment  # here: it imports matplotlib
+
+        draw_deployment(path, drawing)
+
 
 @dataclass(frozen=True)
 class DetectionSection(Section):
@@ -66,6 +78,11 @@ class DetectionSection(Section):
     key: ClassVar[str] = "detection"
     facts: ClassVar[Mapping[str, Any]] = {"size": [int]}
     derived: ClassVar[tuple[str, ...]] = ("threshold", "flagged")
+
+    @classmethod
+    def of(cls, study: Study) -> "DetectionSection | None":
+        pipeline = study.evaluate.pipeline
+        return None if pipeline is None else cls(len(study.queries), pipeline)
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         pipeline, judge, rows = bench.study.pipeline, bench.judge, sample.rows.tolist()
@@ -107,6 +124,12 @@ class DriftSection(Section):
     facts: ClassVar[Mapping[str, Any]] = {"cost": {"forward": int, "seconds": int | float}}
     unjudged: ClassVar[bool] = True
 
+    @classmethod
+    def of(cls, study: Study) -> "DriftSection | None":
+        queries, config = study.queries, study.evaluate
+        names = frozenset(queries.names[row] for row in queries.judged)
+        return cls(len(queries), names, min(drift.VIEWS, config.views)) if config.layers else None
+
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         return drift_result(drift_of(bench, sample.rows.tolist()), sample)
 
@@ -124,6 +147,7 @@ class ExplanationsSection(Section):
     """Maps of what the encoder looks at, before and after the attack."""
 
     key: ClassVar[str] = "explanations"
+    count_key: ClassVar[str] = "explain"
     figure: ClassVar[str | None] = "explanations.png"
     facts: ClassVar[Mapping[str, Any]] = {
         "layer": (str, None),
@@ -145,6 +169,11 @@ class ExplanationsSection(Section):
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return explanation_summary(rows)
 
+    def draw(self, path: Path, drawing: Any) -> None:
+        from attacks.report.panels import draw_explanations  # here: it imports matplotlib
+
+        draw_explanations(path, drawing)
+
 
 @dataclass(frozen=True)
 class FailureSection(Section):
@@ -163,6 +192,11 @@ class FailureSection(Section):
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return failure_summary(rows) | {"particles": self.particles}
+
+    def draw(self, path: Path, drawing: Any) -> None:
+        from attacks.report.sheets import draw_failures  # here: it imports matplotlib
+
+        draw_failures(path, drawing)
 
 
 @torch.no_grad()
@@ -187,6 +221,14 @@ class ResponseSection(Section):
     plan: SlicePlan
 
     key: ClassVar[str] = "response"
+
+    @classmethod
+    def of(cls, study: Study) -> "ResponseSection | None":
+        plan = plan_of(study)
+        if plan is None:
+            return None
+        response.slice_axes(plan)  # a name that is none is refused before anything is attacked
+        return cls(study.evaluate.map_pictures, plan)
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         pictures = {arm: bench.exhibits.displayed(arm, sample.rows.tolist()) for arm in bench.study.arms}

@@ -6,62 +6,32 @@ from functools import partial
 from typing import Any
 
 from attacks.eot.batching import memory_told
-from attacks.evaluation.ablation import varying
-from attacks.evaluation.deployment import deployed_size
-from attacks.evaluation.drift import VIEWS, Drift
-from attacks.evaluation.response import slice_axes
+from attacks.evaluation.drift import Drift
 from attacks.experiment.bench import Bench, Cost, Meter
-from attacks.experiment.sections.attacks import LeftOutSection, RadiiSection
-from attacks.experiment.sections.judged import (
-    DeploymentSection,
-    DetectionSection,
-    DriftSection,
-    ExplanationsSection,
-    FailureSection,
-    ResponseSection,
-    drift_result,
-    plan_of,
-)
+from attacks.experiment.sections.judged import drift_result
 from attacks.experiment.sections.section import Section, SectionResult
 from attacks.experiment.units import FAULTS, keep_fault
+from attacks.schema.run import SECTIONS
+from attacks.study.make import class_at
 from attacks.study.study import Study
 
 
 def sections_of(study: Study) -> dict[str, Section | None]:
     """The sections by their key in metrics.json, in the order in which they are made; None for one that is not
     configured."""
-    config, queries = study.evaluate, study.queries
-    plan, size = plan_of(study), (queries.images.shape[2], queries.images.shape[3])
-    names = frozenset(queries.names[row] for row in queries.judged)
-    return {
-        "drift": DriftSection(len(queries), names, min(VIEWS, config.views)) if config.layers else None,
-        "radii": RadiiSection(len(queries), study.perturbation.eps) if study.attack.name == "radius" else None,
-        "response": None if plan is None else ResponseSection(config.map_pictures, plan),
-        "left_out": LeftOutSection(config.left_out, study.views.steps, (*varying(study.transforms),))
-        if config.left_out
-        else None,
-        "deployment": DeploymentSection(config.deploy, deployed_size(study.encoder, size), tuple(config.ratios))
-        if config.deploy
-        else None,
-        "detection": None if config.pipeline is None else DetectionSection(len(queries), config.pipeline),
-        "explanations": ExplanationsSection(config.explain) if config.explain else None,
-        "failure": FailureSection(config.failure, config.particles) if config.failure else None,
-    }
+    return {name: class_at(place).of(study) for name, place in SECTIONS.items()}
 
 
 def check(study: Study) -> None:
     """Check the settings of the sections before anything is attacked. Raises ValueError in one line."""
-    config, views = study.evaluate, study.transforms
-    if (plan := plan_of(study)) is not None:
-        slice_axes(plan)
-    if config.left_out:
-        varying(views)
+    config = study.evaluate
+    sections_of(study)
     if config.pipeline is not None and study.pipeline is None:
         raise ValueError(
             f"`evaluate.pipeline` must be null or the name of a resizer; a function is given from Python, as "
             f"robustness(pipeline=...); got {config.pipeline!r}"
         )
-    if config.failure and not views.dims:
+    if config.failure and not study.transforms.dims:
         raise ValueError(
             "`evaluate.failure` must be 0 where no stage of the views varies, so that every view is the same; add "
             "stages to `transforms`"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -11,6 +12,8 @@ from attacks.data.gallery import evenly
 from attacks.evaluation.clusters import Row, Sample
 from attacks.experiment.bench import Bench, Meter
 from attacks.runtime.values import stored
+from attacks.study.make import make
+from attacks.study.study import Study
 
 
 @stored("section")
@@ -32,10 +35,15 @@ class Section:
 
     #: Its key in metrics.json, and the stem of its file.
     key: ClassVar[str] = ""
-    #: Its drawing in the run directory, if it has one.
+    #: Its key of `evaluate` that says how many pictures it has, if that is another one; 0: no section.
+    count_key: ClassVar[str] = ""
+    #: Its drawing in the run directory, KEY.png, if it has one.
     figure: ClassVar[str | None] = None
     #: The facts that `viewproof verify` takes as they were recorded, and their shapes (see `misfit`).
     facts: ClassVar[Mapping[str, Any]] = {}
+    #: Columns that are judged; all others say of what.
+    measures: ClassVar[tuple[str, ...]] = ("cosine", "success", "likeness")
+    measures += ("coverage", "view_coverage", "effective_coverage")
     #: Columns that follow from the rows of all pictures, so that the rows of some have others.
     derived: ClassVar[tuple[str, ...]] = ()
     #: Whether `rows` repeats an attack, whether the rows of a picture depend on the others, and whether it has rows
@@ -43,6 +51,17 @@ class Section:
     attacks: ClassVar[bool] = False
     joint: ClassVar[bool] = False
     unjudged: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, study: Study) -> "Section | None":
+        """The section as configured; None without one. Raises ValueError for settings that do not fit the study."""
+        count = getattr(study.evaluate, cls.count_key or cls.key)
+        return make(cls, study.evaluate, "evaluate", pictures=count, **cls.arguments(study)) if count else None
+
+    @classmethod
+    def arguments(cls, study: Study) -> dict[str, Any]:  # noqa: ARG003
+        """Its arguments that no key of `evaluate` holds."""
+        return {}
 
     def sample(self, bench: Bench) -> Sample:
         """Its pictures, spread evenly over their clusters."""
@@ -56,6 +75,10 @@ class Section:
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         """The content of metrics.json but for the facts, from rows as `rows` returns them or as their file has them.
         Raises ValueError where they are not of this section."""
+        raise NotImplementedError
+
+    def draw(self, path: Path, drawing: Any) -> None:
+        """Save the drawing of `rows` to its file."""
         raise NotImplementedError
 
     def recorded_facts(self, bench: Bench, content: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
