@@ -286,15 +286,8 @@ def _metrics(
             sections[name] = extras.content(name)
             if section is not None and section.derived and name in extras.results:
                 tables[name] = section.derived_rows(extras.results[name].rows)
-    facts = RunFigures(  # what no file but metrics.json holds; see `UNCOMPUTABLE`
-        bench.costs,
-        content["cost"]["cached"],
-        list(content["failed"]),
-        content["failed_parts"],
-        list(content["fell_back"]),
-        content["left"],
-        content["sanity"],
-    )
+    names = ("failed", "failed_parts", "fell_back", "left", "sanity")  # which no other file holds: `UNCOMPUTABLE`
+    facts = RunFigures(bench.costs, content["cost"]["cached"], *(content[name] for name in names))
     images, norm = study.queries.images.to(study.device), study.perturbation.norm
     budget = {arm: norm(bench.exhibits.pictures(arm, range(len(images))) - images).cpu() for arm in study.arms}
     new, per_image = metrics(bench, scores, budget, facts, sections, preset, limits)
