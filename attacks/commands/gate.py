@@ -19,8 +19,7 @@ from importlib import import_module
 from pathlib import Path
 
 from attacks.evidence.pieces import INDEX, check_evidence, lock, lock_date, write_evidence
-from attacks.experiment.artefact_list import artefact_differences
-from attacks.experiment.directory import finished, open_run, previous_run
+from attacks.experiment.directory import artefact_differences, finished, open_run, previous_run
 from attacks.experiment.identity import refuse_other_command
 from attacks.gate.decide import decide
 from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_encoder, refuse_other_threat

@@ -1,9 +1,13 @@
-"""A run directory: its state, its lock, and its records, validated again."""
+"""A run directory: its state, its lock, its records, validated again, and files.json, the digests of what a run has
+written. metrics.json holds the digest of files.json, and files.json that of metrics.json with zeros in its place, so
+that every byte of both is covered."""
 
+import hashlib
 import json
+import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +17,102 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attacks.encoders.description import MODULE
-from attacks.experiment.artefact_list import CHECKPOINT, artefact_paths
 from attacks.resizers.pipeline import GIVEN
-from attacks.runtime.files import Lock, clean, is_left_over
-from attacks.runtime.untrusted import contents, parse_json, refuse_links, short_path
+from attacks.runtime.files import Lock, clean, is_left_over, sha256, write_json
+from attacks.runtime.untrusted import contents, parse_json, refuse_links, refuse_outside, short_path
 from attacks.schema import encoder as schema
 from attacks.schema.encoder import in_memory
 from attacks.schema.validate import Run, validate
+
+FILES_SCHEMA = 1
+#: The list of files, and the file that is written last and holds the digest of the list.
+FILES, METRICS = "files.json", "metrics.json"
+#: In a run directory: the folder of partial results, which a finished run has no more.
+CHECKPOINT = "checkpoint"
+#: Files of every run.
+CORE_FILES = ["manifest.json", "events.jsonl", "per_image.csv", "steps.csv", "scores.safetensors", "report.html"]
+CORE_FILES += ["perturbation.safetensors", "adversarial.png", "views.png", FILES, METRICS]
+#: The most arms of a list; a run has five or six.
+MOST_ARMS = 64
+ZEROS = "0" * 64
+#: Where the digest of files.json stands in metrics.json: a key of its first level.
+PLACE = re.compile(rb'\n  "files": "([0-9a-f]{64})"')
+
+
+def artefact_paths(manifest: Mapping[str, Any]) -> list[str]:
+    """The relative paths of all files that the run of a manifest.json may have written, without folders. Raises
+    ValueError in one line where the list is malformed, or a path leads out of the run directory."""
+    artefacts = manifest.get("artefacts")
+    try:
+        arms, names = (list(artefacts["pictures"][key]) for key in ("arms", "names"))  # type: ignore[index]
+        files, folders = (list(artefacts[key]) for key in ("files", "folders"))  # type: ignore[index]
+    except (TypeError, KeyError):
+        raise ValueError("manifest.json: `artefacts` must list the files of the run: start a new run") from None
+    if len(arms) > MOST_ARMS:
+        raise ValueError(f"manifest.json: `artefacts` must have at most {MOST_ARMS} arms; it has {len(arms)}")
+    for path in (*arms, *names, *files, *folders):
+        refuse_outside(path, "manifest.json")
+    faults = [f"fault.{row:06d}.safetensors" for row in range(len(names))]
+    return [*(f"pictures/{arm}/{name}" for arm in arms for name in names), *faults, *files]
+
+
+def finish(out: Path, manifest: Mapping[str, Any], content: dict[str, Any]) -> str:
+    """Write files.json, and then metrics.json with its digest, which ends the run. Returns the digest."""
+    content["files"] = ZEROS
+    data = (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+    paths = (path for path in artefact_paths(manifest) if path not in (FILES, METRICS) and _plain(out / path))
+    entries = {path: file_entry(out / path) for path in paths}
+    entries[METRICS] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+    write_json(out / FILES, {"schema": FILES_SCHEMA, "files": dict(sorted(entries.items()))})
+    content["files"] = sha256(out / FILES)
+    write_json(out / METRICS, content)
+    return str(content["files"])
+
+
+def file_entry(path: Path) -> dict[str, Any]:
+    """The entry of a file: of metrics.json with zeros in place of the digest that it holds."""
+    if path.name != METRICS:
+        return {"sha256": sha256(path), "size": path.stat().st_size}
+    data = path.read_bytes()
+    if (match := PLACE.search(data)) is not None:
+        data = data[: match.start(1)] + ZEROS.encode() + data[match.end(1) :]
+    return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+
+
+def _plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def artefact_differences(out: Path, manifest: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each file that is not as files.json has it, and for that itself; `content`: of metrics.json."""
+    expected, actual = str(content.get("files")), sha256(out / FILES)
+    if expected != actual:
+        yield f"{FILES}: its sha256 is {actual[:12]}, metrics.json recorded {expected[:12]}"
+    try:
+        entries = dict(parse_json(contents(out / FILES), FILES)["files"])
+        possible = artefact_paths(manifest)
+        for path in entries:
+            refuse_outside(path, FILES)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        yield f"{FILES}: it is malformed ({' '.join(str(error).split())})"
+        return
+    for path in sorted(entries.keys() - set(possible)):
+        yield f"{path}: {FILES} lists it, which is no file of this run"
+    for path in possible:
+        if path == FILES:
+            continue
+        if not _plain(out / path):
+            if path in entries:
+                yield f"{path}: it is missing, and {FILES} lists it"
+        elif path not in entries:
+            yield f"{path}: it is there, and {FILES} does not list it"
+        elif (today := file_entry(out / path)) != entries[path]:
+            was = entries[path] if isinstance(entries[path], dict) else {}
+            yield (
+                f"{path}: its sha256 is {today['sha256'][:12]} of {today['size']} bytes, {FILES} recorded "
+                f"{str(was.get('sha256'))[:12]} of {was.get('size')}"
+            )
+
 
 #: Encoders that run code or send pictures away. A run directory may come from a stranger, so it alone may not start
 #: one.
@@ -27,10 +120,10 @@ PROGRAMS = (*schema.PROGRAMS, "plugin")
 #: Of manifest.json and metrics.json.
 SCHEMA = 5
 #: What those who read a finished run need of its two records: keys with a type, or the shape of what is in them.
-MANIFEST = {"preset": str, "overrides": list, "identity": dict, "versions": dict, "engine": {"decision": dict}}
+MANIFEST_SHAPE = {"preset": str, "overrides": list, "identity": dict, "versions": dict, "engine": {"decision": dict}}
 SANITY = {"failed": [str], "checks": [{"name": str, "verdict": str, "words": str}], "cost": {"forward": int | float}}
 DIFFERENCE = {"low": int | float, "high": int | float}
-METRICS = {
+METRICS_SHAPE = {
     "encoder": {"fingerprint": str},
     "threat": {"attack": str, "optimiser": str, "patch": dict | None},
     "queries": [str],
@@ -69,7 +162,7 @@ def open_run(folder: Path) -> tuple[PreviousRun, dict[str, Any]]:
     """A finished run, and the content of its metrics.json. Raises FileNotFoundError or ValueError in one line, also
     where a record lacks what its readers need."""
     content, previous = read_json(folder / "metrics.json"), previous_run(folder)
-    for name, values, shape in (("metrics", content, METRICS), ("manifest", previous.manifest, MANIFEST)):
+    for name, values, shape in (("metrics", content, METRICS_SHAPE), ("manifest", previous.manifest, MANIFEST_SHAPE)):
         if (lacking := misfit(values, shape)) is not None:
             fault = f"`{short_path(lacking)}` is missing or malformed" if lacking else "it is no mapping"
             raise ValueError(

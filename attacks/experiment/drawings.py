@@ -14,7 +14,7 @@ from attacks.data.images import to_bytes
 from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import trace_of
 from attacks.experiment.bench import MAIN, Bench
-from attacks.experiment.sections.registry import Sections
+from attacks.experiment.sections.section import Sections
 from attacks.experiment.view_scores import ViewScores
 from attacks.report.page import page
 from attacks.report.warnings import warnings

@@ -21,9 +21,16 @@ from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import line as drift_line
 from attacks.evaluation.sanity.check import Sanity, skip
 from attacks.evaluation.sanity.check import table as sanity_table
-from attacks.experiment.artefact_list import CHECKPOINT, finish
 from attacks.experiment.bench import Bench, bench_of
-from attacks.experiment.directory import RunEntry, enter, finished, interrupted_run, refuse_overrides
+from attacks.experiment.directory import (
+    CHECKPOINT,
+    RunEntry,
+    enter,
+    finish,
+    finished,
+    interrupted_run,
+    refuse_overrides,
+)
 from attacks.experiment.identity import refuse_other_command
 from attacks.experiment.preparation import Preparation, cache_folder, prepare_run, resume_preparation
 from attacks.experiment.required import is_decided, keep, refuse_changed
@@ -36,7 +43,7 @@ from attacks.experiment.results import (
     rows_of,
     table_text,
 )
-from attacks.experiment.sections.registry import measure_sections
+from attacks.experiment.sections.section import measure_sections
 from attacks.experiment.unit import Failure, UnitResult, joined_units
 from attacks.experiment.units import Execute, OtherProcessFinishes, in_process, tables, work
 from attacks.experiment.view_scores import view_scores, write_results

@@ -172,7 +172,7 @@ def _banks(content: Mapping[str, Any]) -> str:
 
 
 def patch_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The facts of a patch in words (see `attacks.study.patch`)."""
+    """The facts of a patch in words (see `attacks.study.perturbation`)."""
     height, width = facts["texture"]
     shape = facts["shape"] if isinstance(facts["shape"], str) else f"a polygon of {len(facts['shape'])} corners"
     colours = "those of an 8-bit file" if facts["gamut"] is None else f"gamut {facts['gamut']}"

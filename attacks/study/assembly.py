@@ -32,8 +32,7 @@ from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden_rows, targeted
 from attacks.study.encoder import subject_encoder, surrogate
 from attacks.study.objective import wants_gallery
-from attacks.study.patch import facts, patch_id
-from attacks.study.perturbation import perturb
+from attacks.study.perturbation import facts, patch_id, perturb
 from attacks.study.pipeline import defended_views, input_side
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part

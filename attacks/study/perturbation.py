@@ -1,24 +1,38 @@
-"""The configured perturbation: a ball with its restrictions, or a patch."""
+"""The configured perturbation: a ball with its restrictions, or a patch, and its facts for the report."""
 
+import hashlib
+import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from attacks.data.images import load_image
 from attacks.eot.protocols import Perturbation
 from attacks.perturbations.ball import L2, Ball, Linf
+from attacks.perturbations.patch.card import SIDES, card_words
+from attacks.perturbations.patch.card import card as card_of
+from attacks.perturbations.patch.card_raster import Surround, surround
+from attacks.perturbations.patch.colour_profiles import gamut
+from attacks.perturbations.patch.patch import Patch, texture_size
 from attacks.perturbations.patch.placement import Placements
 from attacks.perturbations.sparse import L0, L1
 from attacks.perturbations.subspace import Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.universal import Universal
 from attacks.schema import validate as schema
-from attacks.schema.groups import PatchConfig
+from attacks.schema.groups import PatchConfig, PrinterConfig
 from attacks.schema.validate import Run
 from attacks.study.make import make
-from attacks.study.patch import patch, patch_id
+from attacks.study.printer import PLACE, anywhere
+from transforms import Compose, resize
+from transforms.geometry import Placement
+from transforms.scene import Scene
+from transforms.wrappers import OnLayers
 
 BALLS: dict[str, type[Ball]] = {"linf": Linf, "l2": L2, "l1": L1, "l0": L0}
 #: Key -> the set that it wraps around the ball, from the inside out. A switch has no argument.
@@ -66,3 +80,127 @@ def _mask(path: str, images: Tensor) -> Tensor:
             f"{path} is {light.shape[1]}x{light.shape[0]}"
         )
     return (light > 0.5).to(images)[None, None]
+
+
+#: Groups of keys that change no texture.
+NOT_OF_THE_PATCH: tuple[str, ...] = ("show", "tracker", "checkpoint", "workers", "shard", "overwrite", "engine")
+NOT_OF_THE_PATCH += ("require", "evaluate", "sanity")
+#: Coordinates at which the size of a random placement is evaluated: smallest, middle and largest.
+SIZES = (0.0, 0.5, 1.0)
+
+
+def patch(node: PatchConfig, images: Tensor, name: str, placements: Placements | None = None) -> Patch:
+    """The configured patch for pictures (N,3,H,W), `name` its `patch_id`. Raises ValueError or FileNotFoundError."""
+    size = made_size(node)
+    place = anywhere(node)
+    if place is not None and placements is not None:
+        raise ValueError("`perturbation.place` lays the patch anywhere, and the scenes have places for it: drop one")
+    quad: Any = placements if placements is not None else _corners(node.quad)
+    if place is not None:
+        quad = place.quad((images.shape[2], images.shape[3]))
+    values = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": _shape(node.shape)}
+    surround_for = partial(make, surrounding, node, "perturbation", size=size, name=name)
+    surroundings = surround_for(arm="eot")
+    arms = None if surroundings is None else lambda arm: surround_for(arm=arm)
+    return make(
+        Patch, node, "perturbation", **values, gamut=gamut(node.gamut), surround=surroundings, surround_of=arms
+    )
+
+
+def patch_id(run: Run) -> str:
+    """The id of a run's patch, which stands on its cards. It depends on the configuration, because the attack sees
+    the card before there is a texture: on all keys but those that may differ on another machine."""
+    content = asdict(run)
+    for key in NOT_OF_THE_PATCH:
+        content.pop(key)
+    content["data"].pop("cache", None)
+    return f"vp-{hashlib.sha256(json.dumps(content, default=str).encode(errors='surrogatepass')).hexdigest()[:8]}"
+
+
+def surrounding(size: tuple[int, int], name: str, arm: str, width_mm: float | None, card: bool) -> Surround | None:
+    """The printed card around the texture of an arm, or None. Raises ValueError without a width in millimetres."""
+    if width_mm is not None and not SIDES[0] <= width_mm <= SIDES[1]:
+        raise ValueError(f"`width_mm` must lie in {SIDES[0]:g}..{SIDES[1]:g} mm; got {width_mm:g}")
+    if not card:
+        return None
+    if width_mm is None:
+        raise ValueError("`card` needs `width_mm`: how wide the patch will be printed")
+    picture, top, left, times = surround(card_of(width_mm, width_mm * size[0] / size[1], card_words(name, arm)), size)
+    return Surround(torch.from_numpy(picture).permute(2, 0, 1)[None].float() / 255, top, left, times)
+
+
+def made_size(node: PatchConfig) -> tuple[int, int]:
+    """(height, width) of the texture. Raises ValueError."""
+    return make(texture_size, node, "perturbation")
+
+
+def _corners(quad: Any) -> Any:
+    """One quad, or a list of several."""
+    try:
+        quads = quad if isinstance(quad[0][0], list | tuple) else [quad]
+        nested = [[tuple(map(float, corner)) for corner in corners] for corners in quads]
+        if not nested or any(len(corners) != 4 or any(len(corner) != 2 for corner in corners) for corners in nested):
+            raise ValueError
+    except (TypeError, ValueError, LookupError):
+        raise ValueError(f"`perturbation.quad` must be four corners [x, y], or several quads; got {quad!r}") from None
+    return nested if len(nested) > 1 else nested[0]
+
+
+def _start(start: str, size: tuple[int, int]) -> Any:
+    """ "grey" or "noise" as it is, or a picture resized to the texture's size."""
+    if start in ("grey", "noise"):
+        return start
+    if not Path(start).is_file():
+        raise FileNotFoundError(
+            f"`perturbation.start_from` must be grey, noise, or a picture; there is none at {start!r}"
+        )
+    return resize(load_image(start)[0][None], size, "pil_bicubic").clamp(0, 1)
+
+
+def _shape(shape: Any) -> Any:
+    try:
+        return [tuple(map(float, corner)) for corner in shape] if isinstance(shape, list) else shape
+    except (TypeError, ValueError):
+        return shape  # `Patch` refuses it
+
+
+def facts(
+    node: PatchConfig, printer: PrinterConfig, perturbation: Perturbation, size: tuple[int, int], target: str | None
+) -> dict[str, Any]:
+    """The block `threat.patch` of metrics.json, for pictures of `size` (height, width). The areas are shares of a
+    picture: the mean, least and most over the pictures. `sheet_area` includes the card."""
+    place = anywhere(node)
+    return {
+        "texture": list(perturbation.texture_size or ()),
+        "start": node.start_from,
+        "shape": node.shape,
+        "grey": node.grey,
+        "gamut": node.gamut,
+        "places": max(map(len, perturbation.corners())),
+        "anywhere": None if place is None else _ranges(place),
+        "area": _area(perturbation.footprint(size), place),
+        "sheet_area": _area(perturbation.footprint(size, sheet=True), place),
+        "width_mm": node.width_mm,
+        "card": node.card,
+        "printer": asdict(printer),
+        "target": target,
+    }
+
+
+def _area(footprint: Scene | None, place: Placement | None) -> dict[str, float] | None:
+    """The share of each picture under a white `footprint`; for a `place` at its smallest, middle and largest."""
+    if footprint is None:
+        return None
+    views, u = Compose(), torch.zeros(len(footprint.layers[0].pixels), 0)
+    if place is not None:
+        views, u = Compose([OnLayers((), place)]), torch.full((len(SIZES), 4), 0.5)
+        u[:, 0] = torch.tensor(SIZES)
+    shares = views(footprint, u)[:, 0].mean((1, 2)).double()
+    mean = shares[1] if place is not None else shares.mean()
+    return {"mean": float(mean), "low": float(shares.min()), "high": float(shares.max())}
+
+
+def _ranges(place: Placement) -> dict[str, list[float]]:
+    """The ranges of all keys, also of those left at their defaults."""
+    ends = place.values(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
+    return dict(zip(PLACE, ends.T.tolist(), strict=True))

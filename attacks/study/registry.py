@@ -20,8 +20,7 @@ from attacks.study.data import targeted
 from attacks.study.encoder import BLACK_BOXES
 from attacks.study.make import declared_class, make
 from attacks.study.objective import anchored_aim, mixed_aim, weighted
-from attacks.study.patch import surrounding
-from attacks.study.perturbation import BALLS, WRAPPERS
+from attacks.study.perturbation import BALLS, WRAPPERS, surrounding
 from attacks.study.printer import place_of, sheet_views
 from transforms import Compose
 

@@ -20,8 +20,7 @@ from attacks.evaluation.rare.failure import of_row
 from attacks.evaluation.scores import Scores
 from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.exhibits import MAX_PICTURES, sheet
-from attacks.experiment.sections.registry import sections_of
-from attacks.experiment.sections.section import Section
+from attacks.experiment.sections.section import Section, sections_of
 from attacks.experiment.unit import Unit, worst_cosine
 from attacks.experiment.units import units_of
 from attacks.experiment.view_scores import NAME, ViewScores

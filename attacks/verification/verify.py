@@ -17,16 +17,24 @@ from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
 from attacks.evaluation.retrieval import thresholds
 from attacks.experiment.arms import trace_of
-from attacks.experiment.artefact_list import CORE_FILES, FILES, METRICS, artefact_differences
 from attacks.experiment.bench import MAIN, Bench, Place, bench_of
-from attacks.experiment.directory import PreviousRun, misfit, open_run, read_json, refuse_program
+from attacks.experiment.directory import (
+    CORE_FILES,
+    FILES,
+    METRICS,
+    PreviousRun,
+    artefact_differences,
+    misfit,
+    open_run,
+    read_json,
+    refuse_program,
+)
 from attacks.experiment.drawings import draw_sheets, report_page
 from attacks.experiment.identity import run_identity, sources
 from attacks.experiment.preparation import DRAWING, manifest, rows_in, version_of
 from attacks.experiment.required import refuse_lacking
 from attacks.experiment.results import RunFigures, metrics
-from attacks.experiment.sections.registry import Sections, sections_of
-from attacks.experiment.sections.section import SectionResult
+from attacks.experiment.sections.section import SectionResult, Sections, sections_of
 from attacks.experiment.view_scores import NAME, ViewScores, placement
 from attacks.gate.policy import POLICY, read_policy, refuse_other_threat
 from attacks.resizers.pipeline import GIVEN

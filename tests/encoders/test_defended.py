@@ -16,7 +16,7 @@ from attacks.encoders.engine import Choice, Decision
 from attacks.encoders.layers import named_layers
 from attacks.encoders.randomness import encoder_randomness
 from attacks.evaluation.scores import evaluate, signature_method
-from attacks.experiment.tuning import engine_choice
+from attacks.experiment.preparation import engine_choice
 from attacks.runtime.distributed import ALONE
 from attacks.schema.encoder import ENCODERS, DefenceConfig, PocketConfig
 from attacks.schema.groups import CHOICES
@@ -221,6 +221,6 @@ def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
         trial(spy, 4)
         return Choice(Decision(), ())
 
-    monkeypatch.setattr("attacks.experiment.tuning.choose", measure)
+    monkeypatch.setattr("attacks.experiment.preparation.choose", measure)
     engine_choice(run.engine, parts, ALONE, None)
     assert shapes and set(shapes) == {(4, 1)}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attacks.experiment.artefact_list import CHECKPOINT, FILES, METRICS, artefact_differences, artefact_paths, finish
+from attacks.experiment.directory import CHECKPOINT, FILES, METRICS, artefact_differences, artefact_paths, finish
 
 NAMES = ["../a.png", "/a.png", "a/../../b.png", "", ".", "a\\b.png", "a\0.png", "./a.png", "a//b.png", 3, None]
 

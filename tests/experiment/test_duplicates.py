@@ -13,7 +13,7 @@ from attacks.data.images import to_bytes
 from attacks.data.pictures import make_shelf
 from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
 from attacks.schema.validate import Run
-from attacks.study import duplicates
+from attacks.study import data as duplicates
 from attacks.study.assembly import check_gallery
 from attacks.study.data import data
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from attacks import verify
-from attacks.experiment.artefact_list import artefact_differences
+from attacks.experiment.directory import artefact_differences
 from tests.helpers.check_runs import BATTERY, SCORES, A, B, both_records
 from tests.helpers.check_runs import runs as runs
 from tests.helpers.check_runs import small as small

@@ -13,7 +13,7 @@ from attacks.report.facts import patch_rows, verdict
 from attacks.report.warnings import warnings
 from attacks.schema.groups import CHOICES, PatchConfig, PrinterConfig
 from attacks.schema.validate import validate
-from attacks.study.patch import facts, patch, patch_id
+from attacks.study.perturbation import facts, patch, patch_id
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part
 from tests.helpers import report_pages

@@ -9,7 +9,7 @@ from attacks import EOT, Away
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
 from attacks.schema.groups import PatchConfig
-from attacks.study.patch import patch
+from attacks.study.perturbation import patch
 from attacks.study.printer import anywhere, fixed
 from tests.helpers.fellows import together
 from tests.helpers.sampling import mostly_slow

@@ -11,8 +11,7 @@ import attacks.experiment.units
 from attacks.data.images import save_image
 from attacks.encoders.engine import Choice, Decision, tuner
 from attacks.experiment.bench import Place, bench_of
-from attacks.experiment.preparation import prepare_run
-from attacks.experiment.tuning import read_decision
+from attacks.experiment.preparation import prepare_run, read_decision
 from attacks.run import compose
 from attacks.runtime.distributed import ALONE
 from attacks.verification.judgement import Slack
@@ -76,7 +75,7 @@ def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, ca
     output = capsys.readouterr().err
     assert "rounding" in output and "sampling noise" in output
     assert f"note: engine: {' '.join(result['settings'])}" in output
-    monkeypatch.setattr("attacks.experiment.tuning.choose", None)  # nothing is measured again
+    monkeypatch.setattr("attacks.experiment.preparation.choose", None)  # nothing is measured again
     commands = {"overrides": result["settings"], "run": [f"engine.reuse={measured_run}"]}
     for name, overrides in commands.items():
         code, second_run = job(name, "engine=auto", *overrides, f"attack.views={views}")
@@ -97,13 +96,13 @@ LOWER = Decision("channels_last", "bfloat16", fold=True, chunk=5)
 
 @pytest.mark.nightly
 def test_an_evaluation_that_was_stopped_goes_on_with_its_decision_and_can_be_verified(monkeypatch, tmp_path):
-    monkeypatch.setattr("attacks.experiment.tuning.choose", lambda *_, **__: Choice(LOWER, ()))
+    monkeypatch.setattr("attacks.experiment.preparation.choose", lambda *_, **__: Choice(LOWER, ()))
     words, reference, stopped_run = [*TINY, *LEAN], tmp_path / "whole", tmp_path / "stopped"
     assert call(monkeypatch, *words, f"hydra.run.dir={reference}") == 0
     with monkeypatch.context() as patch:
         patch.setattr(attacks.experiment.units, "attack_unit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert call(patch, *words, f"hydra.run.dir={stopped_run}") == 130
-    monkeypatch.setattr("attacks.experiment.tuning.choose", None)  # nothing is measured again
+    monkeypatch.setattr("attacks.experiment.preparation.choose", None)  # nothing is measured again
     assert call(monkeypatch, f"resume={stopped_run}") == 0
     assert engine(stopped_run)["decision"] == engine(reference)["decision"] == LOWER.to_dict()
     assert facts(stopped_run) == facts(reference)

@@ -14,8 +14,7 @@ from attacks import verify
 from attacks.commands import main
 from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
-from attacks.experiment.artefact_list import artefact_differences
-from attacks.experiment.directory import misfit
+from attacks.experiment.directory import artefact_differences, misfit
 from attacks.verification import judgement
 from attacks.verification.records import CheckerError, row_differences, sanity_problems, value_differences
 from tests.helpers.check_runs import BATTERY, SCORES, TINY, both_records, make_run

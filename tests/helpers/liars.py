@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from attacks.experiment.artefact_list import finish
+from attacks.experiment.directory import finish
 
 
 def file_bytes(folder):

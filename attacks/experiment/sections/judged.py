@@ -19,7 +19,7 @@ from attacks.evaluation.rare.failure import ARMS, Arm, PictureFailure, failure_s
 from attacks.evaluation.rare.splitting import rare
 from attacks.evaluation.response import SlicePlan, axis
 from attacks.experiment.bench import MAIN, Bench, Meter
-from attacks.experiment.sections.section import Section, SectionResult, pictures_of
+from attacks.experiment.sections.section import Section, SectionResult, drift_result, pictures_of
 from attacks.experiment.unit import drift_of
 from attacks.study.study import Study
 from transforms import Compose
@@ -135,11 +135,6 @@ class DriftSection(Section):
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return {"views": self.views, **drift.drift_summary([row for row in rows if row["picture"] in self.judged])}
-
-
-def drift_result(drifts: drift.Drift, sample: Sample) -> SectionResult:
-    """The rows of a drift that was measured on a sample."""
-    return SectionResult(drifts.rows(sample), {"cost": {"forward": drifts.forward, "seconds": drifts.seconds}})
 
 
 @dataclass(frozen=True)

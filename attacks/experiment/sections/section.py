@@ -1,7 +1,8 @@
-"""What a section is: rows from the files of a run, figures from the rows, and a drawing."""
+"""What a section is, rows from the files of a run, figures from the rows and a drawing; and the sections of a run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,10 +10,14 @@ import torch
 from torch import Tensor
 
 from attacks.data.gallery import evenly
+from attacks.eot.batching import memory_told
 from attacks.evaluation.clusters import Row, Sample
-from attacks.experiment.bench import Bench, Meter
+from attacks.evaluation.drift import Drift
+from attacks.experiment.bench import Bench, Cost, Meter
+from attacks.experiment.units import FAULTS, keep_fault
 from attacks.runtime.values import stored
-from attacks.study.make import make
+from attacks.schema.run import SECTIONS
+from attacks.study.make import class_at, make
 from attacks.study.study import Study
 
 
@@ -102,3 +107,80 @@ def sample_of(bench: Bench, rows: Sequence[int], count: int) -> Sample:
 def pictures_of(bench: Bench, sample: Sample) -> dict[str, Tensor]:
     """The pictures of a sample (n,3,H,W) by arm, read back from their files."""
     return {arm: bench.exhibits.pictures(arm, sample.rows.tolist()) for arm in bench.study.arms}
+
+
+def drift_result(drifts: Drift, sample: Sample) -> SectionResult:
+    """The rows of a drift that was measured on a sample."""
+    return SectionResult(drifts.rows(sample), {"cost": {"forward": drifts.forward, "seconds": drifts.seconds}})
+
+
+def sections_of(study: Study) -> dict[str, Section | None]:
+    """The sections by their key in metrics.json, in the order in which they are made; None for one that is not
+    configured."""
+    return {name: class_at(place).of(study) for name, place in SECTIONS.items()}
+
+
+def check(study: Study) -> None:
+    """Check the settings of the sections before anything is attacked. Raises ValueError in one line."""
+    config = study.evaluate
+    sections_of(study)
+    if config.pipeline is not None and study.pipeline is None:
+        raise ValueError(
+            f"`evaluate.pipeline` must be null or the name of a resizer; a function is given from Python, as "
+            f"robustness(pipeline=...); got {config.pipeline!r}"
+        )
+    if config.failure and not study.transforms.dims:
+        raise ValueError(
+            "`evaluate.failure` must be 0 where no stage of the views varies, so that every view is the same; add "
+            "stages to `transforms`"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sections:
+    """The sections of a run, the results of those that are configured and have not failed, the cost of each, and the
+    reasons of those that failed."""
+
+    sections: Mapping[str, Section | None]
+    results: Mapping[str, SectionResult]
+    costs: dict[str, Cost] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self, name: str) -> dict[str, Any] | None:
+        """The content of a section in metrics.json; None where it was not made."""
+        section, result = self.sections[name], self.results.get(name)
+        return None if section is None or result is None else {**section.summary(result.rows), **result.facts}
+
+
+def measure_sections(bench: Bench, drift: Drift | None) -> Sections:
+    """All configured sections; every process of the world takes part. The `drift` is measured already."""
+    sections, meter = sections_of(bench.study), bench.meter()
+    results: dict[str, SectionResult] = {}
+    costs: dict[str, Cost] = {}
+    failed: dict[str, str] = {}
+    for name, section in sections.items():
+        if section is None:
+            continue
+        if name == "drift" and drift is not None:
+            results[name] = drift_result(drift, section.sample(bench))
+            continue
+        try:
+            with memory_told():
+                results[name], costs[name] = bench.checkpoint.once(
+                    name, partial(_rows_and_cost, section, bench, meter)
+                )
+        except (*FAULTS, ValueError) as error:  # the tables of the arms do not need it
+            if bench.world.size > 1:  # each process may have another error
+                raise
+            keep_fault(bench, error, name)
+            failed[name] = str(error)
+        meter.read()
+    return Sections(sections, results, costs, failed)
+
+
+def _rows_and_cost(section: Section, bench: Bench, meter: Meter) -> tuple[SectionResult, Cost]:
+    result = section.rows(bench, section.sample(bench), meter)
+    cost = meter.read()
+    if "cost" in result.facts:  # its hooks see the encoder itself, which no meter counts
+        cost = Cost(**result.facts["cost"])
+    return result, cost
