@@ -1,8 +1,7 @@
-"""What comparisons with peers share: contestants and their settings, counts of gradients, jobs and their outcomes."""
+"""What comparisons with peers share: contestants and their settings, counts of gradients, and processes."""
 
 import importlib
-import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.runtime.progress import Progress
-
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
-Key = TypeVar("Key", bound=Hashable)
 #: `map`, or that of a pool of processes: outcomes come in the order of the jobs.
 Map = Callable[[Callable[[Job], Outcome], Sequence[Job]], Iterable[Outcome]]
 #: The attack of a contestant, ready to be run: the gradient, or the attacked pictures.
@@ -65,23 +61,6 @@ class Contestant:
         except ImportError:
             return False
         return True
-
-
-def outcomes(
-    name: str,
-    work: Callable[[Job], Outcome],
-    plan: Mapping[Key, Sequence[Job]],
-    shown: Callable[[Outcome], dict[str, float]],
-    spread: Map[Job, Outcome] = map,
-) -> dict[Key, list[Outcome]]:
-    """The outcomes of all jobs of each row, with a progress bar that shows some figures of the last."""
-    jobs, results = [*itertools.chain(*plan.values())], []
-    with Progress(name, len(jobs)) as progress:
-        for outcome in spread(work, jobs):
-            results.append(outcome)
-            progress.step(**shown(outcome))
-    remaining = iter(results)
-    return {key: [*itertools.islice(remaining, len(row))] for key, row in plan.items()}
 
 
 class Counting(nn.Module):

@@ -1,5 +1,6 @@
 """The strength of attacks for equal numbers of gradients: ours as shipped, each peer at its best setting."""
 
+import itertools
 import json
 import os
 import re
@@ -8,20 +9,24 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import scipy.stats
 import torch
 from torch import Tensor
 
-from .contest import OURS, Contestant, Map, Setting, outcomes, spread_over
+from attacks.runtime.progress import Progress
+
+from .contest import OURS, Map, Setting, spread_over
 from .strength_case import ENCODERS, SIZE, VIEWS, network, strength_bank, strength_pictures, task
 from .strength_peers import CONTESTANTS, LINF_ATTACKS
-from .table import MISSING, BenchmarkTable, Row, student_interval
+from .table import MISSING, BenchmarkTable, Row
 
 SCREEN_VIEWS = 64
 
 Purpose = Literal["table", "screen"]
 Verdict = Literal["lowest", "level", "beaten"]
+Key = TypeVar("Key")
 #: The row of the verdicts on all peers together.
 ALL_PEERS = "every peer"
 
@@ -59,7 +64,6 @@ class StrengthJob:
     setting: Setting
     purpose: Purpose
     seed: int
-    evals: int
     count: int
     views: int
     folder: Path
@@ -67,7 +71,7 @@ class StrengthJob:
     @property
     def file(self) -> Path:
         """Where its outcome is kept. Delete it, or the contestant's folder, and the job runs again."""
-        parts = (self.purpose, self.evals, self.setting, f"seed {self.seed}", f"{self.count}x{self.views}")
+        parts = (self.purpose, self.cell.evals, self.setting, f"seed {self.seed}", f"{self.count}x{self.views}")
         name = re.sub(r"[^\w.]+", "-", " ".join(map(str, parts)))
         return self.folder / str(self.cell) / self.name.replace(" ", "-") / f"{name}.json"
 
@@ -88,7 +92,7 @@ def strength_outcome(job: StrengthJob) -> StrengthOutcome:
         return StrengthOutcome(**content | {"cosine": tuple(content["cosine"])})
     views = VIEWS[job.cell.views]()
     images = strength_pictures(job.count, job.purpose)
-    question = task(network(job.cell.arch, job.folder), images, job.cell.ball, views, job.evals, job.seed)
+    question = task(network(job.cell.arch, job.folder), images, job.cell.ball, views, job.cell.evals, job.seed)
     began = time.process_time()
     attacked_images = CONTESTANTS[job.name].prepare(question, job.setting)()
     seconds, gradients, forwards = time.process_time() - began, question.counter.gradients, question.counter.forwards
@@ -96,7 +100,7 @@ def strength_outcome(job: StrengthJob) -> StrengthOutcome:
     outcome = StrengthOutcome(tuple(cosine.tolist()), gradients, forwards - gradients, round(seconds, 3))
     job.file.parent.mkdir(parents=True, exist_ok=True)
     part = job.file.with_suffix(f".{os.getpid()}")
-    what = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed, "evals": job.evals}
+    what = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed, "evals": job.cell.evals}
     part.write_text(json.dumps(what | {"outcome": outcome._asdict()}) + "\n")
     part.rename(job.file)
     return outcome
@@ -118,71 +122,44 @@ def run(
     chosen_cells = [cell for cell in CELLS if "all" in cells or str(cell) in cells]
     if not chosen_cells:
         raise ValueError(f"`--cells` must name some of {', '.join(map(str, CELLS))}, or be `all`; got {cells!r}")
-    plans = [CellPlan(cell, pictures, seeds, held_out, Path(jobs)) for cell in chosen_cells]
     for arch in {cell.arch for cell in chosen_cells}:
         network(arch, Path(jobs))  # trained before several processes need it
     with spread_over(workers) as spread:
-        results = [plan.comparison(spread) for plan in plans]
+        results = [compare_cell(cell, pictures, seeds, held_out, Path(jobs), spread) for cell in chosen_cells]
     return [cell_table(results), verdict_table(results), *(entry.table() for entry in results)]
 
 
-@dataclass(frozen=True)
-class CellPlan:
-    """The jobs of one cell."""
+def compare_cell(
+    cell: StrengthCell, count: int, seeds: int, views: int, folder: Path, spread: Map[StrengthJob, StrengthOutcome]
+) -> "CellResult":
+    """Screen the settings of each installed peer, attack with the best of each and with ours."""
 
-    cell: StrengthCell
-    count: int
-    seeds: int
-    views: int
-    folder: Path
+    def outcomes(title: str, plan: Mapping[Key, Sequence[StrengthJob]]) -> dict[Key, list[StrengthOutcome]]:
+        """The outcomes of all jobs of each row."""
+        jobs, results = [*itertools.chain(*plan.values())], []
+        with Progress(title, len(jobs)) as progress:
+            for outcome in spread(strength_outcome, jobs):
+                results.append(outcome)
+                progress.step(cosine=statistics.fmean(outcome.cosine))
+        remaining = iter(results)
+        return {key: [*itertools.islice(remaining, len(row))] for key, row in plan.items()}
 
-    @property
-    def contestants(self) -> dict[str, Contestant]:
-        """The attacks that exist for the cell's ball."""
-        linf = self.cell.ball != "l2"
-        return {name: entry for name, entry in CONTESTANTS.items() if linf or name not in LINF_ATTACKS}
+    def job(name: str, setting: Setting, purpose: Purpose, seed: int) -> StrengthJob:
+        judges = min(SCREEN_VIEWS, views) if purpose == "screen" else views
+        return StrengthJob(cell, name, setting, purpose, seed, count, judges, folder)
 
-    @property
-    def peers(self) -> dict[str, Contestant]:
-        """The installed peers."""
-        return {name: entry for name, entry in self.contestants.items() if name != OURS and entry.installed}
-
-    def job(self, name: str, setting: Setting, purpose: Purpose, seed: int, evals: int) -> StrengthJob:
-        views = min(SCREEN_VIEWS, self.views) if purpose == "screen" else self.views
-        return StrengthJob(self.cell, name, setting, purpose, seed, evals, self.count, views, self.folder)
-
-    def screen(self) -> dict[tuple[str, Setting], list[StrengthJob]]:
-        """Each peer's settings."""
-        pairs = [(name, setting) for name, entry in self.peers.items() for setting in entry.grid]
-        fit = [(name, setting) for name, setting in pairs if 2 * setting.views <= self.cell.evals]
-        return {(name, setting): [self.job(name, setting, "screen", 0, self.cell.evals)] for name, setting in fit}
-
-    def table(self, settings: Mapping[str, Setting]) -> dict[str, list[StrengthJob]]:
-        """Each peer's best setting and ours."""
-        (our_setting,) = CONTESTANTS[OURS].grid
-        return {
-            name: [self.job(name, setting, "table", seed, self.cell.evals) for seed in range(self.seeds)]
-            for name, setting in {**settings, OURS: our_setting}.items()
-        }
-
-    def comparison(self, spread: Map[StrengthJob, StrengthOutcome]) -> "CellResult":
-        """Screen the settings of each peer, attack with the best of each and with ours."""
-
-        def results(title: str, plan: Mapping[Any, Sequence[StrengthJob]]) -> dict[Any, list[StrengthOutcome]]:
-            return outcomes(
-                title, strength_outcome, plan, lambda entry: {"cosine": statistics.fmean(entry.cosine)}, spread
-            )
-
-        scores = {
-            key: statistics.fmean(entry.cosine)
-            for key, (entry,) in results(f"{self.cell}, settings", self.screen()).items()
-        }
-        best: dict[str, Setting] = {}
-        for name, setting in sorted(scores, key=scores.__getitem__):
-            best.setdefault(name, setting)
-        table_outcomes = results(str(self.cell), self.table(best))
-        missing: dict[str, Row] = {name: MISSING for name in self.contestants if name not in {OURS, *best}}
-        return CellResult(self.cell, best, table_outcomes, missing)
+    exist = [name for name in CONTESTANTS if cell.ball != "l2" or name not in LINF_ATTACKS]
+    peers = {name: CONTESTANTS[name].grid for name in exist if name != OURS and CONTESTANTS[name].installed}
+    pairs = [(name, setting) for name, grid in peers.items() for setting in grid if 2 * setting.views <= cell.evals]
+    screened = outcomes(f"{cell}, settings", {pair: [job(*pair, "screen", 0)] for pair in pairs})
+    best: dict[str, Setting] = {}
+    for name, setting in sorted(screened, key=lambda pair: statistics.fmean(screened[pair][0].cosine)):
+        best.setdefault(name, setting)
+    (our_setting,) = CONTESTANTS[OURS].grid
+    settings = {**best, OURS: our_setting}
+    plan = {name: [job(name, setting, "table", seed) for seed in range(seeds)] for name, setting in settings.items()}
+    missing: dict[str, Row] = {name: MISSING for name in exist if name not in settings}
+    return CellResult(cell, best, outcomes(str(cell), plan), missing)
 
 
 @dataclass(frozen=True)
@@ -205,8 +182,12 @@ class CellResult:
         return min(self.settings, key=lambda name: float(self.cosine(name).mean()))
 
     def difference(self, name: str) -> tuple[float, float, float]:
-        """Ours less a peer, paired by picture, with its 95 % interval: below zero, ours is lower."""
-        return student_interval(self.cosine(OURS) - self.cosine(name))
+        """Ours less a peer, paired by picture, with Student's 95 % interval: below zero, ours is lower."""
+        units = (self.cosine(OURS) - self.cosine(name)).mean(1).numpy()
+        low, high = (
+            scipy.stats.ttest_1samp(units, 0).confidence_interval() if len(units) > 1 else (units[0], units[0])
+        )
+        return float(units.mean()), float(low), float(high)
 
     @property
     def verdict(self) -> Verdict:

@@ -10,9 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import scipy.stats
 import torch
-from torch import Tensor
 
 from attacks.experiment.preparation import revision, version_of
 
@@ -21,13 +19,6 @@ Row = tuple[float | None, ...] | str
 MISSING = "not installed"
 PEERS = ("adversarial-robustness-toolbox", "torchattacks", "foolbox", "adv-lib", "pyautoattack")
 PACKAGES = ("torch", "torchvision", "kornia", "numpy", *PEERS)
-
-
-def student_interval(values: Tensor) -> tuple[float, float, float]:
-    """The mean over pictures of (B,V) values with the ends of Student's 95 % interval."""
-    units = values.double().mean(1).cpu().numpy()
-    low, high = scipy.stats.ttest_1samp(units, 0).confidence_interval() if len(units) > 1 else (units[0], units[0])
-    return float(units.mean()), float(low), float(high)
 
 
 @dataclass(frozen=True)

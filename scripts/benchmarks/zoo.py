@@ -1,9 +1,10 @@
 """The sanity checks of an attack on encoders that are rigged, and on honest ones."""
 
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
+from typing import NamedTuple
 
 import scipy.stats
 import torch
@@ -20,7 +21,7 @@ from transforms import Affine, Brightness, Compose
 
 from .contest import spread_over
 from .table import BenchmarkTable, Row
-from .zoo_encoders import SIZE, RiggedEncoder, honest, rigged_encoders
+from .zoo_encoders import SIZE, Lambda, RiggedEncoder, honest, jitter, rigged_encoders
 
 VIEWS = Compose([Affine(degrees=10, scale=(0.9, 1.1), translate=0.05), Brightness(0.1)])
 EPS = 8 / 255
@@ -28,20 +29,8 @@ EPS = 8 / 255
 STEPS = 40
 #: An encoder masks if a twin's perturbation is better by this share of its own gain, at this level.
 SHARE, LEVEL = 0.1, 0.05
-#: Deviations of the noise of the smoothed twins.
-NOISES = (0.02,)
-
-
-class NoisyInput(nn.Module):
-    """An encoder with noise in its input, as a twin."""
-
-    def __init__(self, encoder: nn.Module, size: float) -> None:
-        super().__init__()
-        self.encoder, self.size = encoder, size
-
-    def forward(self, images: Tensor) -> Tensor:
-        embedding: Tensor = self.encoder(images + self.size * torch.randn_like(images))
-        return embedding
+#: The deviation of the noise of the smoothed twin.
+NOISE = 0.02
 
 
 @dataclass(frozen=True)
@@ -76,9 +65,8 @@ def truth(case: RiggedEncoder, pictures: int) -> Truth:
     test = attack_on(case.encoder, held_out_tiles().spread(pictures).images, STEPS)
     own_delta = _delta(lambda: test.run().delta)
     deltas = {name: _delta(partial(_transfer, test, twin)) for name, twin in case.twins.items()}
-    for size in NOISES:
-        noisy = NoisyInput(case.encoder, size).eval()
-        deltas[f"noise {size}"] = _delta(lambda noisy=noisy: test.run(encoder=noisy).delta)  # type: ignore[misc]
+    noisy = nn.Sequential(Lambda(jitter(NOISE)), case.encoder).eval()
+    deltas["noise"] = _delta(lambda: test.run(encoder=noisy).delta)
     choosing = replace(test, judges=test.choosers)
     candidates = [delta for delta in deltas.values() if delta is not None]
     best = min(candidates, key=lambda delta: mean(choosing.judge(delta)))
@@ -87,7 +75,7 @@ def truth(case: RiggedEncoder, pictures: int) -> Truth:
     twin = test.judge(best)
     better = (own_losses - twin).double().mean(1)
     level = scipy.stats.wilcoxon(better.numpy(), alternative="greater").pvalue if bool(better.any()) else 1.0
-    masks = level < LEVEL and float(better.mean()) > SHARE * abs(mean(clean) - mean(twin))
+    masks = bool(level < LEVEL) and float(better.mean()) > SHARE * abs(mean(clean) - mean(twin))
     return Truth(mean(clean), mean(own_losses), mean(twin), masks)
 
 
@@ -99,8 +87,7 @@ def battery(encoder: nn.Module, seed: int) -> Sanity:
     return examine(test.problem, test.options, module=encoder)
 
 
-@dataclass(frozen=True)
-class ZooResult:
+class ZooResult(NamedTuple):
     """The result of an encoder: its truth (None: honest), the share of its batteries in which "masking" failed and in
     which any check did, and the mean encoder passes of a battery, forward and backward."""
 
@@ -111,11 +98,6 @@ class ZooResult:
     forward: float
     backward: float
 
-    @property
-    def row(self) -> Row:
-        figures = (self.truth.clean, self.truth.own, self.truth.twin) if self.truth else ()
-        return (*figures, self.masking, self.failed)
-
 
 def zoo_result(name: str, rounds: int, pictures: int) -> ZooResult:
     """An encoder by its name."""
@@ -125,10 +107,10 @@ def zoo_result(name: str, rounds: int, pictures: int) -> ZooResult:
         warnings.simplefilter("ignore")
         results = [battery(encoder, seed) for seed in range(rounds)]
         ground_truth = None if case is None else truth(case, pictures)
-    masking = [any(check.name == "masking" for check in entry.failed) for entry in results]
-    passes = [sum(entry.cost[way] for entry in results) / rounds for way in ("forward", "backward")]
+    masking = sum(any(check.name == "masking" for check in entry.failed) for entry in results) / rounds
+    forward, backward = (sum(entry.cost[way] for entry in results) / rounds for way in ("forward", "backward"))
     return ZooResult(
-        name, ground_truth, sum(masking) / rounds, sum(bool(entry.failed) for entry in results) / rounds, *passes
+        name, ground_truth, masking, sum(bool(entry.failed) for entry in results) / rounds, forward, backward
     )
 
 
@@ -145,39 +127,31 @@ def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[Benchmark
 
 def zoo_tables(zoo_results: list[ZooResult], rounds: int, pictures: int) -> list[BenchmarkTable]:
     """A table of the encoders that mask, of the other rigged ones, and of the honest ones."""
-    masks = [entry for entry in zoo_results if entry.truth and entry.truth.masks]
-    not_masking = [entry for entry in zoo_results if entry.truth and not entry.truth.masks]
     sound = [entry for entry in zoo_results if entry.truth is None]
     forward, backward = (sum(getattr(entry, way) for entry in sound) / len(sound) for way in ("forward", "backward"))
-    columns = {"clean": ".3f", "own": ".3f", "twin": ".3f", "masking": ".0%", "any": ".0%"}
-    across = f"losses of {pictures} pictures; share of {rounds} batteries in which that check failed"
+    across = f"share of {rounds} batteries in which that check failed"
+
+    def table(title: str, verb: str, masks: bool | None, after: str = "") -> BenchmarkTable:
+        members = [entry for entry in zoo_results if (entry.truth and entry.truth.masks) is masks]
+        losses = {} if masks is None else dict.fromkeys(("clean", "own", "twin"), ".3f")
+        rows: dict[str, Row] = {
+            entry.name: (*astuple(entry.truth)[:3], entry.masking, entry.failed)
+            if entry.truth
+            else (entry.masking, entry.failed)
+            for entry in members
+        }
+        share = f"{sum(round(entry.masking * rounds) for entry in members)} of {len(members) * rounds} batteries"
+        words = across if masks is None else f"losses of {pictures} pictures; {across}"
+        return BenchmarkTable(
+            title, losses | {"masking": ".0%", "any": ".0%"}, rows, (f"{verb}: {share}{after}",), words
+        )
+
+    passes = f"; passes of a battery: {forward:.0f} + {backward:.0f} backward"
     return [
-        _table("Rigged, and masking", columns, masks, across, f"detected: {_share(masks, rounds)}"),
-        _table(
-            "Rigged, not masking",
-            columns,
-            not_masking,
-            across,
-            f"called masking: {_share(not_masking, rounds)}",
-        ),
-        _table(
-            "Honest",
-            {"masking": ".0%", "any": ".0%"},
-            sound,
-            f"share of {rounds} batteries in which that check failed",
-            f"called masking: {_share(sound, rounds)}; passes of a battery: {forward:.0f} + {backward:.0f} backward",
-        ),
+        table("Rigged, and masking", "detected", True),
+        table("Rigged, not masking", "called masking", False),
+        table("Honest", "called masking", None, passes),
     ]
-
-
-def _table(
-    title: str, columns: dict[str, str], zoo_results: Iterable[ZooResult], across: str, note: str
-) -> BenchmarkTable:
-    return BenchmarkTable(title, columns, {entry.name: entry.row for entry in zoo_results}, (note,), across)
-
-
-def _share(zoo_results: list[ZooResult], rounds: int) -> str:
-    return f"{sum(round(entry.masking * rounds) for entry in zoo_results)} of {len(zoo_results) * rounds} batteries"
 
 
 def _delta(make: Callable[[], Tensor]) -> Tensor | None:

@@ -155,15 +155,6 @@ def staircase(slope: float) -> Change:
     return lambda x: rounding(16)(x.detach()) + slope * x
 
 
-def checker(x: Tensor) -> Tensor:
-    rows = torch.arange(x.shape[-1], device=x.device)
-    return ((rows[:, None] + rows) % 2).to(x)
-
-
-def noisy_gradient(grad: Tensor) -> Tensor:
-    return grad + 10 * grad.std() * torch.randn_like(grad)
-
-
 # Inside and after the network.
 
 
@@ -182,11 +173,6 @@ def detached_pool(x: Tensor) -> Tensor:
     """Max-pooling whose larger half of channels is detached."""
     large = F.max_pool2d(x, 3, 1, 1)
     return torch.cat([large[:, :12].detach(), large[:, 12:]], dim=1)
-
-
-def vanishing(x: Tensor) -> Tensor:
-    """A product of tiny and huge factors."""
-    return 1e9 * (1e-9 * x)
 
 
 def detach_features(share: float) -> Change:
@@ -224,10 +210,6 @@ class HalfPrecision(nn.Module):
         return embedding.to(images)
 
 
-def drop_features(x: Tensor) -> Tensor:
-    return F.dropout(x, 0.3, training=True)
-
-
 @cache
 def rigged_encoders() -> dict[str, RiggedEncoder]:
     """All rigged encoders by name."""
@@ -242,6 +224,9 @@ def rigged_encoders() -> dict[str, RiggedEncoder]:
 
     def steep(x: Tensor) -> Tensor:
         return torch.sigmoid(20 * (x - 0.5))
+
+    rows = torch.arange(SIZE)
+    checker = (rows[:, None] + rows) % 2
 
     return {
         "ripples 0.03 sin 400": before(ripple(0.03, 400)),
@@ -264,14 +249,14 @@ def rigged_encoders() -> dict[str, RiggedEncoder]:
         "median filter": before(median_filter, lambda x: F.avg_pool2d(x, 3, 1, 1)),
         "fresh jitter": before(jitter(0.05)),
         "fresh resize": before(fresh_resize),
-        "fresh dropout": inside(drop_features),
+        "fresh dropout": inside(lambda x: F.dropout(x, 0.3, training=True)),
         "dither, straight through": before(passing(dither(8))),
         "dither, mirrored gradient": before(passing(dither(8), lambda g: g.flip(-1))),
         "gradient x 1e-12": before(with_gradient(lambda g: 1e-12 * g)),
         "gradient x 1e12": before(with_gradient(lambda g: 1e12 * g)),
         "gradient reversed": before(with_gradient(lambda g: -g)),
-        "gradient of half of the pixels": before(with_gradient(lambda g: g * checker(g))),
-        "gradient with noise": before(with_gradient(noisy_gradient)),
+        "gradient of half of the pixels": before(with_gradient(lambda g: g * checker.to(g))),
+        "gradient with noise": before(with_gradient(lambda g: g + 10 * g.std() * torch.randn_like(g))),
         "gradient's sign": before(with_gradient(torch.sign)),
         "gradient of one channel": before(with_gradient(lambda g: g * g.new_tensor([1.0, 0, 0])[:, None, None])),
         "weak branch": RiggedEncoder(Weak().eval(), {"bare": plain}),
@@ -280,7 +265,7 @@ def rigged_encoders() -> dict[str, RiggedEncoder]:
         "winners take all, 10 %": inside(winners(0.1)),
         "winners take all, 2 %": inside(winners(0.02)),
         "rounded activations": inside(rounding(1)),
-        "product of small and large": inside(vanishing),
+        "product of small and large": inside(lambda x: 1e9 * (1e-9 * x)),
         "softmax(1000 z)": after(lambda z: (1000 * z).softmax(1), lambda z: (2 * z).softmax(1)),
         "sigmoid(100 z)": after(lambda z: torch.sigmoid(100 * z)),
         "tanh(30 z)": after(lambda z: torch.tanh(30 * z)),
@@ -322,15 +307,6 @@ class Residual(nn.Module):
         return F.relu(x + self.inner(x))
 
 
-def blur_and_stride(x: Tensor) -> Tensor:
-    """A stride of two after a blur (Zhang 2019)."""
-    return F.avg_pool2d(x, 4, 2, 1)
-
-
-def smaller(x: Tensor) -> Tensor:
-    return F.interpolate(x, (32, 32), mode="bilinear", antialias=True)
-
-
 class Lambda(nn.Module):
     """A function as a layer."""
 
@@ -350,41 +326,32 @@ def _convolutional(
     )
 
 
-def _residual() -> nn.Sequential:
-    return nn.Sequential(
-        *(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1), Residual(16)),
-        *(nn.Conv2d(16, 32, 3, 2, 1), Residual(32), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, FEATURES)),
-    )
-
-
-def _batch_norm() -> nn.Sequential:
-    return nn.Sequential(
-        *(nn.Conv2d(3, 16, 5, 2, 2), nn.BatchNorm2d(16), nn.ReLU()),
-        *(nn.Conv2d(16, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten()),
-    )
-
-
-def _layer_norm() -> nn.Sequential:
-    patches = nn.Conv2d(3, 16, 6, 6)
-    return nn.Sequential(patches, nn.Flatten(), nn.LayerNorm(1024), nn.GELU(), nn.Linear(1024, FEATURES))
-
-
 @cache
 def honest() -> dict[str, nn.Module]:
     """All honest encoders by name."""
+    shrink = partial(F.interpolate, size=(32, 32), mode="bilinear", antialias=True)
     makers: dict[str, Callable[[], nn.Module]] = {
         "relu": lambda: _convolutional(nn.ReLU),
         "gelu": lambda: _convolutional(nn.GELU),
         "tanh": lambda: _convolutional(nn.Tanh),
         "half as wide": lambda: _convolutional(nn.ReLU, 8),
-        "batch norm": _batch_norm,
-        "layer norm": _layer_norm,
+        "batch norm": lambda: nn.Sequential(
+            *(nn.Conv2d(3, 16, 5, 2, 2), nn.BatchNorm2d(16), nn.ReLU()),
+            *(nn.Conv2d(16, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten()),
+        ),
+        "layer norm": lambda: nn.Sequential(
+            nn.Conv2d(3, 16, 6, 6), nn.Flatten(), nn.LayerNorm(1024), nn.GELU(), nn.Linear(1024, FEATURES)
+        ),
         "transformer": Attention,
-        "residual": _residual,
-        "antialiased": lambda: _convolutional(nn.ReLU, pool=lambda: Lambda(blur_and_stride)),
+        "residual": lambda: nn.Sequential(
+            *(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1), Residual(16)),
+            *(nn.Conv2d(16, 32, 3, 2, 1), Residual(32), nn.AdaptiveAvgPool2d(2), nn.Flatten()),
+            nn.Linear(128, FEATURES),
+        ),
+        "antialiased": lambda: _convolutional(nn.ReLU, pool=lambda: Lambda(lambda x: F.avg_pool2d(x, 4, 2, 1))),
         "max pool": lambda: _convolutional(nn.ReLU, pool=lambda: nn.MaxPool2d(2)),
         "normalised input": lambda: nn.Sequential(Lambda(lambda x: (x - 0.45) / 0.25), _convolutional(nn.ReLU)),
-        "resized input": lambda: nn.Sequential(Lambda(smaller), _convolutional(nn.ReLU)),
+        "resized input": lambda: nn.Sequential(Lambda(shrink), _convolutional(nn.ReLU)),
         "linear": lambda: nn.Sequential(nn.AvgPool2d(3), nn.Flatten(), nn.Linear(768, FEATURES)),
         "unit length": lambda: nn.Sequential(_convolutional(nn.SiLU), Lambda(partial(F.normalize, dim=1))),
     }

@@ -17,7 +17,7 @@ from attacks.physical.resemblance import GRID, Resemblance, correlation, expecte
 from attacks.physical.scene_place import SCENE, SceneMatch, ScenePlace, find, place, scene_correlation, stretch
 from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.shots import Shot
-from scripts.benchmarks.cards import SOURCES, CardPrint, draw_case, examination, take_photo
+from scripts.benchmarks.cards import CardPrint, draw_case, examination, take_photo
 
 CARD = card(80, 80, "vp-01234567  eot")
 RANDOM = np.random.default_rng
@@ -277,7 +277,7 @@ def test_cards_of_other_arms_and_runs_share_few_tags():
 @pytest.mark.parametrize("sag", [0.1, -0.1])
 def test_the_scene_round_a_bent_card_is_compared_where_the_card_lies(sag):
     random = RANDOM(1)
-    case = draw_case(SOURCES["limits"], random)
+    case = draw_case(random)
     shot = Shot(yaw=20, pitch=10, sag=sag, curl=20, blur=0.6)
     reason, evidence = examination(case, take_photo(case, CardPrint(shot=shot), random))
     assert reason is None and evidence.place.correlation > 0.9

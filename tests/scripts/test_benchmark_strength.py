@@ -187,7 +187,7 @@ CELL = StrengthCell("pocket", "di", "linf8", 16)
 
 @pytest.fixture
 def job(tmp_path):
-    return StrengthJob(CELL, OURS, Setting(0, 1), "table", 0, 4, 2, 8, tmp_path)
+    return StrengthJob(CELL._replace(evals=4), OURS, Setting(0, 1), "table", 0, 2, 8, tmp_path)
 
 
 def test_finished_job_is_not_run_again(job, monkeypatch):
