@@ -1,7 +1,6 @@
 """Files through real codecs and resamplers: each cell against its direct computation."""
 
 import sys
-from dataclasses import dataclass
 from io import BytesIO
 
 import cv2
@@ -14,11 +13,12 @@ from PIL import Image, features
 from attacks.data.gallery import tiles
 from attacks.data.images import to_bytes
 from attacks.encoders import Defended, Phash, Preprocess, untrained, with_preprocess
+from attacks.evaluation.classes import Classes
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployed_size, deployment, deployment_summary
-from attacks.evaluation.judge import cells_of
+from attacks.evaluation.judge import Judge, cells_of
 from attacks.evaluation.judge import score_cells as judge_cells
-from attacks.evaluation.scores import embed, evaluate
+from attacks.evaluation.scores import embed
 from attacks.resizers.pipeline import at_ratios, resamplers, size_at
 from tests.helpers.small import small
 from transforms import Downscale, Jpeg, resize
@@ -30,17 +30,10 @@ ROWS = torch.tensor([4, 0, 2])
 SAMPLE = Sample(ROWS, ("a", "b", "c"), ("one", "two", "one"))
 
 
-@dataclass
-class Plain:
-    """A judge whose pictures are rows of the gallery."""
-
-    clean: torch.Tensor
-
-    def __call__(self, arms, rows, bank):
-        return evaluate(arms, self.clean[rows], self.clean, encoder=ENCODER, bank=bank)
-
-    def success(self, scores, rows):
-        return scores.nearest != rows[:, None]
+def judge_of(clean):
+    """A judge whose pictures are the rows of its gallery."""
+    own = embed(clean, ENCODER, torch.device("cpu"))
+    return Judge(ENCODER, own, own, Classes((), own), torch.arange(len(own)))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +41,7 @@ def deployment_case():
     """Three pictures of five, clean and with noise, which stands for both attacks; the judge, the deployment, and its
     cells by codec, resampler and arm."""
     clean = tiles(40).spread(5).images
-    judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
+    judge = judge_of(clean)
     noise = torch.randint(-25, 26, clean.shape, generator=torch.Generator().manual_seed(0)) / 255
     noisy = ((clean + noise).clamp(0, 1) * 255).round() / 255
     arms = {"clean": clean[ROWS], "no_eot": noisy[ROWS].flip(3), "eot": noisy[ROWS]}
@@ -85,7 +78,7 @@ def test_every_cell_equals_its_direct_computation(deployment_case):
         pictures = np.stack([direct(picture, codec, resampler) for picture in pixels])
         views = torch.from_numpy(pictures.astype(np.float32) / np.float32(255)).permute(0, 3, 1, 2).contiguous()
         with torch.no_grad():
-            cosine = F.cosine_similarity(ENCODER(views)[:, None], judge.clean[None], dim=2)
+            cosine = F.cosine_similarity(ENCODER(views)[:, None], judge.own[None], dim=2)
         expected = cosine.gather(1, ROWS[:, None]).double()
         torch.testing.assert_close(scores.cosine, expected, rtol=0, atol=1e-5)
         assert torch.equal(scores.success, cosine.argmax(1, keepdim=True) != ROWS[:, None])
@@ -107,7 +100,7 @@ def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     monkeypatch.setattr(features, "check", lambda name: name != "webp")
     clean = tiles(40).spread(2).images
-    judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
+    judge = judge_of(clean)
     rows, missing, _ = deployment({"clean": clean}, Sample(torch.arange(2), ("a", "b"), ("a", "b")), judge, SIZE)
     cells = deployment_summary(rows)["cells"]
     assert {cell["difference"] for cell in cells} == {None}  # there is no attack
@@ -120,7 +113,7 @@ def test_missing_libraries_are_named(monkeypatch):
 
 def test_ratios_multiply_the_size_of_the_resampler(monkeypatch):
     clean = tiles(40).spread(2).images
-    judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
+    judge = judge_of(clean)
     judged_pictures = {}
 
     def record(_, pictures, rows, bank):

@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import bank, evaluate
+from attacks import bank
+from attacks.evaluation.classes import Classes
 from attacks.evaluation.clusters import Sample
+from attacks.evaluation.judge import Judge
 from attacks.evaluation.response import SlicePlan, coordinate, response, response_summary, slice_axes
 from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import least_p
@@ -24,22 +26,12 @@ ROWS = torch.tensor([4, 0, 2])
 SAMPLE = Sample(ROWS, ("a", "b", "c"), ("one", "two", "three"))
 
 
-class Linear:
+def linear(pictures):
     """A judge with a linear encoder."""
-
-    def __init__(self, pictures):
-        self.net = torch.randn(pictures[0].numel(), 5, generator=torch.Generator().manual_seed(0)) / 10
-        self.clean = self(pictures)
-        self.gallery = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
-        self.gallery[ROWS] = self.clean
-
-    def __call__(self, arms, rows=None, bank=None):
-        if bank is None:
-            return arms.flatten(1) @ self.net
-        return evaluate(arms, self.clean, self.gallery, encoder=self, bank=bank)
-
-    def success(self, scores, rows):
-        return scores.nearest != rows[:, None]
+    net = torch.randn(pictures[0].numel(), 5, generator=torch.Generator().manual_seed(0)) / 10
+    gallery = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+    gallery[ROWS] = pictures.flatten(1) @ net
+    return Judge(lambda x: x.flatten(1) @ net, gallery, gallery, Classes((), gallery), torch.arange(6))
 
 
 class FunctionJudge:
@@ -79,11 +71,11 @@ def respond(arms, judge, sample=SAMPLE, **changes):
 
 
 def test_a_map_equals_a_loop_over_cells_and_views(arms, pictures):
-    judge = Linear(pictures)
+    judge = linear(pictures)
     result = respond(arms, judge)
     (table,) = result["maps"]
     base = bank(WIDE, 2, seed=3, purpose="response").u
-    clean = F.normalize(judge(pictures), dim=1)
+    clean = F.normalize(judge.encoder(pictures), dim=1)
     middles = [1 / 6, 3 / 6, 5 / 6]
     for arm, images in arms.items():
         for down, scale in enumerate(middles):
@@ -92,7 +84,7 @@ def test_a_map_equals_a_loop_over_cells_and_views(arms, pictures):
                 for view in range(2):
                     u = base[view].clone()
                     u[0], u[1] = angle, scale
-                    features = F.normalize(judge(WIDE(images, u.expand(3, -1))), dim=1)
+                    features = F.normalize(judge.encoder(WIDE(images, u.expand(3, -1))), dim=1)
                     cosine[:, view] = (features * clean).sum(1)
                 cell = table["arms"][arm]["cosine"][down][column]
                 assert cell["mean"] == pytest.approx(float(cosine.mean()), abs=1e-6)
