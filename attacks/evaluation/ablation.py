@@ -35,13 +35,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def left_out(
-    attack: Callable[[Compose], Shown],
-    transforms: Compose,
-    sample: Sample,
-    judge: Judge,
-    *,
-    views: int,
-    seed: int,
+    attack: Callable[[Compose], Shown], transforms: Compose, sample: Sample, judge: Judge, *, views: int, seed: int
 ) -> list[dict[str, object]]:
     """Attack with all stages and without each in turn; test each result with all stages, and with each alone: a row
     for each attack, test, picture and view.

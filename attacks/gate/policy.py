@@ -1,8 +1,10 @@
 """A policy: what an encoder must meet, as data in a YAML file."""
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
@@ -183,13 +185,8 @@ def refuse_other_threat(policy: Policy, config: Mapping[str, Any]) -> None:
         for part in key.split("."):
             node = node.get(part) if isinstance(node, Mapping) else None
         actual = node.get("name") if isinstance(node, Mapping) else node
-        if str(actual) != value and not _equal(actual, value, key):
+        matches = str(actual) == value
+        with suppress(ValueError):  # no numbers
+            matches = matches or math.isclose(fraction(str(actual), key), fraction(value, key))
+        if not matches:
             raise ValueError(f"`threat`: the policy needs {key}={value}; the run has {printable_config(actual)}")
-
-
-def _equal(actual: Any, value: str, key: str) -> bool:
-    try:
-        first, second = fraction(str(actual), key), fraction(value, key)
-    except ValueError:
-        return False
-    return abs(first - second) <= 1e-9 * max(abs(first), abs(second))

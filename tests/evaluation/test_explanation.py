@@ -287,11 +287,7 @@ def test_every_pass_is_counted():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "encoder",
-    [
-        Phash(),
-        Defended(POCKET, [Jpeg((50, 90))]),
-        Stochastic(Defended(POCKET, [SensorNoise((0.01, 0.1))])),
-    ],
+    [Phash(), Defended(POCKET, [Jpeg((50, 90))]), Stochastic(Defended(POCKET, [SensorNoise((0.01, 0.1))]))],
     ids=["hash", "defended", "stochastic"],
 )
 def test_hashes_and_defended_encoders_are_explained(encoder):

@@ -56,11 +56,7 @@ def test_a_policy_is_read_with_its_digest(tmp_path):
         ("at_most: 0.5", "at_most: 0.5, 'at_most': 0.99", "duplicate key or merge `at_most` in line"),
         ("at_most: 0.5", "at_most: 0.5, <<: {at_least: 0.1}", "duplicate key or merge `<<` in line"),
         ("claim: Most", "date: 2020-01-01\nclaim: Most", "duplicate key or merge `date` in line"),
-        (
-            "perturbation: linf",
-            "perturbation: linf, perturbation: l2",
-            "duplicate key or merge `perturbation`",
-        ),
+        ("perturbation: linf", "perturbation: linf, perturbation: l2", "duplicate key or merge `perturbation`"),
         (GOOD, "- 1\n", "must map keys to values"),
         (GOOD, "a: [", "is not valid YAML"),
     ],
