@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
-from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Mean
@@ -81,7 +80,12 @@ def optimise(
         for name, step, best in _steps(arm, attempt, gradients, state, meter.choosing):
             if best is not None and best.latest is not look:
                 look, held_out = best.latest, float(best.latest.mean())  # waits for the device, once a look
-            loss, stderr, snr, views = mean_figures(step.estimate)
+            # Over the pictures: the mean loss, the root mean square of its standard errors, and the mean
+            # signal-to-noise ratio and number of views. After a step of `descend` these are on the host.
+            estimate = step.estimate
+            means = [estimate.mean.mean(), estimate.stderr.square().mean().sqrt(), estimate.snr.mean()]
+            loss, stderr, snr = torch.stack(means).double().tolist()
+            views = float(estimate.views.double().mean())
             look_loss, active = None if held_out is None else sign * held_out, int(step.active.sum())
             figures = (sign * loss, stderr / count**0.5, snr, look_loss, views, active, step.evals)
             line = Trace(attempt.batch, arm, name, len(trace), *figures)
@@ -93,14 +97,6 @@ def optimise(
             task.update(partial(arm_state.with_trace, trace, len(trace)))
     assert best is not None  # the last iterate is always evaluated
     return best, trace
-
-
-def mean_figures(estimate: Estimate) -> tuple[float, float, float, float]:
-    """Over the pictures of a step: the mean loss, the root mean square of its standard errors, and the mean
-    signal-to-noise ratio and number of views. After a step of `descend` these are on the host."""
-    values = [estimate.mean.mean(), estimate.stderr.square().mean().sqrt(), estimate.snr.mean()]
-    loss, stderr, snr = torch.stack(values).double().tolist()
-    return loss, stderr, snr, float(estimate.views.double().mean())
 
 
 def _steps(

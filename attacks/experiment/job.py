@@ -32,7 +32,7 @@ from attacks.experiment.directory import (
     refuse_overrides,
 )
 from attacks.experiment.identity import refuse_other_command
-from attacks.experiment.preparation import Preparation, cache_folder, prepare_run, resume_preparation
+from attacks.experiment.preparation import Preparation, prepare_run, resume_preparation
 from attacks.experiment.required import is_decided, keep, refuse_changed
 from attacks.experiment.results import (
     RunFigures,
@@ -179,13 +179,13 @@ def _stops_after(bench: Bench, results: Sequence[UnitResult], count: int) -> boo
 
 def _executor(preparation: Preparation, bench: Bench) -> Execute:
     """What the units are mapped by."""
-    run = preparation.run
-    count = workers(run.workers)
+    run, count = preparation.run, workers(preparation.run.workers)
     if count == 1:
         return in_process(bench)
     if preparation.world.size > 1:
         raise ValueError(f"`workers` must be 1 with torchrun, whose processes share each step; got {run.workers}")
-    site = Site(str(bench.exhibits.out), getattr(run.encoder, "model", None), cache_folder(run))
+    program, cache = getattr(run.encoder, "model", None), getattr(run.data, "cache", None)
+    site = Site(str(bench.exhibits.out), program, cache)
     return cluster(site, torch.get_num_threads()) if count is None else processes(site, count)
 
 

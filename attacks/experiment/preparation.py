@@ -143,7 +143,8 @@ class Preparation:
         like = study.queries.images[:1].to(study.device)
         pace, key = self.run.checkpoint, identity_digest(self.manifest["identity"])
         checkpoint = Checkpoint(out / CHECKPOINT, key, pace.seconds, pace.steps, self.world, study.device)
-        cache = cache_of(cache_folder(self.run), study.encoder, study.identity, like, self.choice.decision.exact)
+        folder = getattr(self.run.data, "cache", None)
+        cache = cache_of(folder, study.encoder, study.identity, like, self.choice.decision.exact)
         return Place(out, self.world, checkpoint, cache, follow)
 
 
@@ -170,15 +171,10 @@ def prepare_run(
     study = build(run, module, pipeline)
     check(study)
     refuse_lacking(run.require, study)
-    choice = engine_choice(run.engine, study, world, cache_folder(run))
+    choice = engine_choice(run.engine, study, world, getattr(run.data, "cache", None))
     record = manifest(run, study, preset, overrides, choice, world)
     record["identity"] = run_identity(run, study, choice.decision, world, record["versions"])
     return Preparation(run, study, choice, record, world)
-
-
-def cache_folder(run: Run) -> str | None:
-    """The folder of `data.cache`, if it is configured."""
-    return getattr(run.data, "cache", None)
 
 
 def resume_preparation(previous: PreviousRun, run: Run, world: World, module: nn.Module | None = None) -> Preparation:

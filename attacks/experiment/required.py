@@ -11,15 +11,7 @@ from attacks.evaluation.clusters import Row
 from attacks.evaluation.per_image import MEANS, RETRIEVAL_MEASURES, SHARES, TAR
 from attacks.evaluation.retrieval import rates
 from attacks.gate.decide import decide, decided_row
-from attacks.gate.policy import (
-    BANKS,
-    POLICY,
-    Requirement,
-    policy_file,
-    read_policy,
-    refuse_other_encoder,
-    refuse_other_threat,
-)
+from attacks.gate.policy import BANKS, POLICY, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
 from attacks.study.study import Study
@@ -99,10 +91,6 @@ def verdict_of(study: Study, out: Path, content: Mapping[str, Any], rows: Sequen
 
 def is_decided(out: Path, rows: Sequence[Row]) -> bool:
     """Whether the rows so far, of whole clusters, decide every requirement of the policy in `out`."""
-    policy = read_policy(out / POLICY)
-    return all(_meets(requirement, rows) for requirement in policy.requirements)
-
-
-def _meets(requirement: Requirement, rows: Sequence[Row]) -> bool:
-    word = decided_row(requirement, rows, sequential=True).verdict
-    return word == "FAIL" if requirement.of == "worst" else word != "UNDECIDED"
+    requirements = read_policy(out / POLICY).requirements
+    words = [(row.of, decided_row(row, rows, sequential=True).verdict) for row in requirements]
+    return all(word == "FAIL" if of == "worst" else word != "UNDECIDED" for of, word in words)

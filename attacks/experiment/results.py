@@ -72,11 +72,13 @@ def metrics(
     rows, clusters = judged_rows(score_rows), [study.queries.clusters[row] for row in queries]
     views = {name: (arms, scores.success[name]) for name, arms in scores.scores.items()} if count == 1 else None
     tables = arms_table(rows, views=views)
-    arms = {
-        arm: row
-        | {"budget_used": float(budget[arm].max() / study.perturbation.eps), "step": _steps(scores.steps.get(arm))}
-        for arm, row in tables[MAIN].items()
+    # The steps at which the pictures' perturbations were chosen; None for an arm without steps.
+    steps = {
+        arm: {"median": int(x.median()), "least": int(x.min()), "most": int(x.max())}
+        for arm, x in scores.steps.items()
     }
+    used = {arm: float(norm.max() / study.perturbation.eps) for arm, norm in budget.items()}
+    arms = {arm: row | {"budget_used": used[arm], "step": steps.get(arm)} for arm, row in tables[MAIN].items()}
     # Cosine thresholds of a match, set on clean pairs of different identities.
     bars = {f"{far:g}": value for far, value in limits.items()}
     verification = None if pairs is None else {"thresholds": bars, "impostors": len(pairs)}
@@ -177,13 +179,6 @@ def _bank(bank: Bank, refined_steps: int, side: int) -> dict[str, Any]:
         "coordinates": list(bank.transforms.names),
         "ranges": [sorted(ends) for ends in zip(low, high, strict=True)],
     }
-
-
-def _steps(choices: Tensor | None) -> dict[str, int] | None:
-    """The steps at which the pictures' perturbations were chosen; None for an arm without steps."""
-    if choices is None:
-        return None
-    return {"median": int(choices.median()), "least": int(choices.min()), "most": int(choices.max())}
 
 
 def _sha256(image: Tensor) -> str:

@@ -35,19 +35,15 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(group="schema", name="run", node=Run)
     for group, schemas in CHOICES.items():
-        for name, node in schemas.items():
-            store.store(group=f"schema/{group}" if group in FILES else group, name=name, node=_open(node))
+        for name, schema_class in schemas.items():
+            node = OmegaConf.structured(schema_class)
+            for key in {"preprocess", "place"} & {
+                *node
+            }:  # any key below needs no `+`; the part that takes it checks it
+                OmegaConf.set_struct(node[key], False)
+            store.store(group=f"schema/{group}" if group in FILES else group, name=name, node=node)
     store.store(group="schema/transforms", name="views", node=ViewsConfig)
     launchers.register_launchers()
-
-
-def _open(node: type) -> DictConfig:
-    """A schema. Below some keys any key is allowed without a `+`; the part that takes them checks them."""
-    config: DictConfig = OmegaConf.structured(node)
-    for key in ("preprocess", "place"):
-        if key in config:
-            OmegaConf.set_struct(config[key], False)
-    return config
 
 
 def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
@@ -158,8 +154,10 @@ def message_line(error: BaseException, words: Iterable[str] = ()) -> str:
         return "`defaults`: presets that lead back to themselves, or a configuration that is nested too deep"
     parts, keys = [str(error).partition("Config search path")[0]], []
     if isinstance(error, CompactHydraException) and error.__cause__ is not None:
-        keys = _known_keys(error.__cause__)
-        parts += [str(error.__cause__), f"known here are {', '.join(keys)}" if keys else ""]
+        cause, node = str(error.__cause__), getattr(error.__cause__, "parent_node", None)
+        is_unknown_key = "is not in struct" in cause or "not in '" in cause
+        keys = [str(k) for k in node if k != "hydra"] if is_unknown_key and isinstance(node, DictConfig) else []
+        parts += [cause, f"known here are {', '.join(keys)}" if keys else ""]
     lines = [line for part in parts for line in part.splitlines() if line.strip()]
     choices_listed = [line.strip() for line in lines if line.startswith("\t")]
     sentences = [line.strip().rstrip(".") for line in lines if not line.startswith((*NOISE, "\t", " "))]
@@ -219,9 +217,3 @@ def _plain(text: str) -> str:
 
 #: Lines of Hydra's messages: the advice to add an unknown key with +, and OmegaConf's internals.
 NOISE = ("To append", "full_key", "object_type", "reference_type")
-
-
-def _known_keys(error: BaseException) -> list[str]:
-    node: Any = getattr(error, "parent_node", None)
-    is_unknown_key = "is not in struct" in str(error) or "not in '" in str(error)
-    return [str(key) for key in node if key != "hydra"] if is_unknown_key and isinstance(node, DictConfig) else []

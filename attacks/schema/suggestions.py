@@ -74,13 +74,15 @@ def suggestion(word: str) -> str | None:
     if key in choices():
         return None if not sign or value in choices()[key] else _choice(key, value)
     if key in keys():
-        return _owner(key, sign + value)
+        owners, group = keys()[key], key.partition(".")[0]  # of a key that some choices have: the first of them
+        is_partial = owners and set(owners) != set(CHOICES.get(group, owners))
+        return f"{group}={owners[0]} {key}{sign}{value}" if is_partial else None
     if any(key.startswith(f"{group}.stages.") for group in FILES) or not re.fullmatch(r"[\w.]+", key):
         return None
     if alias := ALIASES.get(key) or ALIASES.get(key.rpartition(".")[2]):
         return f"{alias}{sign}{value}"
-    if "." not in key and (group := _close(key, choices(), 0.75)):
-        return f"{group}{sign}{value}"
+    if "." not in key and (near := _close(key, choices(), 0.75)):
+        return f"{near}{sign}{value}"
     match = _key(key)
     return match and f"{match}{sign}{value}"
 
@@ -114,12 +116,6 @@ def _choice(group: str, value: str) -> str | None:
             return f"{other}={near}"
     near = _close(value, choices()[group])
     return near and f"{group}={near}"
-
-
-def _owner(key: str, rest: str) -> str | None:
-    """A key that some choices of its group have: the first of them."""
-    owners, group = keys()[key], key.partition(".")[0]
-    return f"{group}={owners[0]} {key}{rest}" if owners and set(owners) != set(CHOICES.get(group, owners)) else None
 
 
 def _key(key: str) -> str | None:

@@ -60,8 +60,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
             f"{run.perturbation.name} (use another penalty)"
         )
     optimiser: Any = make_part("optimiser", run.optimiser)
-    check_ratios(run.evaluate.ratios)
-    check_resizer(run.evaluate.pipeline)
+    check_resizes(run.evaluate.ratios, run.evaluate.pipeline)
     defended_views(run.transforms, run.defence)  # a wrong stage is refused before an encoder is loaded
     allow_tf32(False)  # float32 is float32 but where the engine decides otherwise
     target_device = device(run.engine.device)
@@ -161,14 +160,12 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
     }
 
 
-def check_ratios(ratios: Sequence[float]) -> None:
-    """Refuse ratios of a resize that are none, repeat, or make no picture."""
+def check_resizes(ratios: Sequence[float], name: str | None) -> None:
+    """Refuse ratios of a resize that are none, repeat, or make no picture; and a name of no resizer of a library,
+    unless a run has recorded it of a function."""
     if not ratios or len({*ratios}) < len(ratios) or not all(0.1 <= ratio <= 10 for ratio in ratios):
         raise ValueError(f"`evaluate.ratios` must be different numbers in [0.1, 10], such as [0.95, 1]; got {ratios}")
 
-
-def check_resizer(name: str | None) -> None:
-    """Refuse what names no resizer of a library; what a run has recorded of a function is none of those."""
     if name is not None and name not in NAMES and not name.startswith(GIVEN):
         raise ValueError(
             f"`evaluate.pipeline` must be null or one of {', '.join(NAMES)}, from Python also a function "

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -98,7 +99,10 @@ def patch(node: PatchConfig, images: Tensor, name: str, placements: Placements |
     quad: Any = placements if placements is not None else _corners(node.quad)
     if place is not None:
         quad = place.quad((images.shape[2], images.shape[3]))
-    values = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": _shape(node.shape)}
+    shape = node.shape
+    with suppress(TypeError, ValueError):  # `Patch` refuses it
+        shape = [tuple(map(float, corner)) for corner in shape] if isinstance(shape, list) else shape
+    values = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": shape}
     surround_for = partial(make, surrounding, node, "perturbation", size=size, name=name)
     surroundings = surround_for(arm="eot")
     arms = None if surroundings is None else lambda arm: surround_for(arm=arm)
@@ -157,19 +161,15 @@ def _start(start: str, size: tuple[int, int]) -> Any:
     return resize(load_image(start)[0][None], size, "pil_bicubic").clamp(0, 1)
 
 
-def _shape(shape: Any) -> Any:
-    try:
-        return [tuple(map(float, corner)) for corner in shape] if isinstance(shape, list) else shape
-    except (TypeError, ValueError):
-        return shape  # `Patch` refuses it
-
-
 def facts(
     node: PatchConfig, printer: PrinterConfig, perturbation: Perturbation, size: tuple[int, int], target: str | None
 ) -> dict[str, Any]:
     """The block `threat.patch` of metrics.json, for pictures of `size` (height, width). The areas are shares of a
     picture: the mean, least and most over the pictures. `sheet_area` includes the card."""
-    place = anywhere(node)
+    place, ranges = anywhere(node), None
+    if place is not None:  # of all keys, also of those left at their defaults
+        ends = place.values(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
+        ranges = dict(zip(PLACE, ends.T.tolist(), strict=True))
     return {
         "texture": list(perturbation.texture_size or ()),
         "start": node.start_from,
@@ -177,7 +177,7 @@ def facts(
         "grey": node.grey,
         "gamut": node.gamut,
         "places": max(map(len, perturbation.corners())),
-        "anywhere": None if place is None else _ranges(place),
+        "anywhere": ranges,
         "area": _area(perturbation.footprint(size), place),
         "sheet_area": _area(perturbation.footprint(size, sheet=True), place),
         "width_mm": node.width_mm,
@@ -198,9 +198,3 @@ def _area(footprint: Scene | None, place: Placement | None) -> dict[str, float] 
     shares = views(footprint, u)[:, 0].mean((1, 2)).double()
     mean = shares[1] if place is not None else shares.mean()
     return {"mean": float(mean), "low": float(shares.min()), "high": float(shares.max())}
-
-
-def _ranges(place: Placement) -> dict[str, list[float]]:
-    """The ranges of all keys, also of those left at their defaults."""
-    ends = place.values(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
-    return dict(zip(PLACE, ends.T.tolist(), strict=True))

@@ -38,7 +38,8 @@ def input_side(encoder: nn.Module, size: Sequence[int]) -> int:
 def pipeline(node: groups.ViewsConfig, side: int = SIDE) -> Compose:
     """The configured pipeline; `side` of the encoder's input, of which sizes may be shares. Raises ValueError."""
     value = tuple(node.value) if isinstance(node.value, list) else node.value
-    if not all(map(_shade, value if isinstance(value, tuple) else (value,))) or value == ():
+    shades = value if isinstance(value, tuple) else (value,)
+    if value == () or not all(is_number(shade) and 0 <= shade <= 1 for shade in shades):
         raise ValueError(
             f"`transforms.value` must be a number in [0, 1], or a list of one for each channel; got {value!r}"
         )
@@ -129,7 +130,3 @@ def _merge(path: Path, above: tuple[Path, ...] = ()) -> Any:
     entries = [entry for entry in node.pop("defaults", None) or [] if isinstance(entry, str) and entry != "_self_"]
     bases = [path.with_name(f"{entry}.yaml") for entry in entries if not entry.startswith("/schema/")]
     return OmegaConf.merge(*(_merge(base, (*above, path)) for base in bases), node)
-
-
-def _shade(value: object) -> bool:
-    return is_number(value) and 0 <= value <= 1

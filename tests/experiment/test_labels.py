@@ -12,7 +12,6 @@ from attacks.data.images import file_names, save_image
 from attacks.encoders.engine import Decision
 from attacks.experiment.bench import Place, bench_of
 from attacks.experiment.embeddings import cache_of
-from attacks.experiment.preparation import cache_folder
 from attacks.experiment.results import RunFigures, metrics
 from attacks.experiment.unit import joined_units
 from attacks.experiment.units import in_process, work
@@ -231,7 +230,7 @@ def run_all(out, *overrides):
     run = schema.validate(composed(*SHORT, *overrides))
     study = build(run)
     (out / "kept").mkdir(parents=True)
-    cache = cache_of(cache_folder(run), study.encoder, study.identity, study.queries.images[:1], Decision())
+    cache = cache_of(run.data.cache, study.encoder, study.identity, study.queries.images[:1], Decision())
     bench = bench_of(study, study.encoder, Decision(), Place(out, checkpoint=Checkpoint(out / "kept"), cache=cache))
     result = joined_units(work(bench, in_process(bench), (0, 1))[0], shared=False)
     scores = view_scores(bench, result)

@@ -130,21 +130,6 @@ def test_missing_library_error_gives_the_install_command(tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("node", "word"),
     [
-        (MLflowConfig(uri="file:///tmp/runs"), "deprecated"),
-        (MLflowConfig(uri="mlruns"), "sqlite:///FILE"),
-        (MLflowConfig(uri="https://me:secret@host/x"), "MLFLOW_TRACKING_PASSWORD"),
-        (WandBConfig(mode="shared"), "offline, online"),
-    ],
-)
-def test_impossible_settings_are_refused_before_any_file_is_written(tmp_path, node, word):
-    with pytest.raises(ValueError, match=word):
-        started(node, tmp_path, tmp_path, CONFIG)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("node", "word"),
-    [
         (WandBConfig(mode="online"), "tracker.mode=online"),
         (MLflowConfig(uri="https://host"), "tracker.uri=https://host"),
         (MLflowConfig(uri="sqlite:////tmp/a.db"), "tracker.uri=sqlite:////tmp/a.db"),

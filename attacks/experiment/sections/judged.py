@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +45,7 @@ class DeploymentSection(Section):
     key: ClassVar[str] = "deployment"
     count_key: ClassVar[str] = "deploy"
     figure: ClassVar[str | None] = "deployment.png"
+    drawer: ClassVar[str] = "attacks.report.panels.draw_deployment"
     facts: ClassVar[Mapping[str, Any]] = {"missing": [str]}
 
     @classmethod
@@ -62,11 +62,6 @@ class DeploymentSection(Section):
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return deployment.deployment_summary(rows) | {"size": list(self.size)}
-
-    def draw(self, path: Path, drawing: Any) -> None:
-        from attacks.report.panels import draw_deployment  # here: it imports matplotlib
-
-        draw_deployment(path, drawing)
 
 
 @dataclass(frozen=True)
@@ -144,6 +139,7 @@ class ExplanationsSection(Section):
     key: ClassVar[str] = "explanations"
     count_key: ClassVar[str] = "explain"
     figure: ClassVar[str | None] = "explanations.png"
+    drawer: ClassVar[str] = "attacks.report.panels.draw_explanations"
     facts: ClassVar[Mapping[str, Any]] = {
         "layer": (str, None),
         "missing": [str],
@@ -164,11 +160,6 @@ class ExplanationsSection(Section):
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return explanation_summary(rows)
 
-    def draw(self, path: Path, drawing: Any) -> None:
-        from attacks.report.panels import draw_explanations  # here: it imports matplotlib
-
-        draw_explanations(path, drawing)
-
 
 @dataclass(frozen=True)
 class FailureSection(Section):
@@ -179,6 +170,7 @@ class FailureSection(Section):
 
     key: ClassVar[str] = "failure"
     figure: ClassVar[str | None] = "failure.png"
+    drawer: ClassVar[str] = "attacks.report.sheets.draw_failures"
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         numbers, seed = sample.rows.tolist(), bench.study.seed
@@ -187,11 +179,6 @@ class FailureSection(Section):
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return failure_summary(rows) | {"particles": self.particles}
-
-    def draw(self, path: Path, drawing: Any) -> None:
-        from attacks.report.sheets import draw_failures  # here: it imports matplotlib
-
-        draw_failures(path, drawing)
 
 
 @torch.no_grad()

@@ -42,8 +42,9 @@ class Section:
     key: ClassVar[str] = ""
     #: Its key of `evaluate` that says how many pictures it has, if that is another one; 0: no section.
     count_key: ClassVar[str] = ""
-    #: Its drawing in the run directory, KEY.png, if it has one.
+    #: Its drawing in the run directory, KEY.png, if it has one, and the function that `draw` calls with its path.
     figure: ClassVar[str | None] = None
+    drawer: ClassVar[str] = ""
     #: The facts that `viewproof verify` takes as they were recorded, and their shapes (see `misfit`).
     facts: ClassVar[Mapping[str, Any]] = {}
     #: Columns that are judged; all others say of what.
@@ -84,7 +85,7 @@ class Section:
 
     def draw(self, path: Path, drawing: Any) -> None:
         """Save the drawing of `rows` to its file."""
-        raise NotImplementedError
+        class_at(self.drawer)(path, drawing)  # found here, because it imports matplotlib
 
     def recorded_facts(self, bench: Bench, content: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         """The facts of a finished run, from its `content` in metrics.json; what follows from others is computed."""
