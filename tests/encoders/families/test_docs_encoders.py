@@ -11,7 +11,7 @@ from torch import nn
 
 from attacks.data.gallery import PHOTOS
 from tests.encoders.families.test_plugins import install
-from tests.helpers.runs import call
+from tests.helpers.runs import LEAN, call
 
 pytestmark = pytest.mark.families
 timm = pytest.importorskip("timm")
@@ -23,6 +23,7 @@ from tests.helpers.tiny_models import save_script  # noqa: E402
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "encoders.md").read_text() + (DOCS / "your_pictures.md").read_text()
+SHORT = [*LEAN, "data.count=1", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "evaluate.one_view=false"]
 COMMANDS = re.findall(r"^\|.*?\| `(python -m attacks\.run .*?)` \|$", PAGE, re.MULTILINE)
 
 
@@ -34,7 +35,7 @@ def tiny(tmp_path_factory, tiny_folder, tiny_clips):
     export_onnx(network, folder / "arcface.onnx", dynamo=False, side=112)
     save_script(folder / "network.pt", network.eval())
     return {
-        "resnet50": "resnet18",
+        "resnet50": "mobilenet_v3_small",
         "vit_small_patch14_dinov2.lvd142m": "test_vit",
         "ViT-B-32": "tiny-resnet",
         "openai/clip-vit-base-patch32": tiny_folder("clip"),
@@ -75,7 +76,7 @@ def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
     words = [shorten(word, tiny) for word in arguments[3:]]
     if not {"encoder=timm", "encoder=torchvision"}.isdisjoint(words):  # others have weights in a folder or file
         words.append("encoder.weights=random")
-    assert call(monkeypatch, *words, f"hydra.run.dir={place / 'run'}") == 0, capsys.readouterr().err
+    assert call(monkeypatch, *words, *SHORT, f"hydra.run.dir={place / 'run'}") == 0, capsys.readouterr().err
     metrics = json.loads((place / "run" / "metrics.json").read_text())
     assert metrics["cost"]["backward"] > 0
     assert metrics["encoder"]["name"] == next(w.split("=")[1] for w in arguments if w.startswith("encoder="))
