@@ -13,7 +13,7 @@ import torch
 
 from attacks.encoders.engine.precision import allow_tf32
 
-from . import cards, coverage, engine, estimator, memory, strength, transforms, zoo
+from . import cards, coverage, engine, memory, strength, transforms, zoo
 from .case import ENCODERS
 from .table import BenchmarkTable, machine, save_tables
 
@@ -22,7 +22,6 @@ BENCHMARKS: dict[str, Callable[..., list[BenchmarkTable]]] = {
     "transforms": transforms.run,
     "engine": engine.run,
     "memory": memory.run,
-    "estimator": estimator.run,
     "strength": strength.run,
     "coverage": coverage.run,
     "zoo": zoo.run,
@@ -41,7 +40,6 @@ HELP = {
     "photos": "of each kind",
     "jobs": "folder of finished attacks: a run that was stopped continues",
     "pictures": "number of pictures",
-    "reference": "views of the reference gradient",
     "repeats": "simulated studies in a cell",
     "rounds": "repeats",
     "seeds": "of each attack",

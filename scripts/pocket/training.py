@@ -22,11 +22,10 @@ from torch import Tensor
 
 from attacks import load_encoder
 from attacks.encoders import untrained
-from attacks.encoders.pocket import WIDTHS, Pocket
+from attacks.encoders.pocket import Pocket
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, resize
 from transforms.doors import unchecked
 from transforms.draws import Uniform
-from transforms.wrappers import widened
 
 from .judging import attack_rates, report
 from .procedural import render_procedural
@@ -104,13 +103,13 @@ def pictures_of_noise(count: int, seed: int) -> Tensor:
     return torch.from_numpy(np.stack(pictures))
 
 
-def augment(pictures: Tensor, seed: int, step: int, generator: torch.Generator, views: Compose = AUGMENT) -> Tensor:
-    """One of the `views` of each picture, under coloured light that changes slowly over the picture.
+def augment(pictures: Tensor, seed: int, step: int, generator: torch.Generator) -> Tensor:
+    """One of the views `AUGMENT` of each picture, under coloured light that changes slowly over the picture.
 
     Without the light the encoder lives on large patches of colour, and any attack on them survives any camera: views
     would not matter, and the encoder would not represent one that looks at structure.
     """
-    window_views = views(pictures, Uniform()(len(pictures), views.dims, seed=seed, step=step))
+    window_views = AUGMENT(pictures, Uniform()(len(pictures), AUGMENT.dims, seed=seed, step=step))
     gain = 1 + GAIN * (2 * torch.rand(len(pictures), 3, 1, 1, generator=generator) - 1)
     field = unchecked(resize)(torch.randn(len(pictures), 3, 4, 4, generator=generator), (96, 96), "pil_bicubic")
     strength = SHADING * torch.rand(len(pictures), 1, 1, 1, generator=generator)
@@ -124,21 +123,15 @@ def contrastive_loss(first: Tensor, second: Tensor, temperature: float = 0.06) -
     return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
 
 
-def train(cells: Cells, steps: int, batch: int, seed: int, width: float = 1, views: Compose = AUGMENT) -> Pocket:
-    """A pocket encoder after `steps` steps of `batch` cells; prints the loss every 100 steps.
-
-    `width` multiplies the number of channels of every stage.
-    """
+def train(cells: Cells, steps: int, batch: int, seed: int) -> Pocket:
+    """A pocket encoder after `steps` steps of `batch` cells; prints the loss every 100 steps."""
     start = time.perf_counter()
-    first, second, third, fourth = (round(width * channels) for channels in WIDTHS)
-    encoder = (
-        untrained(seed, (first, second, third, fourth)).train().to(memory_format=torch.channels_last)
-    )  # a third faster
+    encoder = untrained(seed).train().to(memory_format=torch.channels_last)  # a third faster
     optimiser = torch.optim.AdamW(encoder.parameters(), weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps, pct_start=0.1)
     for step in range(steps):
         pictures = cells.batch(batch)
-        embeddings = encoder(torch.cat([pictures, augment(pictures, seed, step, cells.generator, views)]))
+        embeddings = encoder(torch.cat([pictures, augment(pictures, seed, step, cells.generator)]))
         loss = contrastive_loss(*embeddings.split(batch))
         optimiser.zero_grad()
         loss.backward()
@@ -156,8 +149,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1150)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--width", type=float, default=1, help="channels of every stage, times this")
-    parser.add_argument("--widen", type=float, default=1, help="ranges of the views in training, times this")
     parser.add_argument("--judge", action="store_true", help="train nothing, print the figures of the file OUT")
     parser.add_argument("--runs", action="store_true", help="likewise, recall@1 of the finished runs OUT by arm")
     options = parser.parse_args()
@@ -169,8 +160,7 @@ def main() -> None:
     start = time.perf_counter()
     cells = Cells(pictures_of_noise(options.pictures, options.seed), torch.Generator().manual_seed(options.seed))
     print(f"{options.pictures} pictures drawn, {time.perf_counter() - start:.0f} s", flush=True)
-    views = widened(AUGMENT, options.widen)
-    network = train(cells, options.steps, options.batch, options.seed, options.width, views)
+    network = train(cells, options.steps, options.batch, options.seed)
     half = {
         k: v.half().contiguous() for k, v in network.state_dict().items() if not k.endswith("num_batches_tracked")
     }

@@ -1,14 +1,11 @@
 """The benchmarks of speed and memory: contestants alternate, and all compute the same."""
 
-import math
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from scripts.benchmarks import commands, engine, estimator, memory, peers, transforms
+from scripts.benchmarks import commands, engine, memory, peers, transforms
 from scripts.benchmarks.case import PIPELINE, GradientCase
 from scripts.benchmarks.contest import Contestant, Setting
 from scripts.benchmarks.table import MISSING
@@ -49,7 +46,7 @@ def test_the_options_are_the_arguments_of_a_benchmark():
     assert (options["held_out"], options["seeds"], options["threads"], options["out"]) == (8, 2, 1, None)
     assert parse(["engine", "--arch", "pocket"]).arch == ["pocket"]
     assert "coverage" in commands.parser().format_help()
-    for line in ("engine --rounds 0", "memory --views 8 -1", "estimator --reference x", "engine --arch vgg"):
+    for line in ("engine --rounds 0", "memory --views 8 -1", "coverage --repeats x", "engine --arch vgg"):
         with pytest.raises(SystemExit):
             parse(line.split())
 
@@ -177,24 +174,3 @@ def test_the_tensors_peak_is_counted_to_the_byte():
         return two_tensors[0]
 
     assert memory.tensor_peak(work, "cpu") == 4 * memory.MIB
-
-
-@pytest.mark.slow
-def test_estimator_measures_a_known_covariance(monkeypatch):
-    # A gradient (1, s z) with z odd in the coordinate, of mean 0 and variance 1: c = s^2, and pairs cancel.
-    spread = 1.5
-
-    def estimate_of_known_covariance(question, eot, encode, delta, u):
-        grad = torch.stack([torch.ones(len(u)), spread * math.sqrt(12) * (u[:, 0] - 0.5)], 1).mean(0)
-        return SimpleNamespace(grad=grad)
-
-    monkeypatch.setattr(GradientCase, "estimate", estimate_of_known_covariance)
-    monkeypatch.setattr(estimator, "VIEWS", (4, 16))
-    cosines, ratios, noise = estimator.run(rounds=400, reference=1024)
-    assert noise.rows["Uniform"] == pytest.approx((spread**2,) * 2, rel=0.2)
-    assert ratios.rows["Uniform"] == (1, 1)
-    assert ratios.rows["Antithetic"] == pytest.approx((0, 0), abs=1e-3)
-    for name in ("Sobol", "Latin"):  # evenly spread along each axis: the error falls as n^-3
-        assert ratios.rows[name] == pytest.approx((1 / 4**2, 1 / 16**2), rel=0.3)
-    assert cosines.rows["Antithetic"] == pytest.approx((1, 1), abs=1e-3)
-    assert "VOID" not in str(cosines)
