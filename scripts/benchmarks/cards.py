@@ -259,8 +259,7 @@ def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_pho
     preset `hard`, and twelve kinds of something else, which must not be scored.
 
     The limits of `attacks.physical.photo_measure` were set on other scenes, textures and inks. The figures behind the
-    share are the worst of each kind: the least correlation of the patch and of the scene, the largest hidden share
-    and purity.
+    share are the least and the largest correlation of the patch.
     """
     return [
         _table("Photographs of the run's patch: scored", KIND, kind_photos),
@@ -275,7 +274,7 @@ def _table(title: str, kinds: Mapping[str, Kind], count: int) -> BenchmarkTable:
     reasons: list[str] = []
     must_score = kinds is not NEGATIVE
     for name, kind in kinds.items():
-        score_count, figures_of_photos = 0, []
+        score_count, correlations = 0, list[float]()
         for index in range(count):
             random = np.random.default_rng((*name.encode(), index))
             case = draw_case(random)
@@ -284,22 +283,10 @@ def _table(title: str, kinds: Mapping[str, Kind], count: int) -> BenchmarkTable:
             if must_score is (reason is not None):
                 reasons.append(f"{name}, photograph {index}: {reason or 'score_count'}")
             if evidence is not None:
-                figures = evidence.to_dict()
-                figures_of_photos.append(
-                    [figures[key] for key in ("correlation", "scene_correlation", "hidden", "purity")]
-                )
-        low, high = (_ends(figures_of_photos, best) for best in (np.nanmin, np.nanmax))
-        rows[name] = (float(score_count), float(count), low[0], high[0], low[1], high[1], high[2], low[3], high[3])
+                correlations.append(evidence.patch.correlation)
+        ends = (min(correlations), max(correlations)) if correlations else (None, None)
+        rows[name] = (float(score_count), float(count), *ends)
     total = sum(float(row[0] or 0) for row in rows.values() if not isinstance(row, str))
-    rows["all"] = (total, float(count * len(kinds)), *(None,) * 7)
-    columns = {"scored": ".0f", "of": ".0f", "patch, least": ".2f", "most": ".2f", "scene, least": ".2f"}
-    columns |= {"most ": ".2f", "hidden, most": ".2f", "purity, least": ".2f", "most  ": ".2f"}
+    rows["all"] = (total, float(count * len(kinds)), None, None)
+    columns = {"scored": ".0f", "of": ".0f", "patch, least": ".2f", "most": ".2f"}
     return BenchmarkTable(title, columns, rows, notes=tuple(reasons[:40]))
-
-
-def _ends(
-    figures_of_photos: list[list[float | None]], end: Callable[[NDArray[np.float64]], np.float64]
-) -> list[float | None]:
-    """The least or largest of each figure; None where no photograph has it."""
-    values = np.array(figures_of_photos, float).reshape(-1, 4)
-    return [None if np.isnan(column).all() else float(end(column)) for column in values.T]

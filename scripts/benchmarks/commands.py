@@ -13,13 +13,12 @@ import torch
 
 from attacks.encoders.engine.precision import allow_tf32
 
-from . import cards, coverage, engine, memory, strength, transforms, zoo
+from . import cards, coverage, engine, memory, strength, zoo
 from .case import ENCODERS
 from .table import BenchmarkTable, machine, save_tables
 
 #: Name -> benchmark. Its keyword arguments are the options, its docstring's first paragraph says what it measures.
 BENCHMARKS: dict[str, Callable[..., list[BenchmarkTable]]] = {
-    "transforms": transforms.run,
     "engine": engine.run,
     "memory": memory.run,
     "strength": strength.run,

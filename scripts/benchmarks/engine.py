@@ -16,7 +16,7 @@ from .contest import Attack, Setting, in_fresh_process
 from .memory import MIB, peak
 from .peers import PEERS
 from .table import MISSING, BenchmarkTable, Row
-from .timing import allocating, median_seconds
+from .timing import median_seconds
 
 BARE, FLOAT32, AUTO = "bare encoder, as auto", "ours, float32", "ours, auto"
 #: What float32 is measured against: the same layout, folding and chunk.
@@ -76,7 +76,14 @@ def contestants(question: GradientCase, decision: Decision) -> dict[str, Callabl
     makers |= {name: partial(peer.prepare, question, setting) for name, peer in PEERS.items() if peer.installed}
 
     def prepare_attack(name: str) -> Attack:
-        return allocating(makers[name](), name not in PEERS)
+        step = makers[name]()
+
+        def run() -> Tensor:
+            """The step as in a run: ours keeps freed memory, that of a peer is left to glibc."""
+            keep_freed_memory(name not in PEERS)
+            return step()
+
+        return run
 
     return {name: partial(prepare_attack, name) for name in makers}
 

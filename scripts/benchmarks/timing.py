@@ -4,16 +4,12 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 import skimage.data
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.encoders.engine import keep_freed_memory
-
-Result = TypeVar("Result")
 Contestants = Mapping[str, Callable[[], object]]
 
 
@@ -41,28 +37,7 @@ def wait(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def allocating(step: Callable[[], Result], keep: bool) -> Callable[[], Result]:
-    """The step as in a run: ours keeps freed memory, that of a peer is left to glibc."""
-
-    def run() -> Result:
-        keep_freed_memory(keep)
-        return step()
-
-    return run
-
-
 def astronaut(size: int) -> Tensor:
     """A square photograph, (1,3,size,size) in [0,1]."""
     image = torch.tensor(skimage.data.astronaut(), dtype=torch.float32).permute(2, 0, 1)[None] / 255
     return F.interpolate(image, (size, size), mode="bilinear", antialias=True)
-
-
-def there_and_back(image: Tensor, views: Callable[[Tensor], Tensor]) -> Callable[[], None]:
-    """The forward and the backward pass, down to the gradient of the one image."""
-
-    def run() -> None:
-        leaf = image.clone().requires_grad_()
-        result = views(leaf)
-        result.backward(torch.ones_like(result))
-
-    return run
