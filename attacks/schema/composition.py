@@ -37,9 +37,8 @@ def register() -> None:
     for group, schemas in CHOICES.items():
         for name, schema_class in schemas.items():
             node = OmegaConf.structured(schema_class)
-            for key in {"preprocess", "place"} & {
-                *node
-            }:  # any key below needs no `+`; the part that takes it checks it
+            # Below these keys any key is allowed without a `+`; the part that takes them checks them.
+            for key in {"preprocess", "place"} & {*node}:
                 OmegaConf.set_struct(node[key], False)
             store.store(group=f"schema/{group}" if group in FILES else group, name=name, node=node)
     store.store(group="schema/transforms", name="views", node=ViewsConfig)

@@ -21,7 +21,8 @@ def make(part: Callable[..., T], node: Any, group: str, /, **arguments: Any) -> 
     except (ValueError, TypeError) as error:
         if isinstance(error, TypeError) and not isinstance(part, type):
             raise
-        raise ValueError(_with_group(str(error), node, group)) from None
+        names = "|".join(field.name for field in fields(node))  # the group stands before each key of the node
+        raise ValueError(re.sub(rf"`({names})`", rf"`{group}.\1`", str(error))) from None
 
 
 def declared_class(group: str, name: str) -> Any:
@@ -39,9 +40,3 @@ def argument_keys(part: Callable[..., Any], schema: type) -> list[str]:
     """The keys of a schema that are arguments of a part, in the part's order."""
     names = {field.name for field in fields(schema)} - {"name"}
     return [name for name in inspect.signature(part).parameters if name in names]
-
-
-def _with_group(message: str, node: Any, group: str) -> str:
-    """A message with the group before each key of the node."""
-    names = "|".join(field.name for field in fields(node))
-    return re.sub(rf"`({names})`", rf"`{group}.\1`", message)

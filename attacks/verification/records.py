@@ -287,8 +287,7 @@ def event_problems(out: Path, content: Mapping[str, Any], trace: Sequence[Trace]
     for line in trace:
         log_step(steps, line, line.batch)
     log_end(final, content, out)
-    lists = ([event for event in journal.events if "values" in event] for journal in (final, steps))
-    expected, step_events = (set(map(_scalars, journal)) for journal in lists)
+    expected, step_events = ({_scalars(e) for e in log.events if "values" in e} for log in (final, steps))
     for event in sorted(expected - events)[:LINES]:
         yield f"events.jsonl: it has no line {abridge(event)}, which follows from metrics.json"
     for event in sorted(events - expected - step_events)[:LINES]:

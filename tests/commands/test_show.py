@@ -10,15 +10,12 @@ from transforms import Affine, Brightness, Compose, Perspective, Sobol
 from transforms.camera import Quantise
 
 
-def test_labels_hold_the_values_of_varying_coordinates():
+def test_labels_hold_the_values_of_varying_coordinates_of_one_stage_or_several():
     stage = Affine(degrees=30, translate=(0.1, 0.1), scale=(0.5, 1.5))
     u = torch.tensor([[0.25, 0.5, 0.5, 0.5, 0.5], [0.75, 0.125, 0.5, 0.5, 0.5]])
     names, values = script.coordinate_labels(Compose([stage]), u)
     assert names == ["angle (deg)", "scale (x)"]
     assert values == [["-15", "1"], ["15", "0.625"]]
-
-
-def test_labels_name_several_stages():
     pipeline = Compose([Perspective(0.2), Brightness(0.2), Quantise()])
     u = Sobol()(2, pipeline.dims, seed=0)
     names, values = script.coordinate_labels(pipeline, u)
