@@ -42,8 +42,7 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
     facts: dict[str, Any] = {key: getattr(node, key, None) for key in ("name", "model", "weights")}
     bare = encoder.network if isinstance(encoder, ImageEncoder) else encoder  # as `print(encoder)` shows it
     facts |= {"sha256": None, "fingerprint": fingerprint(bare), "defence": list(map(repr, defences.stages))}
-    facts |= {"precision": precision}
-    facts |= {} if stage is None else {"before": stage.before}
+    facts |= {"precision": precision} | ({} if stage is None else {"before": stage.before})
     facts |= {"stochastic": node.stochastic, "middle": middle, "draws": draws}
     if isinstance(encoder, ImageEncoder):
         origin = encoder.origin

@@ -41,9 +41,11 @@ def anyres(images: Tensor, side: int, sizes: Sequence[Sequence[int]], resize: Re
 
 def split(images: Tensor, side: int, longest: int, resize: Resize) -> Tensor:
     """(N,3,H,W) -> (N,V,3,side,side), the picture last."""
-    images = unchecked(resize)(images, _even_size(images.shape[2], images.shape[3], longest))
     height, width = images.shape[2:]
-    ratio = width / height
+    other = int(longest / (width / height) if width >= height else longest * (width / height))
+    other = max(1, other + other % 2)  # an even number beside the longest side
+    height, width = (other, longest) if width >= height else (longest, other)
+    images, ratio = unchecked(resize)(images, (height, width)), width / height
     if width >= height:
         width = math.ceil(width / side) * side
         height = math.ceil(int(width / ratio) / side) * side
@@ -54,14 +56,6 @@ def split(images: Tensor, side: int, longest: int, resize: Resize) -> Tensor:
     if max(height, width) <= side:
         return images[:, None]
     return torch.cat([_cut(images, side), unchecked(resize)(images, (side, side))[:, None]], 1)
-
-
-def _even_size(height: int, width: int, longest: int) -> tuple[int, int]:
-    """The longer side at `longest`, the other one rounded up to an even number."""
-    ratio = width / height
-    other = int(longest / ratio if width >= height else longest * ratio)
-    other = max(1, other + other % 2)
-    return (other, longest) if width >= height else (longest, other)
 
 
 def _best(height: int, width: int, sizes: Sequence[Sequence[int]]) -> tuple[int, int]:

@@ -1,11 +1,16 @@
-"""The bundled encoder meets the claims of its page on photographs; it was trained on none."""
+"""The pocket encoder: its architecture, the reading of weights, and the weights that come with the package."""
+
+import sys
 
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from safetensors.torch import save_file
+from torch import nn
 
 from attacks import EOT, PGD, Away, Linf, bank, evaluate, load_encoder, solve
 from attacks.data.gallery import HELD_OUT, tiles
+from attacks.encoders import untrained
 from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.evaluation.significance import sign_flip
 from attacks.run import CONFIGS, register
@@ -79,3 +84,83 @@ def test_eot_survives_the_camera_better_than_the_plain_attack(setting, eps):
     cosines = [by_photo(scores[arm].cosine, photos) for arm in ("no_eot", "eot")]
     difference = cosines[1] - cosines[0]
     assert difference.mean() < 0 and sign_flip(difference) < 0.05
+
+
+@pytest.fixture(scope="module")
+def weights():
+    """Weights of an untrained encoder with batch statistics of pictures; the initial ones leave half of it dead."""
+    encoder = untrained()
+    for module in encoder.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0
+    encoder(torch.rand(8, 3, 12, 12, generator=torch.Generator().manual_seed(0)))
+    return {name: t for name, t in encoder.state_dict().items() if not name.endswith("num_batches_tracked")}
+
+
+@pytest.fixture
+def weights_file(tmp_path, weights):
+    path = tmp_path / "weights.safetensors"
+    save_file(weights, path)
+    return path
+
+
+@pytest.fixture
+def encoder(weights_file):
+    return load_encoder(weights=weights_file)
+
+
+def test_weights_are_those_of_the_file_without_a_gradient(encoder, weights):
+    state = encoder.state_dict()
+    assert not any(module.training for module in encoder.modules())
+    assert not any(weight.requires_grad for weight in encoder.parameters())
+    assert all(torch.equal(state[name], tensor) for name, tensor in weights.items())
+    images = torch.rand(2, 3, 96, 96)
+    assert not torch.equal(encoder(images), untrained().eval()(images))
+
+
+@pytest.mark.parametrize(
+    ("family", "extra"),
+    [("timm", "timm"), ("open_clip", "clip"), ("transformers", "hf"), ("diffusers", "vae"), ("onnx", "onnx")],
+)
+def test_a_missing_library_is_named(monkeypatch, tmp_path, family, extra):
+    monkeypatch.setitem(sys.modules, family, None)
+    (tmp_path / "model").write_bytes(b"any")
+    with pytest.raises(ValueError, match=rf'{family} cannot be imported .*: pip install "viewproof\[{extra}\]"'):
+        load_encoder(family, str(tmp_path / "model"))
+
+
+def test_an_unknown_encoder_is_named():
+    with pytest.raises(ValueError, match=r"`encoder` must be one of pocket, phash, .*torchvision, .*; got 'clip'"):
+        load_encoder("clip")
+
+
+@pytest.mark.parametrize("widths", [(16, 24, 40, 56), (8, 8, 8, 8)])
+def test_a_file_of_another_width_gives_an_encoder_of_that_width(tmp_path, widths):
+    network = untrained(3, widths).eval()
+    save_file(network.state_dict(), tmp_path / "narrow.safetensors")
+    encoder_of_file = load_encoder("pocket", weights=tmp_path / "narrow.safetensors")
+    images = torch.rand(2, 3, 96, 96)
+    assert torch.equal(encoder_of_file(images), network(images)) and encoder_of_file(images).shape == (2, 128)
+
+
+@pytest.mark.parametrize("channels", [0, 5000])
+def test_a_file_cannot_ask_for_a_huge_or_an_empty_encoder(tmp_path, channels):
+    state = untrained().state_dict() | {"stem.0.weight": torch.zeros(channels, 3, 5, 5)}
+    save_file(state, tmp_path / "odd.safetensors")
+    with pytest.raises(ValueError, match=r"`stem.0.weight` must have shape \(32, 3, 5, 5\)"):
+        load_encoder("pocket", weights=tmp_path / "odd.safetensors")
+
+
+@pytest.mark.parametrize("size", [(96, 96), (8, 8), (1, 1), (96, 200), (257, 31)])
+def test_any_size_works(encoder, size):
+    features = encoder(torch.rand(2, 3, *size))
+    assert features.shape == (2, 128)
+    assert features.isfinite().all()
+
+
+def test_every_pixel_has_a_gradient_and_mirroring_changes_the_features(encoder):
+    images = torch.rand(1, 3, 200, 150, requires_grad=True)
+    (encoder(images) * torch.randn(128)).sum().backward()
+    assert (images.grad != 0).any(1).all()
+    image = torch.rand(1, 3, 96, 96)
+    assert (encoder(image) - encoder(image.flip(-1))).abs().max() > 0.1 * encoder(image).std()

@@ -168,21 +168,20 @@ def _pool(
     """The function from the tower's output to features, chosen from its output for a grey picture; and whether the
     library pools."""
     grey = preprocess(torch.full((1, 3, 64, 80), 0.5)).to(next(tower.parameters()).dtype)
+    label = f"{request.model} ({config.model_type})"
     try:
         answer = tower(grey)
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         raise ValueError(
-            f"`encoder.model` {request.model} ({config.model_type}) does not take a picture of {grey.shape[2]}x"
-            f"{grey.shape[3]} by itself ({' '.join(str(error).split())[:200]})"
+            f"`encoder.model` {label} does not take a picture of {grey.shape[2]}x{grey.shape[3]} by itself "
+            f"({' '.join(str(error).split())[:200]})"
         ) from None
     tokens, pooler_output = (getattr(answer, name, None) for name in ("last_hidden_state", "pooler_output"))
     if request.pool in (None, "pooled") and isinstance(pooler_output, Tensor):
         return lambda answer: answer.pooler_output.flatten(1), True
     if request.pool == "pooled" or not isinstance(tokens, Tensor):
-        raise ValueError(
-            f"`encoder.pool`: {request.model} ({config.model_type}) pools nothing itself"
-            f"{', or its weights lack that layer' if hasattr(tower, 'pooler') else ''}; take cls or mean"
-        )
+        reason = ", or its weights lack that layer" if hasattr(tower, "pooler") else ""
+        raise ValueError(f"`encoder.pool`: {label} pools nothing itself{reason}; take cls or mean")
     if tokens.dim() == 4 and request.pool == "mean":
         return lambda answer: answer.last_hidden_state.mean((2, 3)), False
     prefix_tokens = [p for name, p in tower.named_parameters() if name.rpartition(".")[2] in _PREFIX]
@@ -192,15 +191,13 @@ def _pool(
     patches = _patches(config, grey)
     if tokens.dim() != 3 or (patches is not None and tokens.shape[1] != first + patches):
         raise ValueError(
-            f"`encoder.pool`: {request.model} ({config.model_type}) answers with shape {tuple(tokens.shape)}, and "
-            "nothing says where its patches are; take pooled"
+            f"`encoder.pool`: {label} answers with shape {tuple(tokens.shape)}, and nothing says where its patches "
+            "are; take pooled"
         )
     if request.pool == "mean":
         return lambda answer: answer.last_hidden_state[:, first:].mean(1), False
     if not first:
-        raise ValueError(
-            f"`encoder.pool`: {request.model} ({config.model_type}) has no class token; take pooled or mean"
-        )
+        raise ValueError(f"`encoder.pool`: {label} has no class token; take pooled or mean")
     return lambda answer: answer.last_hidden_state[:, 0], False
 
 
