@@ -52,13 +52,6 @@ def hooks(module):
     return len(forward) + sum(len(m._forward_pre_hooks) for m in module.modules())
 
 
-def first_tokens(vit, images):
-    """The output of the first block of a ViT, step by step."""
-    x = vit._process_input(images)
-    x = torch.cat([vit.class_token.expand(len(x), -1, -1), x], dim=1) + vit.encoder.pos_embedding
-    return vit.encoder.layers[0](x)
-
-
 def test_resnet_layers_equal_torchvision_feature_extraction(resnet, images):
     names = {f"layer{i}": f"layer{i}" for i in range(1, 5)}
     theirs = create_feature_extractor(resnet, names)(images)
@@ -80,25 +73,15 @@ def test_an_output_is_copied_before_the_next_layer_changes_it_in_place(resnet, i
         assert torch.equal(tokens(images)["bn1"], plain.flatten(2).transpose(1, 2))
 
 
-@pytest.mark.parametrize(
-    ("pool", "oracle"),
-    [
-        ("tokens", lambda x: x),
-        ("cls", lambda x: x[:, 0]),
-        ("mean", lambda x: x.mean(1)),
-        ("flat", lambda x: x.flatten(1)),
-    ],
-)
-def test_vit_tokens_are_pooled_as_requested(vit, images, pool, oracle):
-    with Layers(vit, {BLOCK: pool}) as layers:
-        torch.testing.assert_close(layers(images)[BLOCK], oracle(first_tokens(vit, images)))
-
-
-def test_the_first_of_several_output_tensors_is_used(vit, images):
-    name = f"{BLOCK}.self_attention"
-    block = vit.get_submodule(BLOCK)
-    x = vit._process_input(images)
-    x = block.ln_1(torch.cat([vit.class_token.expand(3, -1, -1), x], dim=1) + vit.encoder.pos_embedding)
+def test_vit_tokens_are_pooled_as_requested_and_of_several_tensors_the_first_is_used(vit, images):
+    """Against the first block, step by step."""
+    name, block = f"{BLOCK}.self_attention", vit.get_submodule(BLOCK)
+    x = torch.cat([vit.class_token.expand(3, -1, -1), vit._process_input(images)], dim=1) + vit.encoder.pos_embedding
+    y = block(x)
+    for pool, expected in {"tokens": y, "cls": y[:, 0], "mean": y.mean(1), "flat": y.flatten(1)}.items():
+        with Layers(vit, {BLOCK: pool}) as layers:
+            torch.testing.assert_close(layers(images)[BLOCK], expected)
+    x = block.ln_1(x)
     with Layers(vit, {name: "tokens"}) as layers:
         torch.testing.assert_close(layers(images)[name], block.self_attention(x, x, x, need_weights=False)[0])
 
@@ -179,7 +162,6 @@ def test_an_encoder_without_named_layers_or_in_training_mode_is_refused():
         Layers(Phash(), ["bits"])
     with Layers(Phash(), ["output"]) as layers:
         assert list(layers(torch.rand(2, 3, 40, 40))) == ["output"]
-
     with pytest.raises(ValueError, match=r"training mode.*\.eval\(\)"):
         Layers(Sequence(), ["first"])
 
