@@ -131,15 +131,6 @@ class Discrete(Protocol):
 
 
 @runtime_checkable
-class Labelled(Protocol):
-    """A stage with a label of its own in the names of a pipeline. Without, it is the class's name in lower case."""
-
-    @property
-    def label(self) -> str:
-        """One word."""
-
-
-@runtime_checkable
 class Framed(Protocol):
     """A geometric stage that depends on the shape of the frame, not only on its shorter side."""
 
@@ -277,8 +268,9 @@ class Compose:
 
     @property
     def labels(self) -> list[str]:
-        """What the stages are called in `names`; numbered where several share a label."""
-        labels = [s.label if isinstance(s, Labelled) else type(s).__name__.lower() for s in self.stages]
+        """What the stages are called in `names`: by one word, their `label`, or without one by the class's name in
+        lower case; numbered where several share it."""
+        labels = [getattr(stage, "label", type(stage).__name__.lower()) for stage in self.stages]
         count = [labels[: i + 1].count(label) for i, label in enumerate(labels)]
         return [label if labels.count(label) == 1 else f"{label}{n}" for label, n in zip(labels, count, strict=True)]
 

@@ -142,16 +142,12 @@ def test_pictures_on_a_device_must_lie_in_the_range(images, net):
         evaluate(Pretended(255 * images), device_rows, device_rows, encoder=on_device(net), bank=judge(VIEWS, 3))
 
 
-def test_a_picture_of_zeros_and_ones_and_a_scene_are_scored(images, net):
-    images = images.round()
-    for pictures in (images, over(images, 1.0)):
-        assert evaluate(pictures, net(images), net(images), encoder=net, bank=judge(VIEWS, 3)).cosine.shape == (4, 3)
-
-
-def test_a_picture_plus_its_perturbation_may_leave_the_range_by_a_rounding(images, net):
-    clean, above = net(images), images.clone()
+def test_pictures_of_zeros_and_ones_and_a_scene_and_a_rounding_beyond_the_range_are_scored(images, net):
+    clean, whole, above = net(images), images.round(), images.clone()  # a picture plus its perturbation rounds so
     above[0, 0, 0, 0], above[-1, 0, 0, 0] = 1 + torch.finfo(images.dtype).eps, -1e-17
-    assert evaluate(above, clean, clean, encoder=net, bank=judge(VIEWS, 3)).cosine.isfinite().all()
+    for pictures in (whole, over(whole, 1.0), above):
+        cosine = evaluate(pictures, clean, clean, encoder=net, bank=judge(VIEWS, 3)).cosine
+        assert cosine.shape == (4, 3) and cosine.isfinite().all()
 
 
 def test_an_encoder_in_training_mode_is_refused_and_left_as_it_was(images):

@@ -141,15 +141,6 @@ def _single(index: np.ndarray, length: int) -> Taps:
     return np.minimum(index.astype(int), length - 1)[:, None], np.ones((len(index), 1))
 
 
-def _pil_nearest(length: int, out: int, _: str) -> Taps:
-    # Pillow adds up, so at a tie its rounding decides.
-    return _single(np.cumsum([0.5 * length / out, *[length / out] * (out - 1)]), length)
-
-
-def _cv2_nearest(length: int, out: int, _: str) -> Taps:
-    return _single(np.arange(out) * (1 / (out / length)), length)  # OpenCV inverts the ratio, and rounds so
-
-
 def _torch_nearest(length: int, out: int, name: str) -> Taps:
     number: Any = np.float64 if name.endswith("float64") else np.float32  # torch has the precision of its images
     scale, shift = number(length) / number(out), number(0.5 if "exact" in name else 0.0)
@@ -176,8 +167,9 @@ def area_enlarging(length: int, out: int, _: str = "cv2_area") -> Taps:
 
 
 _RULES: dict[str, Callable[[int, int, str], Taps]] = {
-    "pil_nearest": _pil_nearest,
-    "cv2_nearest": _cv2_nearest,
+    # Pillow adds up, so at a tie its rounding decides; OpenCV inverts the ratio, and rounds so.
+    "pil_nearest": lambda n, out, _: _single(np.cumsum([0.5 * n / out, *[n / out] * (out - 1)]), n),
+    "cv2_nearest": lambda n, out, _: _single(np.arange(out) * (1 / (out / n)), n),
     "torch_nearest": _torch_nearest,
     "torch_nearest_exact": _torch_nearest,
     "torch_nearest float64": _torch_nearest,

@@ -54,7 +54,10 @@ def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = Non
         return view
     view = view.contiguous()
     flat = view.view(-1) if grid.requires_grad else view.detach().view(-1)
-    rim = _rim(view.detach()[:, -1])
+    # Where a pixel or a neighbour has some coverage, and it or a neighbour is not wholly covered: a corner may be cut
+    # off there, or the edge passes between the middles of two pixels.
+    coverage = view.detach()[:, -1]
+    rim = _dilate(coverage > RIM) & _dilate(coverage < 1 - RIM)
     n, i, j = (rim if ahead is None else rim & ahead).nonzero().T.contiguous()
     if not len(n):
         return view
@@ -167,12 +170,6 @@ def _polygon_area(centre: Tensor, x_side: Tensor, down: Tensor, outline: Outline
     x, y = (outline.near(centre.detach(), reach) - centre[:, None]).unbind(0)
     x, y = (x * down[1] - y * down[0]) / safe, (y * x_side[0] - x * x_side[1]) / safe
     return torch.where(flat, 0.0, square_area(x + 0.5, y + 0.5))
-
-
-def _rim(coverage: Tensor) -> Tensor:
-    """Where a pixel of a view (N,h,w) or a neighbour has some coverage, and it or a neighbour is not wholly covered:
-    a corner may be cut off there, or the edge passes between the middles of two pixels."""
-    return _dilate(coverage > RIM) & _dilate(coverage < 1 - RIM)
 
 
 def _dilate(cells: Tensor) -> Tensor:

@@ -36,14 +36,6 @@ _PADDING_CODES = {"zeros": 0, "border": 1, "reflection": 2}
 _REACH = {"nearest": (0,), "bilinear": (0, 1)}
 
 
-def check_names(kernel: str, border: str) -> None:
-    """Raise ValueError on a kernel or a border that does not exist."""
-    if kernel not in KERNELS and (not isinstance(kernel, str) or keys_parameter(kernel) is None):
-        raise ValueError(f"`kernel` must be one of {', '.join(KERNELS)}, keys(a) with a in [-2, 0]; got {kernel!r}")
-    if border not in get_args(Border):
-        raise ValueError(f"`border` must be one of {', '.join(get_args(Border))}; got {border!r}")
-
-
 @dataclass(frozen=True)
 class Resampling:
     """How an image is read between its pixels; the names are checked.
@@ -66,7 +58,11 @@ class Resampling:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        check_names(self.kernel, self.border)
+        kernel, kernels, borders = self.kernel, ", ".join(KERNELS), ", ".join(get_args(Border))
+        if kernel not in KERNELS and (not isinstance(kernel, str) or keys_parameter(kernel) is None):
+            raise ValueError(f"`kernel` must be one of {kernels}, keys(a) with a in [-2, 0]; got {kernel!r}")
+        if self.border not in get_args(Border):
+            raise ValueError(f"`border` must be one of {borders}; got {self.border!r}")
 
 
 def border_value(value: Value, images: Tensor) -> Tensor | None:

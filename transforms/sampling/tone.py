@@ -23,10 +23,6 @@ class Tone(NamedTuple):
         low, high = (gain * self.low + offset).clamp(0, 1), (gain * self.high + offset).clamp(0, 1)
         return Tone(gain * self.gain, gain * self.offset + offset, low, high)
 
-    def shift_input(self, by: Tensor) -> "Tone":
-        """For values from which `by`, () or (1|N,1|C,1,1), has been taken."""
-        return self._replace(offset=self.gain * by + self.offset)
-
     def rows(self) -> "list[OneTone]":
         """View by view, in the machine's numbers: a kernel takes those as they are (on a CPU, that is)."""
         gains, lows, highs = (value.flatten().tolist() for value in (self.gain, self.low, self.high))

@@ -117,7 +117,9 @@ def _fill(
         colour = copies(colour, views // len(colour)) if colour.dim() else colour  # one for each view
     is_raised = fill is not None and border == "constant"
     if tone is not None and w is None and not colour.requires_grad:  # all in one
-        return read_views(images, tone.shift_input(colour) if is_raised else tone).to(dtype)
+        if is_raised:  # `colour`, () or (1|N,1|C,1,1), has been taken from the values
+            tone = tone._replace(offset=tone.gain * colour + tone.offset)
+        return read_views(images, tone).to(dtype)
     view = read_views(images, None)
     if is_raised:
         view = view.add_(colour)  # fresh from reading, and the largest tensor there is

@@ -26,16 +26,6 @@ SQUARE = torch.tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]], dtype=double)
 WIDE = Viewpoint(yaw=50, pitch=(-20, 40), roll=180, distance=(1.0, 2.0), fov=(10, 70))
 
 
-def frame_corners(size):
-    half = torch.tensor([size[1], size[0]], dtype=double) / min(size)
-    return SQUARE * half
-
-
-def window(crop, u, size):
-    """The points at the corners of the frame, in the stage frame."""
-    return transform(crop.framed(size).matrix(u), frame_corners(size).expand(len(u), -1, -1))[0]
-
-
 def extremes(dims):
     return torch.tensor(list(itertools.product([0.0, 0.5, LAST], repeat=dims)), dtype=double)
 
@@ -76,7 +66,8 @@ def test_crop_lies_inside_the_picture_with_the_described_area_and_aspect(size):
     for ratio in ((3 / 4, 4 / 3), (1 / 3, 1.0), (0.05, 20), (1.2, 2.0)):
         crop = Crop((0.1, min(1.0, 1 / ratio[0])), ratio)
         u = torch.cat([extremes(4), torch.rand(500, 4, dtype=double)])
-        corners, half = window(crop, u, size), frame_corners(size)[2]
+        half = torch.tensor([size[1], size[0]], dtype=double) / min(size)
+        corners = transform(crop.framed(size).matrix(u), (SQUARE * half).expand(len(u), -1, -1))[0]
         assert (corners.abs() <= half + 1e-12).all()
         width, height = (corners[:, 2] - corners[:, 0]).unbind(-1)
         area, aspect, right, down = crop.values(u).unbind(-1)
@@ -181,7 +172,6 @@ MAPS = BENDS | {
     "flip": Flip(),
     "perspective": Perspective(0.49),
 }
-every_bend = pytest.mark.parametrize("name", BENDS)
 
 
 def lattice(size=(80, 120)):
@@ -217,7 +207,7 @@ def test_gradients_are_finite_at_the_ends_of_every_range(name, border, photo):
         assert (images.grad.flatten(1).norm(dim=1) > 0).all()
 
 
-@every_bend
+@pytest.mark.parametrize("name", BENDS)
 def test_gradcheck_of_the_points(name):
     stage = in_frame(BENDS[name])
     points = (1.6 * torch.rand(2, 3, 4, 2, dtype=double) - 0.8).requires_grad_()
