@@ -205,6 +205,7 @@ MISTAKEN = {
     "`optimiser` must be one such as PGD()": lambda: attacks.solve(IMAGES, ROWS, **PARTS | {"optimiser": Linf()}),
     "write Compose([Affine(...)])": lambda: EOT(Affine),
     "write Compose([Affine(": lambda: EOT(Affine(degrees=9)),
+    "got [Affine(": lambda: EOT([Affine()]),
     "write Fixed()": lambda: EOT(draws=Fixed),
     "write Affine()": lambda: Compose([Affine]),
     "`stage` must be an object": lambda: wrappers.Sometimes(Affine),

@@ -158,11 +158,6 @@ def test_the_dtype_is_that_of_delta(dtype):
     assert result.grad.shape == setting.delta.shape
 
 
-def test_a_list_of_stages_is_no_pipeline():
-    with pytest.raises(ValueError, match=r"`transforms` must be a Compose, .*got \[Affine\("):
-        EOT([Affine()])
-
-
 @pytest.mark.parametrize("name", ["views", "chunk"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, "8", True])
 def test_counts_must_be_whole_and_positive(name, value):

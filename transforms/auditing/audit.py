@@ -36,12 +36,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def audit(
-    pipeline: Any,
-    image: Any,
-    encoder: Callable[[Tensor], Tensor] | None = None,
-    *,
-    draws: int = 16,
-    seed: int = 0,
+    pipeline: Any, image: Any, encoder: Callable[[Tensor], Tensor] | None = None, *, draws: int = 16, seed: int = 0
 ) -> Report:
     """Look for a gradient that dies, pixels that get none, needless resamples, aliasing, and a loss without a slope.
 

@@ -172,10 +172,7 @@ def summarise(step: AuditStep, probes: Sequence[StepProbe], flows: Sequence[Sequ
 
 
 def repair_advice(
-    stages: Sequence[StageReport],
-    weights: Tensor,
-    stationary: bool | None,
-    draws: int,
+    stages: Sequence[StageReport], weights: Tensor, stationary: bool | None, draws: int
 ) -> tuple[str, ...]:
     """What to repair, most urgent first; `weights` (H,W) is the sensitivity over all draws."""
     messages = [f"{stage.name}: {stage.dead}" for stage in stages if stage.dead]

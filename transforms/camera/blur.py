@@ -111,10 +111,7 @@ class MotionBlur(Ranged):
     length: Range = (0.0, 0.0)
     angle: float | Range = (0.0, 0.0)
 
-    coordinates = (
-        Coordinate("length (px)", "length", 0, MOST_LENGTH),
-        Coordinate("angle (deg)", "angle"),
-    )
+    coordinates = (Coordinate("length (px)", "length", 0, MOST_LENGTH), Coordinate("angle (deg)", "angle"))
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         length, angle = self.values(u).unbind(-1)

@@ -181,22 +181,19 @@ class ResizePad(Ranged):
         size = (images.shape[2], images.shape[3])
         low, high = (max(1, round(share * min(size))) for share in self.bounds[0])
         frame, wide = target_size(size, high), at_least_float32(images)
-        rows, columns = [], []
+        rows: list[Tensor] = []
+        columns: list[Tensor] = []
         for side, left, top in zip(spread_whole(u[:, 0], (low, high)).tolist(), *u[:, 1:].T.tolist(), strict=True):
             small = target_size(size, int(side))
             # A share in [0,1), and so one of the spare + 1 places, each as likely.
             margins = [min(int(at * (f - s + 1)), f - s) for at, f, s in zip((top, left), frame, small, strict=True)]
-            vertical, horizontal = axes(size, small, self.kernel, wide)
-            rows.append(_padded(vertical, frame[0], margins[0]))
-            columns.append(_padded(horizontal, frame[1], margins[1]))
+            matrices = axes(size, small, self.kernel, wide)
+            for padded, matrix, length, start in zip((rows, columns), matrices, frame, margins, strict=True):
+                # `start` rows of zeros above, the rest below.
+                padded.append(F.pad(matrix, (0, 0, start, length - len(matrix) - start)))
         # The weights of a pixel add up to 1 inside the picture and to 0 in the frame.
-        padded = torch.stack(rows)[:, None] @ (wide - self.value) @ torch.stack(columns)[:, None].mT
-        return saturate(self.value + padded).to(images.dtype)
-
-
-def _padded(matrix: Tensor, length: int, start: int) -> Tensor:
-    """(n,k) -> (length,k): `start` rows of zeros above, the rest below."""
-    return F.pad(matrix, (0, 0, start, length - len(matrix) - start))
+        pictures = torch.stack(rows)[:, None] @ (wide - self.value) @ torch.stack(columns)[:, None].mT
+        return saturate(self.value + pictures).to(images.dtype)
 
 
 @dataclass(frozen=True)

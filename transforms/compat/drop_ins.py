@@ -26,12 +26,7 @@ Numbers = Any  # a number, a tensor, a NumPy array, or lists of these to any dep
 FARTHEST = 1e20
 #: Tolerance in pixels of torchvision's size of an expanded rotation.
 _TOLERANCE = 1e-4
-_RESIZERS = {  # (antialias or not): its name
-    "nearest": ("torch_nearest", "torch_nearest"),
-    "nearest-exact": ("torch_nearest_exact", "torch_nearest_exact"),
-    "bilinear": ("torch_bilinear", "torch_bilinear_aa"),
-    "bicubic": ("torch_bicubic", "torch_bicubic_aa"),
-}
+_INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic")
 
 
 def warp_affine(
@@ -271,8 +266,9 @@ def resize(
     """
     checked(images, slack=OVERSHOOT)
     mode = getattr(interpolation, "value", interpolation)
-    if mode not in _RESIZERS:
-        raise ValueError(f"`interpolation` must be one of {', '.join(_RESIZERS)}; got {interpolation!r}")
+    if mode not in _INTERPOLATIONS:
+        raise ValueError(f"`interpolation` must be one of {', '.join(_INTERPOLATIONS)}; got {interpolation!r}")
+    kernel = f"torch_{mode.replace('-', '_')}" + ("_aa" if antialias and mode.startswith("bi") else "")
     source = (images.shape[2], images.shape[3])
     sides = (size,) if isinstance(size, int) else tuple(size)
     if len(sides) not in (1, 2):
@@ -283,7 +279,7 @@ def resize(
     if max_size is not None and max(target) > max_size:
         short = int(max_size * sides[0] / max(target))
         target = target_size(source, (max_size, short) if source[0] > source[1] else (short, max_size))
-    return images if target == source else unchecked(resize_by_name)(images, target, _RESIZERS[mode][bool(antialias)])
+    return images if target == source else unchecked(resize_by_name)(images, target, kernel)
 
 
 def _warp(images: Tensor, pull: Tensor, size: tuple[int, int], kernel: Kernel, fill: Fill, name: str) -> Tensor:

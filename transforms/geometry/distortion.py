@@ -44,10 +44,7 @@ class Lens(Ranged, Geometry):
     k1: float | Range = (0.0, 0.0)
     k2: float | Range = (0.0, 0.0)
 
-    coordinates = (
-        Coordinate("k1 (of r^2)", "k1", -1, 1),
-        Coordinate("k2 (of r^4)", "k2", -1, 1),
-    )
+    coordinates = (Coordinate("k1 (of r^2)", "k1", -1, 1), Coordinate("k2 (of r^4)", "k2", -1, 1))
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         k1, k2 = (v[:, None, None] for v in self.values(u).unbind(-1))

@@ -238,16 +238,15 @@ class Bands:
 
 
 def _blocks(matrix: Tensor, rows: int, device: torch.device) -> tuple[Block, ...]:
-    return tuple(_block(matrix[i : i + rows], i, device) for i in range(0, len(matrix), rows))
-
-
-def _block(part: Tensor, start: int, device: torch.device) -> Block:
-    used = part.any(0).nonzero()[:, 0]
-    first, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-    dense = 2 * len(used) > stop - first
-    columns = slice(first, stop) if dense else used
-    weights = uploaded(part[:, columns].contiguous(), device)
-    return Block(start, start + len(part), columns if dense else uploaded(used, device), weights)
+    blocks = []
+    for start, part in zip(range(0, len(matrix), rows), matrix.split(rows), strict=True):
+        used = part.any(0).nonzero()[:, 0]
+        first, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+        dense = 2 * len(used) > stop - first
+        columns = slice(first, stop) if dense else used
+        weights = uploaded(part[:, columns].contiguous(), device)
+        blocks.append(Block(start, start + len(part), columns if dense else uploaded(used, device), weights))
+    return tuple(blocks)
 
 
 def _product(images: Tensor, blocks: tuple[Block, ...], axis: int) -> Tensor:
