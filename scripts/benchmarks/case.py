@@ -102,9 +102,9 @@ class GradientCase:
         return eot.estimate(Problem(self.image, self.anchor, encode, Away(), Linf(1.0)), delta, u)
 
 
-def case(arch: str, views: int, device: str = "cpu", size: int = SIZE) -> GradientCase:
+def case(arch: str, views: int, device: str = "cpu") -> GradientCase:
     """A photograph, `views` points of a Sobol sequence, and an encoder by name."""
-    image = astronaut(size).to(device)
+    image = astronaut(SIZE).to(device)
     frozen, ordinary = encoder(arch).requires_grad_(False).to(device), encoder(arch).to(device)
     u = Sobol()(views, PIPELINE.dims, seed=0).to(device)
     with torch.no_grad():

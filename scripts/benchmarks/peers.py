@@ -19,17 +19,15 @@ import kornia.geometry.transform as warps
 import torch
 from torch import Tensor, nn
 
-from transforms import Compose
-
 from .case import PIPELINE, GradientCase, cosines_to_anchors
 from .contest import Attack, Contestant, Setting
 
 
-def kornia_views(image: Tensor, u: Tensor, pipeline: Compose = PIPELINE) -> Tensor:
+def kornia_views(image: Tensor, u: Tensor) -> Tensor:
     """The views of one picture, or one of each, by kornia: a warp for the affine map, another for the perspective,
-    brightness, contrast. `pipeline` has these four stages."""
+    brightness, contrast."""
     views, size = image.expand(len(u), -1, -1, -1), image.shape[-1]
-    values = pipeline.values(u)
+    values = PIPELINE.values(u)
     angle, zoom, move = values[:, 0], values[:, 1:2], values[:, 3:5] * size
     corner, brightness, factor = values[:, 5:13], values[:, 13], values[:, 14]
     frame: dict[str, Any] = {"padding_mode": "fill", "fill_value": torch.full((3,), 0.5, device=image.device)}

@@ -187,7 +187,7 @@ def art_pgd(task: StrengthTask, setting: Setting) -> Tensor:
     return torch.as_tensor(pgd._generate_batch(task.image, classes, None, task.eps, step))
 
 
-def our_attack(task: StrengthTask, _: Setting, chunk: int = 32) -> Tensor:
+def our_attack(task: StrengthTask, _: Setting) -> Tensor:
     """This project's attack with its defaults: views chosen by their noise, and the iterate chosen as a run does."""
     best = solve(
         task.image,
@@ -196,7 +196,7 @@ def our_attack(task: StrengthTask, _: Setting, chunk: int = 32) -> Tensor:
         objective=Away(),
         perturbation=task.ball,
         optimiser=Wiener(),
-        eot=EOT(task.views, views=1, chunk=chunk),
+        eot=EOT(task.views, views=1, chunk=32),
         steps=task.evals,
         seed=task.seed,
         budget=task.evals,
