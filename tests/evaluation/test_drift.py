@@ -32,18 +32,6 @@ def pictures():
     return clean, {"noise": (clean + noise).clamp(0, 1), "eot": (clean + stripes).clamp(0, 1)}
 
 
-class Turn(nn.Module):
-    """A fixed orthogonal map."""
-
-    def __init__(self, size, seed):
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.register_buffer("by", torch.linalg.qr(torch.randn(size, size, generator=generator))[0])
-
-    def forward(self, rows):
-        return rows @ self.by
-
-
 class Flip(nn.Module):
     """Negates rows displaced along `way` by more than noise."""
 
@@ -63,7 +51,9 @@ def flip(result, clusters):
 
 def flipping(at, count=5):
     """Orthogonal maps, except that layer `at` negates striped pictures."""
-    layers, way = [Turn(96, seed=i) for i in range(count)], torch.tensor([1.0, -1.0]).repeat(48) / 48
+    layers, way = [nn.Linear(96, 96, bias=False) for _ in range(count)], torch.tensor([1.0, -1.0]).repeat(48) / 48
+    for i, layer in enumerate(layers):
+        nn.init.orthogonal_(layer.requires_grad_(False).weight, generator=torch.Generator().manual_seed(i))
     for layer in layers[:at]:
         way = layer(way)
     layers[at] = Flip(way)
