@@ -112,6 +112,9 @@ def from_python(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The settings and versions needed to repeat and to cite the run."""
     views = content["threat"]["views_per_step"]
+    wide, bank = content["wide"], content["bank"]
+    banks = f"{bank['views']} per picture, held out; draws: {bank['draws']}"
+    banks += f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else ""
     views_text = "as many views a step as their noise asks for" if views == "auto" else f"{views} views a step"
     rows = [
         ("preset", content["preset"]),
@@ -120,7 +123,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("gallery", gallery(content)),
         ("threat", _threat(content["threat"])),
         ("gradients at attack", f"{content['threat']['gradients']} per picture, {views_text}"),
-        ("views at evaluation", _banks(content)),
+        ("views at evaluation", banks),
         ("intervals", content["intervals"].replace(" %", "%")),
         ("precision", _precision(manifest["engine"])),
         ("git revision", manifest["git"]),
@@ -163,12 +166,6 @@ def _precision(engine: Mapping[str, Any]) -> str | None:
     if ratio is not None:
         share = f" (its rounding has {ratio:.1%} of the sampling noise's power; at most 15% is accepted)"
     return f"{lower} in the attack{share}, float32 without TF32 in its judgement"
-
-
-def _banks(content: Mapping[str, Any]) -> str:
-    wide, bank = content["wide"], content["bank"]
-    text = f"{bank['views']} per picture, held out; draws: {bank['draws']}"
-    return text + (f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else "")
 
 
 def patch_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
