@@ -67,16 +67,8 @@ def test_eot_survives_the_camera_better_than_the_plain_attack(setting, eps):
     views = bank(camera, 128, seed=3, purpose="test")
     scores = {}
     for arm, eot, steps in (("no_eot", EOT(views=1), 8), ("eot", EOT(camera), 100)):  # more steps make it weaker
-        best = solve(
-            images,
-            anchors,
-            encoder=encoder,
-            objective=Away(),
-            perturbation=budget,
-            optimiser=PGD(),
-            eot=eot,
-            steps=steps,
-        )
+        parts = {"objective": Away(), "perturbation": budget, "optimiser": PGD(), "eot": eot, "steps": steps}
+        best = solve(images, anchors, encoder=encoder, **parts)
         attacked_images = images + budget.quantise(best.delta, images)
         scores[arm] = evaluate(attacked_images, anchors, gallery, encoder=encoder, bank=views)
     plain, robust = (recall(scores[arm], rows, photos) for arm in ("no_eot", "eot"))

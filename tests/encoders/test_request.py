@@ -59,8 +59,7 @@ def raise_chain(kind, cause, link="from"):
 
 
 @pytest.mark.parametrize(
-    "failure",
-    [(RuntimeError, OSError), (RuntimeError, Http, "while"), (ValueError, OSError), (Http, OSError)],
+    "failure", [(RuntimeError, OSError), (RuntimeError, Http, "while"), (ValueError, OSError), (Http, OSError)]
 )
 def test_a_failed_download_gives_a_one_line_error(failure):
     with (

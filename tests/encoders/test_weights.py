@@ -219,10 +219,7 @@ UNFIT = {
         {"0.weight": torch.zeros(4, 3, 5, 5)},
         r"`0\.weight` must have shape \(4, 3, 3, 3\), got \(4, 3, 5, 5\)",
     ),
-    "integers": (
-        {"0.weight": torch.zeros(4, 3, 3, 3, dtype=torch.int8)},
-        r"`0\.weight`.*float32, got torch\.int8",
-    ),
+    "integers": ({"0.weight": torch.zeros(4, 3, 3, 3, dtype=torch.int8)}, r"`0\.weight`.*float32, got torch\.int8"),
     "complex": ({"2.bias": torch.zeros(2, dtype=torch.complex64)}, r"`2\.bias`.*complex64"),
     "nan": ({"2.bias": torch.tensor([0.0, float("nan")])}, r"`2\.bias` holds NaN"),
     "infinity": ({"2.bias": torch.tensor([0.0, float("inf")])}, r"`2\.bias` holds infinity"),

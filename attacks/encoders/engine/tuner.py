@@ -292,8 +292,9 @@ class Tuner:
         if rounding.error == math.inf:
             return "refused: its gradient is not finite"
         if decision.precision == "float32":
-            with torch.no_grad():
-                exact, other = (_rows(e(self.reference.probe)) for e in (self.reference.encoder, candidate.encoder))
+            with torch.no_grad():  # all features of each picture side by side
+                trees = (leaves(e(self.reference.probe)) for e in (self.reference.encoder, candidate.encoder))
+                exact, other = (torch.cat([leaf.flatten(1).double() for leaf in tree], dim=1) for tree in trees)
             distance = float((other - exact).norm() / exact.norm())
             if not distance <= SAME_EMBEDDING:
                 return f"refused: its embeddings differ from float32 by {distance:.1e}"
@@ -305,8 +306,3 @@ class Tuner:
             share = f"{rounding.ratio:.0%} of the sampling noise's power"
             return f"refused: its rounding has {share}, the limit is {LIMIT:.0%}"
         return None
-
-
-def _rows(features: Tree) -> Tensor:
-    """All features of each picture side by side, (N,D) in float64."""
-    return torch.cat([leaf.flatten(1).double() for leaf in leaves(features)], dim=1)

@@ -118,7 +118,7 @@ def _keep_first_output(graph: Any) -> None:
         last = graph.output[0].name
         nodes.append(extra("onnx.helper").make_node("Identity", [last], [f"{last} of several"]))
         graph.output[0].name = nodes[-1].output[0]
-    _replace_nodes(graph, nodes)
+    _replace_messages(graph.node, nodes)
 
 
 def _fold_identities(graph: Any) -> None:
@@ -131,9 +131,9 @@ def _fold_identities(graph: Any) -> None:
             continue
         node.input[:] = inputs
         if node.op_type == "Reshape":  # of lengths of zero only: torch's exporter sets it, onnx2torch refuses it
-            set_attributes(node, [attribute for attribute in node.attribute if attribute.name != "allowzero"])
+            _replace_messages(node.attribute, [a for a in node.attribute if a.name != "allowzero"])
         nodes.append(node)
-    _replace_nodes(graph, nodes)
+    _replace_messages(graph.node, nodes)
 
 
 def _rename(graph: Any) -> None:
@@ -146,12 +146,6 @@ def _rename(graph: Any) -> None:
         left = names.setdefault(stem, itertools.chain([stem], (f"{stem}_{i}" for i in itertools.count(1))))
         node.name = next(name for name in left if name not in keywords)
         keywords.add(node.name)
-
-
-def _replace_nodes(graph: Any, nodes: list[Any]) -> None:
-    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
 
 
 #: The newest opset of which onnx2torch knows the operations.
@@ -181,7 +175,7 @@ def older(model: Any) -> None:
         for attribute in node.attribute:
             if attribute.name not in old.attributes and not _idle(attribute, new.attributes[attribute.name]):
                 raise ValueError(f"{node.op_type} has {attribute.name}")
-        set_attributes(node, attributes)
+        _replace_messages(node.attribute, attributes)
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx"):
             entry.version = NEWEST
@@ -201,7 +195,7 @@ def _axes_inside(node: Any, old: Any, constants: dict[str, Any]) -> None:
         axes = extra("onnx.numpy_helper").to_array(constants[node.input[1]]).tolist()
         if axes:
             node.attribute.append(extra("onnx.helper").make_attribute("axes", axes))
-            set_attributes(node, [a for a in node.attribute if a.name != "noop_with_empty_axes"])
+            _replace_messages(node.attribute, [a for a in node.attribute if a.name != "noop_with_empty_axes"])
             del node.input[1]
 
 
@@ -215,7 +209,8 @@ def _idle(attribute: Any, schema: Any) -> bool:
     return bool(value(attribute) == value(schema.default_value)) if schema.default_value.name else False
 
 
-def set_attributes(node: Any, attributes: list[Any]) -> None:
-    copies = [type(attribute).FromString(attribute.SerializeToString()) for attribute in attributes]
-    del node.attribute[:]
-    node.attribute.extend(copies)
+def _replace_messages(field: Any, messages: list[Any]) -> None:
+    """Let a field of nodes or attributes hold copies of these, which may be its own."""
+    copies = [type(message).FromString(message.SerializeToString()) for message in messages]
+    del field[:]
+    field.extend(copies)

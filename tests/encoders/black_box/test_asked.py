@@ -125,9 +125,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines(tmp_path):
         ledger, counts = Ledger(), []
         with ledger.open(path):
             assert len(ledger) == sum(end <= cut for end in ends)
-            rows = ledger.answers(
-                PICTURES, lambda pixels, counts=counts: counts.append(len(pixels)) or ask(pixels), 3
-            )
+            rows = ledger.answers(PICTURES, lambda part, counts=counts: counts.append(len(part)) or ask(part), 3)
         np.testing.assert_array_equal(rows, ROWS)
         assert sum(counts) == 3 - sum(end <= cut for end in ends)
         assert path.read_bytes() == data

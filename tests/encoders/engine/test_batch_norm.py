@@ -44,16 +44,14 @@ def test_folding_is_exact_in_double_precision(make, count, size):
     for mine, exact in zip(with_gradient(run, images), with_gradient(encoder, images), strict=True):
         assert mine.dtype == torch.float64
         torch.testing.assert_close(mine, exact, rtol=1e-9, atol=1e-12)
-    norms = [m for m in run.run.modules() if isinstance(m, nn.BatchNorm2d)]
-    assert not norms
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in run.run.modules())
 
 
 def test_only_layers_with_a_single_consumer_are_folded():
     encoder = with_statistics(Conv2dThrice()).double()
     assert foldable(encoder) == 2  # a, and the linear head
     run = prepare(encoder, Decision(fold=True))
-    assert isinstance(run.run.nb, nn.BatchNorm2d)
-    assert isinstance(run.run.nc, nn.BatchNorm2d)
+    assert isinstance(run.run.nb, nn.BatchNorm2d) and isinstance(run.run.nc, nn.BatchNorm2d)
     images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
     torch.testing.assert_close(with_gradient(run, images), with_gradient(encoder, images))
 

@@ -87,10 +87,7 @@ def test_unsupported_decisions_are_refused(encoder, decision, message):
 
 #: How far features and gradients may be from float32, relatively: a ReLU that flips in the forward pass is an error
 #: of the whole size of its gradient.
-ERRORS = {
-    "layout": (Decision("channels_last"), 1e-5, 1e-3),
-    "bfloat16": (Decision(precision="bfloat16"), 0.02, 0.15),
-}
+ERRORS = {"layout": (Decision("channels_last"), 1e-5, 1e-3), "bfloat16": (Decision(precision="bfloat16"), 0.02, 0.15)}
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -98,10 +95,7 @@ def test_the_error_of_a_decision_has_a_bound_and_no_other_dtype(name):
     encoder, images = load_encoder(), torch.rand(4, 3, 128, 128)
     decision, *limits = ERRORS[name]
     for result, exact, limit in zip(
-        with_gradient(prepare(encoder, decision), images),
-        with_gradient(encoder, images),
-        limits,
-        strict=True,
+        with_gradient(prepare(encoder, decision), images), with_gradient(encoder, images), limits, strict=True
     ):
         assert result.dtype == torch.float32 and (result - exact).norm() <= limit * exact.norm()
         assert name == "layout" or not torch.equal(result, exact)

@@ -62,10 +62,8 @@ def test_a_pipelines_vae_is_found_without_its_decoder(tiny_folder, tmp_path):
 def test_half_precision_weights_and_older_names_are_read(tiny_folder, tmp_path):
     state = load_file(tiny_folder("plain") / FILE)
     save_file({name: tensor.half() for name, tensor in state.items()}, tmp_path / "half.safetensors")
-    half, plain = (
-        load(str(tiny_folder("plain")), weights=tmp_path / "half.safetensors"),
-        load(str(tiny_folder("plain"))),
-    )
+    files = {"weights": tmp_path / "half.safetensors"}, {}
+    half, plain = (load(str(tiny_folder("plain")), **file) for file in files)
     laws.assert_same_weights(half.network, plain.network.half().state_dict())
     for name, old in (("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")):
         state = {key.replace(f".{name}.", f".{old}."): tensor for key, tensor in state.items()}

@@ -108,12 +108,7 @@ ERRORS = [
     ("timm", "local-dir:nowhere", {}, "there is no `nowhere/config.json`"),
     ("timm", "convit_tiny", RANDOM | {"preprocess": {"crop": [96, 96]}}, "takes 224x224 pixels and no others"),
     ("open_clip", "ViT-B-33", {}, "one of open_clip's .*'ViT-B-33'.*near it: ViT-B-32"),
-    (
-        "open_clip",
-        "tiny",
-        {"weights": "best"},
-        "must be pretrained, random or a file",
-    ),
+    ("open_clip", "tiny", {"weights": "best"}, "must be pretrained, random or a file"),
     ("open_clip", "tiny-coca", {}, "open_clip has no weights for tiny-coca"),
     ("open_clip", "tiny", {"weights": "gone.safetensors"}, "gone.safetensors. do not exist"),
     ("open_clip", "local-dir:nowhere", {}, "there is no `nowhere/open_clip_config.json`"),
@@ -125,12 +120,7 @@ ERRORS = [
     # without a network
     ("timm", "test_vit", {}, "timm's weights of test_vit.* could not be fetched.*encoder.weights=random"),
     ("timm", "test_vit", {"weights": "r160_in1k"}, "timm's weights of test_vit.* could not be fetched"),
-    (
-        "transformers",
-        "nobody/nothing",
-        {},
-        "could not be fetched .*give a local folder .*model=FOLDER",
-    ),
+    ("transformers", "nobody/nothing", {}, "could not be fetched .*give a local folder .*model=FOLDER"),
     ("diffusers", "nobody/nothing", {}, "nobody/nothing of the hub could not be fetched"),
 ]
 

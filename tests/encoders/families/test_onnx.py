@@ -98,11 +98,7 @@ def test_weights_shared_through_identity_nodes_load(tmp_path):
 
 @pytest.mark.parametrize("first", ["y", "z"])
 def test_the_first_of_several_outputs_is_used_and_named(tmp_path, first):
-    nodes = [
-        *POOL,
-        node("Split", ["y", "n"], ["z", "rest"], axis=1),
-        node("Strange", ["x"], ["s"]),
-    ]
+    nodes = [*POOL, node("Split", ["y", "n"], ["z", "rest"], axis=1), node("Strange", ["x"], ["s"])]
     sizes = helper.make_tensor("n", TensorProto.INT64, [2], [2, 1])
     outputs = [value(name, None) for name in (first, "rest", "s")]
     path = save_graph(tmp_path, nodes, PICTURE, outputs, [sizes])
