@@ -32,14 +32,8 @@ IMAGES[0, 0, 0, :2] = torch.tensor([0.0, 1.0])
 ROWS = ENCODER(IMAGES)
 CORNERS = torch.tensor([[0.0, 0], [31, 0], [31, 23], [0, 23]])
 VIEWS = attacks.bank(Compose(DEFENCE), 2, seed=0, purpose="evaluate")
-PARTS = {
-    "encoder": ENCODER,
-    "objective": Away(),
-    "perturbation": Linf(),
-    "optimiser": PGD(),
-    "eot": EOT(),
-    "steps": 2,
-}
+PARTS = {"encoder": ENCODER, "objective": Away(), "perturbation": Linf(), "optimiser": PGD()}
+PARTS |= {"eot": EOT(), "steps": 2}
 
 
 def scene(images):

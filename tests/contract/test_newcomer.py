@@ -105,7 +105,13 @@ class Roughness(Section):
     def draw(self, path, drawing):
         save_image(path, drawing)
 '''
-GROUPS, LINE = "attacks/schema/groups.py", '        "{0}": "attacks.{1}.{2}",\n'
+GROUPS = "attacks/schema/groups.py"
+
+
+def line(part):
+    return f'        "{part.split(".")[1]}": "attacks.{part}",\n'
+
+
 #: File of the newcomer -> its text; the registry, the text before which a line is inserted, and the line.
 PARTS = {
     "transforms/colour/haze.py": (
@@ -114,18 +120,8 @@ PARTS = {
         "from .",
         "from .haze import Haze as Haze\n",
     ),
-    "attacks/objectives/squared.py": (
-        OBJECTIVE,
-        GROUPS,
-        '        "bits": ',
-        LINE.format("squared", "objectives", "squared.Square"),
-    ),
-    "attacks/optimisers/sign.py": (
-        OPTIMISER,
-        GROUPS,
-        '        "wiener": ',
-        LINE.format("sign", "optimisers", "sign.Sign"),
-    ),
+    "attacks/objectives/squared.py": (OBJECTIVE, GROUPS, '        "bits": ', line("objectives.squared.Square")),
+    "attacks/optimisers/sign.py": (OPTIMISER, GROUPS, '        "wiener": ', line("optimisers.sign.Sign")),
     "attacks/experiment/sections/roughness.py": (
         SECTION,
         "attacks/schema/run.py",
@@ -139,11 +135,11 @@ PARTS = {
 def test_a_part_is_one_file_and_one_line(tmp_path):
     for package in ("attacks", "transforms", "configs"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, (text, registry, before, line) in PARTS.items():
+    for name, (text, registry, before, entry) in PARTS.items():
         (tmp_path / name).write_text(text)
         content = (tmp_path / registry).read_text()
         assert before in content
-        (tmp_path / registry).write_text(content.replace(before, line + before, 1))
+        (tmp_path / registry).write_text(content.replace(before, entry + before, 1))
     words = "config=smoke data.count=2 sanity=none +transforms.stages.haze.most=0.3 objective=squared optimiser=sign"
     words += " objective.power=3 optimiser.share=0.5 evaluate.roughness=2 evaluate.gain=4 hydra.run.dir=run"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -15,15 +15,8 @@ from attacks import load_encoder
 from tests.helpers.sampling import mostly_slow
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, audit
 
-CAMERA = Compose(
-    [
-        Affine(degrees=20, scale=(0.75, 1.3), translate=0.1),
-        Perspective(0.15),
-        Brightness(0.1),
-        Contrast((0.8, 1.2)),
-        Downscale((48, 72)),
-    ]
-)
+GEOMETRY = (Affine(degrees=20, scale=(0.75, 1.3), translate=0.1), Perspective(0.15))
+CAMERA = Compose([*GEOMETRY, Brightness(0.1), Contrast((0.8, 1.2)), Downscale((48, 72))])
 
 
 @pytest.fixture
@@ -55,12 +48,8 @@ def kornia(name):
 @pytest.mark.slow
 def test_sound_pipeline_has_full_coverage_one_resample_and_no_dead_stage(image):
     report = audit(CAMERA, image)
-    assert [stage.name for stage in report.stages] == [
-        "affine + perspective (one resample)",
-        "brightness",
-        "contrast",
-        "downscale",
-    ]
+    names = ["affine + perspective (one resample)", "brightness", "contrast", "downscale"]
+    assert [stage.name for stage in report.stages] == names
     assert report.first_dead is None and report.stationary is None
     assert not any(stage.dead_coordinates for stage in report.stages)
     assert report.coverage > 0.99 and 0.8 < report.effective_coverage <= 1
