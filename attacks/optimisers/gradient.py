@@ -63,8 +63,7 @@ class PGD(Optimiser):
     nesterov: bool = option(False, "look ahead; needs momentum", paper="Lin et al. 2020")
 
     def __post_init__(self) -> None:
-        check_step("rel_step_size", self.rel_step_size, self.schedule, momentum=self.momentum)
-        _check_nesterov(self.nesterov, self.momentum)
+        check_step("rel_step_size", self.rel_step_size, self.schedule, self.nesterov, momentum=self.momentum)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> MomentumState:  # noqa: ARG002
         return MomentumState(torch.zeros_like(delta), reach, delta if self.nesterov else None)
@@ -116,8 +115,7 @@ class SGD(Optimiser):
     nesterov: bool = option(False, "look ahead; needs momentum")
 
     def __post_init__(self) -> None:
-        check_step("lr", self.lr, self.schedule, momentum=self.momentum)
-        _check_nesterov(self.nesterov, self.momentum)
+        check_step("lr", self.lr, self.schedule, self.nesterov, momentum=self.momentum)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> MomentumState:  # noqa: ARG002
         return MomentumState(torch.zeros_like(delta), reach)
@@ -221,8 +219,9 @@ def decay(schedule: str, progress: Tensor, like: Tensor) -> Tensor:
     return uploaded(length.to(like.dtype), like.device)
 
 
-def check_step(name: str, size: float, schedule: str, **memories: float) -> None:
-    """Raise ValueError for a length, a schedule, or a share of memory that no optimiser could use."""
+def check_step(name: str, size: float, schedule: str, nesterov: bool = False, **memories: float) -> None:
+    """Raise ValueError for a length, a schedule, or a share of memory that no optimiser could use, and for `nesterov`
+    without momentum."""
     if not 0 < size <= LONGEST:
         raise ValueError(f"`{name}` must be above 0 and at most {LONGEST:,}; got {size}")
     for memory, share in memories.items():
@@ -230,8 +229,5 @@ def check_step(name: str, size: float, schedule: str, **memories: float) -> None
             raise ValueError(f"`{memory}` must lie in [0, 1); got {share}")
     if schedule not in SCHEDULES:
         raise ValueError(f"`schedule` must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
-
-
-def _check_nesterov(nesterov: bool, momentum: float) -> None:
-    if nesterov and momentum == 0:
+    if nesterov and memories["momentum"] == 0:
         raise ValueError("`nesterov` needs `momentum` above 0, got 0; 0.9 is common")

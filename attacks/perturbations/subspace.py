@@ -275,19 +275,15 @@ class Smoothed(Wrapper):
         return smooth
 
 
-def dct_matrix(side: int) -> Tensor:
-    """The orthonormal DCT-II of `side` values as a matrix, a row for each frequency, in float64."""
-    at = torch.arange(side, dtype=torch.float64)
-    matrix = math.sqrt(2 / side) * torch.cos(math.pi / side * (at + 0.5) * at[:, None])
-    matrix[0] /= math.sqrt(2)
-    return matrix
-
-
 @lru_cache(maxsize=32)
 @torch.inference_mode(False)
 def lowest(side: int, keep: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The lowest `keep` frequencies of `side` values, or all of them, (keep,side): orthonormal rows."""
-    return dct_matrix(side)[:keep].to(device, dtype)
+    """The lowest `keep` frequencies of `side` values, or all of them, (keep,side): rows of the orthonormal DCT-II,
+    computed in float64."""
+    at = torch.arange(side, dtype=torch.float64)
+    matrix = math.sqrt(2 / side) * torch.cos(math.pi / side * (at + 0.5) * at[:, None])
+    matrix[0] /= math.sqrt(2)
+    return matrix[:keep].to(device, dtype)
 
 
 @lru_cache(maxsize=32)

@@ -10,7 +10,7 @@ from attacks.eot.bank import Bank, judged
 from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
-from attacks.eot.protocols import Penalty, Perturbation, Proposer
+from attacks.eot.protocols import Penalty, Proposer
 from attacks.solvers.checks import check_problem, pass_budget
 from attacks.solvers.loop import OF_IMAGES, LoopState, Steps, Turn, TurnPlan, drive, first_state, generator_of, start
 from transforms.compose import seen
@@ -55,7 +55,11 @@ def _propose(
     rows, active = (uploaded(tensor, images.device) for tensor in (turn.rows, turn.active))
     proposer = cast(Proposer, options.optimiser)
     direction = proposer.direction(state.delta, step=index, steps=options.steps, generator=generator)
-    candidate = _next_delta(state.delta, direction, problem.perturbation, images)
+    # A move against the direction, by its window's share of the diameter of the set.
+    share = problem.perturbation.norm(direction.sign()) / problem.perturbation.norm(torch.ones_like(direction))
+    length = 2 * problem.perturbation.reach * float(share)
+    by = problem.perturbation.descend(direction.expand_as(state.delta), length, state.delta, images)
+    candidate = problem.perturbation.move(state.delta, by, images)
     query = candidate if problem.shared else candidate[rows]
     losses = bank_losses(problem.take(rows), query, views, eot, options.penalty, index)
     latest = _with_losses(previous, losses, rows, eot)
@@ -67,7 +71,10 @@ def _propose(
         lower = latest.value[rows].mean() <= previous.value[rows].mean()
         better = lower.expand_as(better) | (index == 0)
     delta = torch.where(better[: len(candidate), None, None, None], candidate, state.delta)
-    latest = _choose_estimate(better, latest, previous)
+    columns: dict[str, Any] = {
+        name: torch.where(better, getattr(latest, name), getattr(previous, name)) for name in OF_IMAGES
+    }
+    latest = previous._replace(**columns)
     next_state = state._replace(estimate=latest, generator=generator.get_state())
     return TurnPlan(next_state, lambda _: (delta, None), previous if index else latest)
 
@@ -81,15 +88,6 @@ def bank_losses(
     finished = judged(scene, problem.anchor, problem.encoder, problem.objective, images)
     losses = views.losses_of(finished, eot.chunk, eot.world, step)
     return losses, None if penalty is None else penalty(delta, seen(scene), images)
-
-
-def _next_delta(delta: Tensor, direction: Tensor, perturbation: Perturbation, images: Tensor) -> Tensor:
-    """Delta after a move against the direction, by its window's share of the diameter of the set."""
-    full_delta = torch.ones_like(direction)
-    share = perturbation.norm(direction.sign()) / perturbation.norm(full_delta)
-    length = 2 * perturbation.reach * float(share)
-    by = perturbation.descend(direction.expand_as(delta), length, delta, images)
-    return perturbation.move(delta, by, images)
 
 
 def _empty_estimate(delta: Tensor, images: Tensor, eot: EOT) -> Estimate:
@@ -110,10 +108,3 @@ def _with_losses(previous: Estimate, update: tuple[Tensor, Tensor | None], rows:
         stderr=previous.stderr.index_copy(0, rows, stderr),
         value=previous.value.index_copy(0, rows, value),
     )
-
-
-def _choose_estimate(better: Tensor, update: Estimate, previous: Estimate) -> Estimate:
-    values: dict[str, Any] = {
-        name: torch.where(better, getattr(update, name), getattr(previous, name)) for name in OF_IMAGES
-    }
-    return previous._replace(**values)

@@ -11,25 +11,17 @@ from torch import nn
 from attacks import Away, Toward, bank
 from attacks.evaluation.scores import mean_embedding
 from attacks.objectives.classification import DLR, CrossEntropy
-from attacks.objectives.composite import Each, Members, Sum, Term
+from attacks.objectives.composite import Each, Ensemble, Members, Sum, Term
 from attacks.objectives.embedding import Paired
 from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
+from tests.helpers.sets import double, random
 from transforms import Affine, Compose
 
-double = torch.float64
 N, D, G = 5, 6, 7
 
 
-def noise(*shape, seed=0):
-    return torch.randn(*shape, dtype=double, generator=torch.Generator().manual_seed(seed))
-
-
-FEATURES, EMBEDDINGS, GOAL, GALLERY = (
-    noise(N, D, seed=1),
-    noise(N, D, seed=2),
-    noise(N, D, seed=3),
-    noise(G, D, seed=4),
-)
+FEATURES, EMBEDDINGS, GOAL = (random(N, D, value=value) for value in (1, 2, 3))
+GALLERY = random(G, D, value=4)
 ROWS, TARGET_ROWS = torch.tensor([0, 2, 2, 5, 1]), torch.tensor([3, 1, 0, 4, 2])
 LABELS = torch.tensor([3, 1, 4, 4, 1])
 
@@ -143,7 +135,7 @@ def test_the_loss_is_its_formula(name):
 
 
 def test_tokens_are_compared_in_pairs():
-    tokens, other = noise(N, 4, D, seed=5), noise(N, 4, D, seed=6)
+    tokens, other = random(N, 4, D, value=5), random(N, 4, D, value=6)
     for objective in (Away(), Away("l2"), Toward()):
         expected = torch.stack([objective(tokens[:, t], other[:, t]) for t in range(4)]).mean(0)
         torch.testing.assert_close(objective(tokens, other), expected, rtol=0, atol=1e-14)
@@ -205,7 +197,7 @@ def test_dlr_has_a_gradient_where_the_label_is_third():
 @pytest.mark.parametrize("dtype", [torch.float32, double])
 def test_dlr_equals_torchattacks_bit_for_bit(dtype):
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
-    logits, label = noise(200, 10).to(dtype), torch.arange(200) % 10
+    logits, label = random(200, 10).to(dtype), torch.arange(200) % 10
     target = (label + 1 + torch.arange(200) % 9) % 10
     reference = module.APGD(nn.Identity()).dlr_loss(logits, label)
     assert torch.equal(DLR()(logits, label), -reference)
@@ -230,7 +222,7 @@ def test_the_mean_embedding_maximises_the_mean_cosine_to_the_views():
 
     torch.testing.assert_close(ours.norm(dim=1), torch.ones(3, dtype=double))
     for seed in range(20):
-        assert (nearness(ours + 0.01 * noise(3, D, seed=seed)) < nearness(ours)).all()
+        assert (nearness(ours + 0.01 * random(3, D, value=seed)) < nearness(ours)).all()
     torch.testing.assert_close(mean_embedding(images, encoder, views), ours, rtol=0, atol=1e-14)
     tree = mean_embedding(images, lambda x: ({"one": encoder(x)}, 2 * encoder(x)), views)
     torch.testing.assert_close(tree[0]["one"], ours, rtol=0, atol=1e-14)
@@ -280,7 +272,7 @@ def test_a_missing_layer_is_refused():
 
 # --- refusals ---
 
-E, FIVE = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.arange(5)
+E, FIVE, FLAT = random(5, 6).float(), torch.arange(5), nn.Flatten().eval()
 REFUSALS = {
     "away metric": (lambda: Away("l3"), "`metric` must be one of cosine, l2; got 'l3'"),
     "paired toward": (lambda: Paired(Toward()), "`inner`.*leads back"),
@@ -297,6 +289,12 @@ REFUSALS = {
     "negative weight": (lambda: Sum((Term(-1.0, Away()),)), r"terms\[0\].*-1"),
     "paired term": (lambda: Sum((Term(1.0, Paired(Away())),)), r"`terms\[0\]`.*outside"),
     "layer weight": (lambda: Each({"a": math.nan}, Away()), "weight of a"),
+    "no encoder": (lambda: Ensemble([]), "`encoders` must hold at least one"),
+    "training": (lambda: Ensemble([FLAT, nn.Flatten()]), r"`encoders\[1\]` is in training mode"),
+    "combine": (lambda: Members(Away(), "logits"), "`combine` must be one of losses, gradients; got 'logits'"),
+    "no objective": (lambda: Members(()), "`objective`"),
+    "a tensor": (lambda: Members(Away())(E, (E,)), "must be tuples"),
+    "too few": (lambda: Members((Away(), Away()))((E, E), (E,)), "a part for each of 2; got 1"),
     "paired member": (lambda: Members(Paired(Away())), "outside"),
     "features by layer": (lambda: Away()({"a": E}, E), "`features`.*Each"),
     "anchor by encoder": (lambda: Away()(E, (E,)), "`anchor`.*Members"),

@@ -140,20 +140,3 @@ def test_the_snr_is_exact_for_equal_errors():
     (estimate,) = estimates((1.0,), (3.0,))
     torch.testing.assert_close(combine([estimate, estimate, estimate]).snr, estimate.snr)
     assert combine([estimate._replace(snr=torch.full((4,), torch.nan))] * 2).snr.isnan().all()
-
-
-E = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
-REFUSALS = {
-    "no encoder": (lambda: Ensemble([]), "`encoders` must hold at least one"),
-    "training": (lambda: Ensemble([Small(0), Small(1).train()]), r"`encoders\[1\]` is in training mode"),
-    "combine": (lambda: Members(Away(), "logits"), "`combine` must be one of losses, gradients; got 'logits'"),
-    "no objective": (lambda: Members(()), "`objective`"),
-    "a tensor": (lambda: Members(Away())(E, (E,)), "must be tuples"),
-    "too few": (lambda: Members((Away(), Away()))((E, E), (E,)), "a part for each of 2; got 1"),
-}
-
-
-@pytest.mark.parametrize(("make", "message"), REFUSALS.values(), ids=REFUSALS)
-def test_impossible_settings_are_refused_by_name(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

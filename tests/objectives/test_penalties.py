@@ -27,16 +27,12 @@ from attacks.objectives.penalties import (
     total_variation,
 )
 from tests.helpers.sampling import mostly_slow
+from tests.helpers.sets import double, seed
 from transforms.compose import seen
 
-double = torch.float64
 PRICES = [TotalVariation(1.0), TotalVariation(1.0, isotropic=False), SSIM(1.0), SSIM(1.0, window=7)]
 every_price = pytest.mark.parametrize("price", PRICES, ids=["tv", "tv aniso", "ssim", "ssim 7"])
 both_ways = pytest.mark.parametrize("isotropic", [True, False])
-
-
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
 
 
 @pytest.fixture

@@ -7,14 +7,10 @@ import torch
 from attacks import L2, PGD, Linf, Wiener
 from attacks.optimisers import wiener
 from attacks.optimisers.wiener import LONGEST, MIN_GAIN, RINGS, SHORT, Half, rings_of
+from tests.helpers.sets import double, random
 from tests.optimisers.test_gradient import gradients, moves
 
-double = torch.float64
 SIZES = [(96, 96), (33, 48), (48, 33), (16, 40), (5, 7)]
-
-
-def noise(*shape, seed=0):
-    return torch.randn(*shape, dtype=double, generator=torch.Generator().manual_seed(seed))
 
 
 def filter_of(first, odd):
@@ -33,7 +29,7 @@ def radius(height, width):
 def smooth(height, width, seed=3):
     """A picture whose amplitudes fall with the square of the frequency, and their expected power."""
     fall = 1 / (0.02 + radius(height, width)) ** 2
-    spectrum = np.fft.fft2(noise(2, 3, height, width, seed=seed).numpy()) * fall
+    spectrum = np.fft.fft2(random(2, 3, height, width, value=seed).numpy()) * fall
     result = np.fft.ifft2(spectrum).real
     return torch.tensor(result), fall**2 * height * width
 
@@ -41,8 +37,8 @@ def smooth(height, width, seed=3):
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_the_filter_equals_that_of_the_full_transform(height, width):
     # NumPy, ring by ring, on all frequencies: `wiener_filter` has half of them, and weighs them.
-    first = noise(2, 3, height, width) + smooth(height, width)[0] / 9
-    odd = noise(2, 3, height, width, seed=1) + smooth(height, width)[0] / 9
+    first = random(2, 3, height, width) + smooth(height, width)[0] / 9
+    odd = random(2, 3, height, width, value=1) + smooth(height, width)[0] / 9
     rings = max(1, min(RINGS, min(height, width) // 4))
     ring = np.minimum((radius(height, width) * rings * (1 + 1e-9)).astype(int), rings - 1)
     for i in range(2):
@@ -69,7 +65,7 @@ def test_the_filter_takes_most_of_the_noise(level, left, worse):
     # Wiener's filter with the true powers of signal and noise is the best linear one. Ours estimates them, and keeps
     # a part of what looks like noise.
     truth, power = smooth(96, 96)
-    halves = [truth + level * noise(2, 3, 96, 96, seed=seed) for seed in (0, 1)]
+    halves = [truth + level * random(2, 3, 96, 96, value=seed) for seed in (0, 1)]
     mean = (halves[0] + halves[1]) / 2
     gain = torch.tensor(power / (power + level**2 / 2 * 96 * 96))
     best = torch.fft.ifft2(torch.fft.fft2(mean) * gain).real
@@ -85,9 +81,9 @@ def test_the_filter_takes_most_of_the_noise(level, left, worse):
 def test_noise_of_frequencies_beyond_the_encoder_does_not_grow_with_the_picture():
     # The gradient of an encoder that sees 32 x 32 values of a picture, under as much noise of the sum.
     def alike(side):
-        pattern = torch.nn.functional.interpolate(noise(1, 3, 32, 32), (side, side), mode="bicubic")
+        pattern = torch.nn.functional.interpolate(random(1, 3, 32, 32), (side, side), mode="bicubic")
         truth = pattern / pattern.std() * 256 / side
-        result = filter_of(*[truth + noise(1, 3, side, side, seed=seed) for seed in (1, 2)])
+        result = filter_of(*[truth + random(1, 3, side, side, value=seed) for seed in (1, 2)])
         return float(torch.cosine_similarity(result.flatten(), truth.flatten(), dim=0))
 
     assert alike(1024) > 0.9 * alike(256) > 0.7
@@ -96,7 +92,7 @@ def test_noise_of_frequencies_beyond_the_encoder_does_not_grow_with_the_picture(
 @pytest.mark.parametrize("share", [1.0, 0.3, 0.0, -0.5])
 def test_equal_gains_keep_the_gradient(share):
     # Halves of different weight: only their agreement matters. Without a second half there is no comparison.
-    grad = noise(2, 3, 24, 40)
+    grad = random(2, 3, 24, 40)
     result = filter_of(grad, share * grad)
     torch.testing.assert_close(result, (1 + share) * grad, rtol=0, atol=1e-13)
 

@@ -7,17 +7,17 @@ import scipy.ndimage
 import scipy.optimize
 import scipy.stats
 import torch
-import torch.nn.functional as F
 
 from attacks import EOT, PGD, Toward, attack
-from attacks.eot.protocols import Objective
 from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Smoothed, Universal
-from attacks.perturbations.subspace import dct_matrix
+from attacks.perturbations.subspace import lowest
 from attacks.study.pipeline import preset
 from tests.helpers.sets import double, levels, random, seed
 from tests.helpers.small import small
+from tests.helpers.solving import Untargeted
 from transforms.draws import Latin, stream
 
+CPU = torch.device("cpu")
 BALLS = {"linf": Linf(0.1), "l2": L2(0.7)}
 every_ball = pytest.mark.parametrize("inner", BALLS.values(), ids=BALLS)
 
@@ -32,7 +32,7 @@ def low(values, keep):
 @pytest.mark.parametrize("side", [1, 2, 7, 32])
 def test_the_matrix_is_the_orthonormal_dct(side):
     expected = scipy.fft.dct(np.eye(side), axis=0, norm="ortho")
-    np.testing.assert_allclose(dct_matrix(side), expected, atol=1e-13)
+    np.testing.assert_allclose(lowest(side, side, double, CPU), expected, atol=1e-13)
 
 
 @pytest.mark.parametrize("keep", [1, 4, 9, 50])
@@ -94,7 +94,8 @@ def test_a_masked_band_is_filtered_once_and_then_masked():
     for i in range(8):
         by = masked.descend(random(1, 3, 32, 32, value=i), 0.02, delta, images)
         delta = masked.move(delta, by, images)
-    basis = torch.kron(dct_matrix(32)[:4], dct_matrix(32)[:4]).view(16, 32, 32)[:, selection]
+    rows = lowest(32, 4, double, CPU)
+    basis = torch.kron(rows, rows).view(16, 32, 32)[:, selection]
     pattern = delta[0][:, selection]
     torch.testing.assert_close(pattern @ torch.linalg.pinv(basis) @ basis, pattern, rtol=0, atol=1e-12)
     assert pattern.abs().max() > 1e-3
@@ -127,13 +128,6 @@ def test_smoothing_changes_only_the_gradient():
     assert torch.equal(smooth.delta, Linf(0.1).move(start, -0.2 * 0.1 * target.sign(), images))
 
 
-class Untargeted(Objective):
-    """Minus the cross-entropy; the anchor holds one-hot labels."""
-
-    def __call__(self, features, anchor):
-        return -F.cross_entropy(features, anchor.argmax(1), reduction="none")
-
-
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")  # theirs, not ours
 @pytest.mark.parametrize("decay", [0.0, 1.0])
@@ -145,7 +139,7 @@ def test_ti_equals_that_of_torchattacks(decay):
     parts = {"encoder": net, "objective": Untargeted(), "eot": EOT(views=1), "steps": 10}
     optimiser = PGD(0.25, momentum=0.9999999 if decay else 0.0, schedule="constant")
     perturbation = Smoothed(Linf(8 / 255, random_start=False), 7 / 3)
-    *_, end = attack(images, F.one_hot(labels, 6).float(), optimiser=optimiser, perturbation=perturbation, **parts)
+    *_, end = attack(images, labels, optimiser=optimiser, perturbation=perturbation, **parts)
     differ = ((images + end.delta - theirs).abs() > 1e-6).float().mean()
     assert differ < 1e-3  # a gradient of nearly zero may take either sign
 

@@ -113,17 +113,18 @@ def test_moves_satisfy_every_restriction():
 
 
 @pytest.mark.parametrize(
-    ("bad_mask", "message"),
+    ("make", "argument", "message"),
     [
-        (torch.ones(*SIZE), r"`mask` must be \(1,1,H,W\)"),
-        (torch.ones(1, 3, *SIZE), r"`mask` must be \(1,1,H,W\)"),
-        (torch.full((1, 1, *SIZE), 0.5), "zeros and ones"),
-        (torch.zeros(1, 1, *SIZE), "row 0"),
+        (lambda mask: Masked(Linf(0.1), mask), torch.ones(*SIZE), r"`mask` must be \(1,1,H,W\)"),
+        (lambda mask: Masked(Linf(0.1), mask), torch.ones(1, 3, *SIZE), r"`mask` must be \(1,1,H,W\)"),
+        (lambda mask: Masked(Linf(0.1), mask), torch.full((1, 1, *SIZE), 0.5), "zeros and ones"),
+        (lambda mask: Masked(Linf(0.1), mask), torch.zeros(1, 1, *SIZE), "row 0"),
+        (Grey, Masked(L1(3.0), torch.ones(1, 1, 6, 6)), "`grey` cannot be combined with an L1 ball"),
     ],
 )
-def test_an_invalid_mask_is_refused(bad_mask, message):
+def test_an_invalid_mask_or_inner_set_is_refused(make, argument, message):
     with pytest.raises(ValueError, match=message):
-        Masked(Linf(0.1), bad_mask)
+        make(argument)
 
 
 @pytest.mark.parametrize(
@@ -134,11 +135,6 @@ def test_an_invalid_mask_is_refused(bad_mask, message):
 def test_a_mask_that_does_not_fit_is_refused(net, perturbation):
     with pytest.raises(ValueError, match="a row for each picture"):
         run(net, perturbation)
-
-
-def test_grey_with_l1_is_refused():
-    with pytest.raises(ValueError, match="`grey` cannot be combined with an L1 ball"):
-        Grey(Masked(L1(3.0), torch.ones(1, 1, 6, 6)))
 
 
 def test_a_subset_of_the_pictures_keeps_its_masks_in_any_wrapping():

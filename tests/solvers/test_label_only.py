@@ -99,21 +99,12 @@ def test_a_surrogate_makes_the_start_and_views_may_differ():
     assert not bool(answers_change(case, end.delta))
 
 
-def test_the_radius_shrinks_where_more_than_half_of_the_answers_change():
-    factor = LabelOnly.factor(torch.tensor([0.0, 0.3, 0.5, 0.7, 1.0]))
-    assert bool((factor.diff() < 0).all()) and float(factor[2]) == 1
-    torch.testing.assert_close(factor * factor.flip(0), torch.ones(5))
-
-
-def test_a_patch_is_refused():
-    patch = Patch((8, 8), [[0, 0], [1, 0], [1, 1], [0, 1]])
-    with pytest.raises(ValueError, match="LabelOnly needs a ball round each image"):
-        next(label_walk(problem(perturbation=patch), options()))
-
-
-def test_odd_views_are_refused_before_anything_is_asked():
-    case = problem()
+@pytest.mark.parametrize(
+    ("case", "views", "message"),
+    [(problem(perturbation=Patch((8, 8))), 20, "LabelOnly needs a ball round each image"), (problem(), 3, "even")],
+)
+def test_what_it_cannot_do_is_refused_before_anything_is_asked(case, views, message):
     queries = len(case.encoder.ledger)
-    with pytest.raises(ValueError, match="even"):
-        next(label_walk(case, options(eot=EOT(Compose(), views=3))))
+    with pytest.raises(ValueError, match=message):
+        next(label_walk(case, options(eot=EOT(Compose(), views=views))))
     assert len(case.encoder.ledger) == queries

@@ -46,11 +46,6 @@ def pictures(dtype=double):
     return images, torch.randn(3, 6, dtype=dtype)
 
 
-def end(images, anchor, **parts):
-    *_, step = attack(images, anchor, **setup(**parts))
-    return step.delta
-
-
 def setup(**parts):
     """The parts of an attack, with the simplest ones by default."""
     plain = {"encoder": Linear(), "objective": Dot(), "perturbation": SETS["linf"], "optimiser": PGD()}
@@ -84,8 +79,8 @@ def test_finds_the_optimum_of_a_linear_loss(kind, optimiser, eot, steps, random_
         best = -0.3 * c / torch.linalg.vector_norm(c, dim=(1, 2, 3), keepdim=True)
     perturbation = kind(0.1 if kind is Linf else 0.3, random_start)
     parts = {"encoder": encoder, "perturbation": perturbation, "eot": eot, "optimiser": optimiser}
-    delta = end(images, anchor, steps=steps, **parts)
-    ratio = (c * delta).sum((1, 2, 3)) / (c * best).sum((1, 2, 3))
+    *_, end = attack(images, anchor, **setup(steps=steps, **parts))
+    ratio = (c * end.delta).sum((1, 2, 3)) / (c * best).sum((1, 2, 3))
     assert (ratio >= 0.999).all()
     assert (ratio <= 1 + 1e-9).all()
 
