@@ -82,14 +82,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cuda, or cpu for a rehearsal")
     parser.add_argument("--out", type=Path, default=Path("outputs/gpu_check"), help="folder of logs; it must be new")
-    given = parser.parse_args(arguments)
-    out = given.out.resolve()
+    options = parser.parse_args(arguments)
+    out = options.out.resolve()
     try:
         out.mkdir(parents=True)
     except FileExistsError:
         parser.error(f"--out: {out} exists: name a new folder")
     finished_steps, parts = True, list[str]()
-    for step in gpu_steps(given.device, out):
+    for step in gpu_steps(options.device, out):
         good, part = ran(step, out)
         finished_steps, parts = finished_steps and good, [*parts, part]
         print(part, flush=True)

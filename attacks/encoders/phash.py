@@ -72,8 +72,8 @@ def to_grey(images: Tensor) -> Tensor:
 
     with torch.no_grad():
         # Whole numbers below 2^24, over 2^16: float32 holds them exactly.
-        whole = (weighted((255 * images).round()) + 0.5).floor() / 255
-    return straight_through(whole, weighted(images))
+        grey = (weighted((255 * images).round()) + 0.5).floor() / 255
+    return straight_through(grey, weighted(images))
 
 
 def above_median(levels: Tensor) -> Tensor:

@@ -131,10 +131,10 @@ def evaluate(
         views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         finite = features.isfinite().all(2)  # a signature may map NaN to bits
         rankable = bool(finite.all())  # otherwise an error is raised below
-        for i, rows, whole in zip(part.images, features, finite, strict=True):
+        for i, rows, finite_rows in zip(part.images, features, finite, strict=True):
             unit = F.normalize(rows if signature is None else signature(rows), dim=1)
             alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
-            cosine[i, views] = alike.masked_fill(~whole, torch.nan).to(cosine)
+            cosine[i, views] = alike.masked_fill(~finite_rows, torch.nan).to(cosine)
             if rankable:
                 waiting.append(_Waiting(i, views, rows))
             if sum(len(group.rows) for group in waiting) >= GROUP:

@@ -51,7 +51,7 @@ class CardCase:
 
 def draw_case(random: Random) -> CardCase:
     """A run."""
-    shown, other = (scene(SCENES[i]) for i in random.choice(len(SCENES), 2, replace=False))
+    front, other = (scene(SCENES[i]) for i in random.choice(len(SCENES), 2, replace=False))
     exponent = float(random.choice(SPECTRA))
     common = texture(exponent, random)
     textures = {arm: _strong(0.6 * common + 0.8 * texture(exponent, random)) for arm in ARMS[:2]}
@@ -61,7 +61,7 @@ def draw_case(random: Random) -> CardCase:
     quad += random.uniform(-0.01, 0.01, (4, 2))
     random.random(2)  # not used: with them the photographs are those of the figures in docs/benchmarks.md
     name = f"vp-{int(random.integers(2**32)):08x}"
-    return CardCase(name, textures, shown, other, quad)
+    return CardCase(name, textures, front, other, quad)
 
 
 @cache

@@ -34,7 +34,7 @@ Random = np.random.Generator
 class DrawnSample(NamedTuple):
     """Values, or shares, of B samples of n clusters, (B,n), in one arm or two; and the trials of a share, (B,)."""
 
-    one: Floats
+    first: Floats
     other: Floats
     trials: Floats
 
@@ -101,7 +101,7 @@ def coverage_and_width(
 ) -> dict[str, tuple[float, float]]:
     """Coverage and mean width of each method. Every interval is widened to hold the estimate, as in a report."""
     sample = population.draw(np.random.default_rng([seed, n]), (repeats, n))
-    mean = (sample.one - sample.other).mean(1)
+    mean = (sample.first - sample.other).mean(1)
     result = {}
     for name, method in kind.methods.items():
         low, high = method(sample)
@@ -152,11 +152,11 @@ def _levels(random: Random, rate: float, alike: float, shape: Shape) -> Floats:
     return random.beta(rate * (1 / alike - 1), (1 - rate) * (1 / alike - 1), size=shape)
 
 
-def _shares_of_views(random: Random, one: Floats, other: Floats | None = None) -> DrawnSample:
+def _shares_of_views(random: Random, first: Floats, other: Floats | None = None) -> DrawnSample:
     """Shares of VIEWS independent views of clusters with these rates."""
-    shares = random.binomial(VIEWS, one) / VIEWS
+    shares = random.binomial(VIEWS, first) / VIEWS
     second = np.zeros_like(shares) if other is None else random.binomial(VIEWS, other) / VIEWS
-    return DrawnSample(shares, second, np.full(len(one), float(VIEWS)))
+    return DrawnSample(shares, second, np.full(len(first), float(VIEWS)))
 
 
 def _shares(rate: float, alike: float) -> Population:
@@ -185,8 +185,8 @@ def _mixture(rate: float, otherwise: float, alike: float) -> Population:
     """A tenth of the clusters has the rate `otherwise`."""
 
     def draw(random: Random, shape: Shape) -> DrawnSample:
-        one, two = (_levels(random, member, alike, shape) for member in (rate, otherwise))
-        return _shares_of_views(random, np.where(random.random(shape) < 0.1, two, one))
+        usual, odd = (_levels(random, member, alike, shape) for member in (rate, otherwise))
+        return _shares_of_views(random, np.where(random.random(shape) < 0.1, odd, usual))
 
     return Population(f"rate {rate}, a tenth {otherwise}, correlation {alike}", 0.9 * rate + 0.1 * otherwise, draw)
 
@@ -296,19 +296,19 @@ KINDS = {
     "shares": MeasureKind(
         SHARES,
         {
-            "ours": lambda sample: share_ends(sample.one, sample.trials),
-            "Korn-Graubard": lambda sample: korn_graubard(sample.one, sample.trials),
-            "t": lambda sample: t_ends(sample.one),
-            "bootstrap": lambda sample: percentile(sample.one),
+            "ours": lambda sample: share_ends(sample.first, sample.trials),
+            "Korn-Graubard": lambda sample: korn_graubard(sample.first, sample.trials),
+            "t": lambda sample: t_ends(sample.first),
+            "bootstrap": lambda sample: percentile(sample.first),
         },
         FEWEST_SHARES,
     ),
     "means": MeasureKind(
         MEANS,
         {
-            "ours": lambda sample: mean_ends(sample.one),
-            "t": lambda sample: t_ends(sample.one),
-            "bootstrap": lambda sample: percentile(sample.one),
+            "ours": lambda sample: mean_ends(sample.first),
+            "t": lambda sample: t_ends(sample.first),
+            "bootstrap": lambda sample: percentile(sample.first),
         },
         FEWEST_MEANS,
     ),
@@ -316,8 +316,8 @@ KINDS = {
         DIFFERENCES,
         {
             "ours": lambda sample: difference_ends(*sample),
-            "t": lambda sample: t_ends(sample.one - sample.other),
-            "bootstrap": lambda sample: percentile(sample.one - sample.other),
+            "t": lambda sample: t_ends(sample.first - sample.other),
+            "bootstrap": lambda sample: percentile(sample.first - sample.other),
         },
         FEWEST_SHARES,
     ),

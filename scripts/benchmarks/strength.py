@@ -100,8 +100,8 @@ def strength_outcome(job: StrengthJob) -> StrengthOutcome:
     outcome = StrengthOutcome(tuple(cosine.tolist()), gradients, forwards - gradients, round(seconds, 3))
     job.file.parent.mkdir(parents=True, exist_ok=True)
     part = job.file.with_suffix(f".{os.getpid()}")
-    what = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed, "evals": job.cell.evals}
-    part.write_text(json.dumps(what | {"outcome": outcome._asdict()}) + "\n")
+    facts = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed, "evals": job.cell.evals}
+    part.write_text(json.dumps(facts | {"outcome": outcome._asdict()}) + "\n")
     part.rename(job.file)
     return outcome
 
@@ -151,9 +151,9 @@ def compare_cell(
     exist = [name for name in CONTESTANTS if cell.ball != "l2" or name not in LINF_ATTACKS]
     peers = {name: CONTESTANTS[name].grid for name in exist if name != OURS and CONTESTANTS[name].installed}
     pairs = [(name, setting) for name, grid in peers.items() for setting in grid if 2 * setting.views <= cell.evals]
-    screened = outcomes(f"{cell}, settings", {pair: [job(*pair, "screen", 0)] for pair in pairs})
+    screening = outcomes(f"{cell}, settings", {pair: [job(*pair, "screen", 0)] for pair in pairs})
     best: dict[str, Setting] = {}
-    for name, setting in sorted(screened, key=lambda pair: statistics.fmean(screened[pair][0].cosine)):
+    for name, setting in sorted(screening, key=lambda pair: statistics.fmean(screening[pair][0].cosine)):
         best.setdefault(name, setting)
     (our_setting,) = CONTESTANTS[OURS].grid
     settings = {**best, OURS: our_setting}
@@ -205,7 +205,7 @@ class CellResult:
             outcome = self.outcomes[name]
             pictures = sum(len(entry.cosine) for entry in outcome)
             costs = [
-                sum(getattr(entry, what) for entry in outcome) / pictures for what in StrengthOutcome._fields[1:]
+                sum(getattr(entry, field) for entry in outcome) / pictures for field in StrengthOutcome._fields[1:]
             ]
             rows[name] = (float(self.cosine(name).mean()), -mean, -high, -low, *costs)
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")

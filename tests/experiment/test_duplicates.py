@@ -145,7 +145,11 @@ def test_the_default_gallery_is_all_of_the_path_and_nothing_of_ours(pictures, tm
     assert gallery_of_run.source == "all of data.path" and [gallery_of_run.names[row] for row in truth] == list(
         queries.names
     )
-    _, ours, _ = data(FolderConfig(path=path, gallery="bundled", size=64, count=count))
+
+
+def test_the_bundled_gallery_is_the_tiles(pictures, tmp_path):
+    save_copy(pictures[0], tmp_path / "0.png")
+    _, ours, _ = data(FolderConfig(path=str(tmp_path), gallery="bundled", size=64))
     assert ours.source == "the bundled tiles" and len(ours) > 200
 
 

@@ -227,7 +227,7 @@ def test_a_sweeper_that_is_not_installed_gives_the_list_of_sweepers(jobs, monkey
     assert "nobody" in output and "basic" in output and output.count("\n") == 1
 
 
-@pytest.mark.parametrize("form", ["experiment", "+experiment"])
+@pytest.mark.parametrize("form", ["experiment", pytest.param("+experiment", marks=pytest.mark.slow)])
 def test_an_experiment_is_a_preset(jobs, monkeypatch, capsys, form):
     names = f"smoke,{preset({}, seed=4)}"
     for key in (form, "config"):

@@ -76,8 +76,8 @@ class SavedBytes:
 
     def add(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        whole = tensor if tensor._base is None else tensor._base  # a linear layer saves its weight transposed
-        if not isinstance(whole, nn.Parameter) and storage.data_ptr() not in self._storages:
+        base = tensor if tensor._base is None else tensor._base  # a linear layer saves its weight transposed
+        if not isinstance(base, nn.Parameter) and storage.data_ptr() not in self._storages:
             self._storages.add(storage.data_ptr())
             self._bytes += storage.nbytes()
             self.largest = max(self.largest, self._bytes)

@@ -94,7 +94,7 @@ def low_pass(run: Encoder, images: Tensor, **draws: Any) -> Tree:
     """A pass under autocast: of a module from the first layer of `make_low` on, of a plain callable as a whole. Its
     features have the dtype of the images."""
     # Of a module it is entered disabled: `make_low` enables it, and the context restores the state.
-    whole = not isinstance(run, nn.Module)
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=whole, cache_enabled=False):
+    is_callable = not isinstance(run, nn.Module)
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=is_callable, cache_enabled=False):
         features = unchecked(run)(images.float(), **draws)
     return map_tree(features, lambda leaf: leaf.to(images.dtype))
