@@ -31,7 +31,7 @@ def zoo_pictures() -> Tensor:
     return tiles(SIZE).spread(40).images
 
 
-def identity(x: Tensor) -> Tensor:
+def no_change(x: Tensor) -> Tensor:
     return x
 
 
@@ -39,7 +39,7 @@ class Net(nn.Module):
     """The honest network within every rigged encoder, in three parts: `stem`, `body` and `head`, with something
     `before` the network, after its stem (`inside`) and `after` it. Its embedding has the mean zero over pictures."""
 
-    def __init__(self, before: Change = identity, inside: Change = identity, after: Change = identity) -> None:
+    def __init__(self, before: Change = no_change, inside: Change = no_change, after: Change = no_change) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 16, 5, 2, 2), nn.ReLU())
         self.body = nn.Sequential(nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
@@ -63,14 +63,14 @@ class Surrogate(torch.autograd.Function):
         return ctx.turn(grad), None, None
 
 
-def passing(value: Change, backward: Change = identity) -> Change:
+def passing(value: Change, backward: Change = no_change) -> Change:
     """The change with another gradient: by default straight through."""
     return lambda x: Surrogate.apply(x, value(x.detach()), backward)
 
 
 def with_gradient(backward: Change) -> Change:
     """The identity with another gradient."""
-    return passing(identity, backward)
+    return passing(no_change, backward)
 
 
 @dataclass(frozen=True)
