@@ -348,6 +348,7 @@ def honest() -> dict[str, nn.Module]:
             *(nn.Conv2d(16, 32, 3, 2, 1), Residual(32), nn.AdaptiveAvgPool2d(2), nn.Flatten()),
             nn.Linear(128, FEATURES),
         ),
+        # A stride of two after a blur (Zhang 2019).
         "antialiased": lambda: _convolutional(nn.ReLU, pool=lambda: Lambda(lambda x: F.avg_pool2d(x, 4, 2, 1))),
         "max pool": lambda: _convolutional(nn.ReLU, pool=lambda: nn.MaxPool2d(2)),
         "normalised input": lambda: nn.Sequential(Lambda(lambda x: (x - 0.45) / 0.25), _convolutional(nn.ReLU)),
