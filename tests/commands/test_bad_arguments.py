@@ -1,4 +1,4 @@
-"""Wrong inputs to the commands that read a run: a one-line error, a non-zero exit code, and no file written."""
+"""Wrong words and inputs of the commands: a one-line error, a non-zero exit code, and no file written."""
 
 import json
 import os
@@ -79,11 +79,28 @@ SHOW = """
 {} --draws 0|{} --columns 0|{} --side 0|{} --image missing.png|{} --out sheet.gif|{} --sampler grid|{} --nothing|
 30|1.5|''|null|true|{}
 """.replace("{} ", "'{affine: {degrees: 3}}' ")
+PLAN = {
+    "0.1": "one of the arguments --pilot --baseline is required",
+    "0.1 --pilot . --baseline 0.5": "not allowed with argument",
+    "--baseline 0.5": "arguments are required: EFFECT",
+    "0 --baseline 0.5": "`EFFECT` must be a number above 0 and below 1; got 0",
+    "nan --baseline 0.5": "`EFFECT` must be a number above 0",
+    "0.1 --baseline 1": "`--baseline` must be a number above 0 and below 1; got 1",
+    "0.6 --baseline 0.5": "`baseline` + `effect` must be rates, 0..1; got 0.5 and 1.1",
+    "0.1 --baseline 0.5 --correlation 1": "`--correlation` must be a number",
+    "0.1 --baseline 0.5 --views 0": "`--views` must be 1 to a million; got 0",
+    "0.1 --pilot none": "metrics.json",
+    "0.1 --pilot .": "metrics.json",
+}
 #: Commands that write into a folder, `--out`.
 OUT = [["print", "run"], ["gate", "policy.yaml", "run"], ["failure", "run"], ["compare", "run"]]
 OUT += [["audit", "--resizers"], ["audit", "--transforms", "camera"], ["score", "run", "in"]]
 #: Command, arguments, contents of the folder, a part of the error.
 CASES = [
+    ("aduit", [], empty, "did you mean audit?"),
+    ("config=smoke", [], empty, "type viewproof run config=smoke"),
+    ("--nothing", [], empty, "--nothing"),
+    *(("plan", arguments.split(), empty, reason) for arguments, reason in PLAN.items()),
     ("print", ["run"], empty, "patch.png"),
     ("print", ["run"], strange, "patch.png"),
     ("print", ["run"], pipe, "has no patch.png"),
@@ -115,6 +132,11 @@ CASES = [
     *(("show", ["--stage", *shlex.split(arguments)], empty, "") for arguments in SHOW.split("|")),
     ("show", ["--transforms", "missing.yaml"], empty, "missing.yaml"),
     ("gate", ["policy.yaml", "run"], faulty, "`encoder` is missing or malformed; restore the file"),
+    ("gate", ["policy.yaml"], faulty, "needs directories of finished runs, or --run"),
+    ("gate", ["policy.yaml", "run", "--run", "config=smoke"], faulty, "one of the two"),
+    ("gate", ["policy.yaml", "--run", "config=smoke"], faulty, "--into"),
+    ("gate", ["policy.yaml", "none"], faulty, "metrics.json"),
+    ("gate", ["none.yaml", "run"], faulty, "bundled policies"),
     *((name, [*words, "--out", "policy.yaml"], faulty, "folder, and policy.yaml is a file") for name, *words in OUT),
     ("failure", ["run", "--particles", "10"], empty, "`--particles` must be at least 50"),
     ("failure", ["run", "--pictures", "0"], empty, "`--pictures` must be at least 1"),

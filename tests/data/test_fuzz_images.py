@@ -147,24 +147,12 @@ def test_the_laws_hold_on_damaged_files(times):
 
 
 GREY = torch.full((3, 4, 5), 0.5)
-
-
 #: Violations by a reader: other errors, two different results, or malformed pictures.
-VIOLATIONS = [[KeyError("PATH")], [ValueError("no name")], [ValueError("PATH\nin two lines")]]
-VIOLATIONS += [[ValueError("PATH MemoryError")]]
-VIOLATIONS += [
-    [ValueError("PATH"), (GREY, [])],
-    [(GREY, []), (GREY + 0.1, [])],
-    [(GREY, []), (GREY, ["another note"])],
-]
-VIOLATIONS += [
-    [(GREY, ["two\nlines"])],
-    [(GREY * torch.nan, [])],
-    [(GREY + 1, [])],
-    [(GREY[:1], [])],
-    [(GREY.int(), [])],
-]
-VIOLATIONS += [[(torch.zeros(1).expand(3, 10_000, 10_000), [])]]
+VIOLATIONS = [[KeyError("PATH")], [ValueError("no name")]]
+VIOLATIONS += [[ValueError("PATH\nin two lines")], [ValueError("PATH MemoryError")], [ValueError("PATH"), (GREY, [])]]
+VIOLATIONS += [[(GREY, []), (GREY + 0.1, [])], [(GREY, []), (GREY, ["another note"])], [(GREY, ["two\nlines"])]]
+MALFORMED = (GREY * torch.nan, GREY + 1, GREY[:1], GREY.int(), torch.zeros(1).expand(3, 10_000, 10_000))
+VIOLATIONS += [[(picture, [])] for picture in MALFORMED]
 
 
 @pytest.mark.parametrize("answers", VIOLATIONS)

@@ -51,8 +51,7 @@ def test_each_tile_is_its_part_of_the_photograph(photos, all_tiles):
 
 def spread_of_pixels(tile):
     """The root mean square distance of a channel's pixels from their mean."""
-    pixels = tile.numpy().reshape(3, -1)
-    return float(np.sqrt(np.mean(np.var(pixels, axis=1))))
+    return float(np.sqrt(tile.numpy().reshape(3, -1).var(axis=1).mean()))
 
 
 def test_all_fitting_tiles_but_flat_ones_make_the_gallery(photos, all_tiles):
@@ -87,22 +86,18 @@ def test_tiles_of_chosen_photographs(all_tiles):
     assert set(selection.names) == {name for name in all_tiles.names if place(name)[0] in HELD_OUT}
 
 
-def one_line(error):
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 400
-
-
-@pytest.mark.parametrize("chosen", [None, ("coffee",)])
-def test_a_size_that_no_photograph_holds_is_refused(chosen):
-    with pytest.raises(ValueError, match=r"`size` must be at most .* got 5000") as error:
-        tiles(5000, chosen)
-    one_line(error)
-
-
-def test_an_unknown_photograph_is_named():
-    with pytest.raises(ValueError, match=r"`photos` must.*'tea'") as error:
-        tiles(SIZE, ["coffee", "tea"])
-    one_line(error)
+@pytest.mark.parametrize(
+    ("size", "chosen", "message"),
+    [
+        (5000, None, r"`size` must be at most .* got 5000"),
+        (5000, ("coffee",), r"`size` must be at most .* got 5000"),
+        (SIZE, ["coffee", "tea"], r"`photos` must.*'tea'"),
+    ],
+)
+def test_a_size_that_no_photograph_holds_and_an_unknown_photograph_are_refused(size, chosen, message):
+    with pytest.raises(ValueError, match=message) as error:
+        tiles(size, chosen)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
@@ -160,36 +155,18 @@ def test_a_shelf_of_another_size_keeps_8_bits():
     assert torch.equal(result, (result * 255).round() / 255)
 
 
-@pytest.fixture
-def pictures_folder(tmp_path):
-    save_image(tmp_path / "b.png", noise(1))
-    save_image(tmp_path / "A.PNG", noise(2))
-    save_image(tmp_path / "wide.png", noise(3, 20, 31))
-    save_image(tmp_path / "large.png", noise(4, 60, 40))
+def test_a_folder_is_read_by_name_cut_to_the_centre_and_resized_as_pillow_does(tmp_path):
+    sizes = {"b.png": (20, 20), "A.PNG": (20, 20), "wide.png": (20, 31), "large.png": (60, 40)}
+    for seed, (name, size) in enumerate(sizes.items()):
+        save_image(tmp_path / name, noise(seed, *size))
     (tmp_path / "read.me").write_text("not a picture, and not taken for one")
-    return tmp_path
-
-
-def test_folder_reads_every_picture_by_name(pictures_folder):
-    shelf = read_files(pictures_folder, 20)
+    shelf = read_files(tmp_path, 20)
     assert shelf.names == ("A.PNG", "b.png", "large.png", "wide.png")
-    assert torch.equal(shelf.read([0, 1]), torch.stack([noise(2), noise(1)]))
-
-
-def test_folder_cuts_the_centre(pictures_folder):
-    assert torch.equal(read_files(pictures_folder, 20).read([3])[0], noise(3, 20, 31)[:, :, 5:25])
-
-
-def test_folder_resizes_as_pillow_does(pictures_folder):
-    with Image.open(pictures_folder / "large.png") as picture:
+    assert torch.equal(shelf.read([0, 1, 3]), torch.stack([noise(1), noise(0), noise(2, 20, 31)[:, :, 5:25]]))
+    with Image.open(tmp_path / "large.png") as picture:
         small = picture.resize((20, 30), Image.Resampling.BICUBIC).crop((0, 5, 20, 25))
     expected = torch.tensor(list(small.tobytes())).view(20, 20, 3).permute(2, 0, 1)
-    assert (
-        (read_files(pictures_folder, 20).read([2])[0] * 255).round() - expected
-    ).abs().max() <= 1  # Pillow rounds between its passes
-
-
-def test_folder_notes_conversions(pictures_folder):
-    notes = read_files(pictures_folder, 20).remarks()
+    assert ((shelf.read([2])[0] * 255).round() - expected).abs().max() <= 1  # Pillow rounds between its passes
+    notes = shelf.remarks()
     assert [re.match(r"\S+:", note)[0] for note in notes] == ["large.png:", "wide.png:"]
     assert "40x60" in notes[0]

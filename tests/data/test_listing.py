@@ -77,16 +77,12 @@ def test_pictures_of_equal_file_names_get_different_names(mine):
     assert [entry.name for entry in list_entries(pair)[0]] == ["p/x.png", "a.png", "q/x.png"]
 
 
-def test_identities_are_read_from_the_table(mine):
-    table = write(mine / "x.csv", "identity,path\nanna,a.png\n,b.png\n anna ,c.png\n")
-    assert [entry.label for entry in list_entries(table)[0]] == ["anna", None, "anna"]
-
-
-def test_clusters_are_read_from_the_table(mine):
-    table = write(mine / "x.csv", "cluster,path\nwalk,a.png\n,b.png\n walk ,c.png\n")
-    assert [entry.cluster for entry in list_entries(table)[0]] == ["walk", None, "walk"]
-    queries, _, _ = data(folder(table))
-    walk, original, repeat = queries.clusters
+def test_identities_and_clusters_are_read_from_the_table(mine):
+    table = write(mine / "x.csv", "cluster,identity,path\nwalk,anna,a.png\n,,b.png\n walk , anna ,c.png\n")
+    entries = list_entries(table)[0]
+    assert [entry.label for entry in entries] == ["anna", None, "anna"]
+    assert [entry.cluster for entry in entries] == ["walk", None, "walk"]
+    walk, original, repeat = data(folder(table))[0].clusters
     assert walk == repeat != original == "b.png"
 
 
@@ -186,12 +182,10 @@ def test_broken_files_are_left_out_with_a_note(mine):
     assert [note.partition(":")[0] for note in shelf.missing] == bad
     assert set(shelf.missing) <= set(shelf.notes)
     assert "too slender" in shelf.missing[-1]
-
-
-def test_skipping_all_is_refused(tmp_path):
-    (tmp_path / "bad.png").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"none of 1 pictures can be read; the first: .*bad\.png"):
-        read_files(tmp_path, SIZE, "skip")
+    for name in "abc":
+        (mine / f"{name}.png").unlink()
+    with pytest.raises(ValueError, match=r"none of 4 pictures can be read; the first: .*bad\.png"):
+        read_files(mine, SIZE, "skip")
 
 
 def test_a_changed_picture_file_is_refused(mine):

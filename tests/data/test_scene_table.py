@@ -2,8 +2,8 @@
 
 import pytest
 
-from attacks.data.scenes import BUNDLED_TABLE, placements_in, read_scenes, read_table
-from tests.helpers.scenery import CORNERS, box, noise, photo, table
+from attacks.data.scenes import BUNDLED_TABLE, read_scenes, read_table
+from tests.helpers.scenery import CORNERS, box, noise, photo, read, table
 
 QUAD = box(4, 6, 20, 22)
 LINE = ",".join(map(str, QUAD))
@@ -20,11 +20,6 @@ def mine(tmp_path):
     return tmp_path
 
 
-def places(path):
-    shelf, photos = read_scenes(str(path), 40)
-    return shelf, *placements_in(photos, 40, (8, 8))
-
-
 def test_a_table_lists_the_places_of_each_photograph(mine):
     columns = ("path", *CORNERS, "mask", "identity", "cluster")
     first = ["a.png", *QUAD, "corner.png", "anna", ""]
@@ -37,7 +32,7 @@ def test_a_table_lists_the_places_of_each_photograph(mine):
 
 
 def test_bundled_photographs_have_valid_places():
-    shelf, result, notes = places(BUNDLED_TABLE)
+    shelf, result, notes = read(BUNDLED_TABLE)
     assert len(shelf) == 4 and not notes
     assert result.cover is not None and result.cover.flatten().tolist().count(0) == 3  # one has two places
     assert ((result.quads >= 0) & (result.quads <= 1)).all()
@@ -81,7 +76,7 @@ WRONG = {
 def test_a_wrong_table_gives_a_one_line_error(mine, text, message):
     (mine / "x.csv").write_text(text)
     with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
-        places(mine / "x.csv")
+        read(mine / "x.csv")
     assert "\n" not in str(error.value)
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -12,13 +13,13 @@ from torch import nn
 from attacks import EOT, PGD, attack
 from attacks.data.images import load_image
 from attacks.data.pictures import square, to_square
-from attacks.eot.protocols import Objective
 from attacks.perturbations.patch.patch import Patch
 from attacks.schema.data import ScenesConfig
 from attacks.schema.groups import PatchConfig
 from attacks.study.data import data
 from tests.helpers.runs import call
 from tests.helpers.scenery import CORNERS, SIDE, blob, box, noise, photo, read, table
+from tests.helpers.solving import Dot
 from transforms import Affine, Compose
 from transforms.compose import seen
 
@@ -39,11 +40,6 @@ def three(tmp_path):
     return tmp_path, rows
 
 
-class Dot(Objective):
-    def __call__(self, features, anchor):
-        return (features * anchor).sum(1)
-
-
 def gradient(images, places, anchor, encoder=None, views=None):
     """The gradient of the first step in the texture (1,3,8,8); one view of each picture."""
     encoder = encoder or nn.Flatten().eval()
@@ -57,6 +53,7 @@ def test_the_gradient_over_scenes_is_the_mean_of_single_gradients(three):
     folder, rows = three
     bend = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 6), nn.Tanh()).to(double).eval()
     shelf, places, _ = read(table(folder / "x.csv", *rows))
+    assert places.cover.flatten(1).tolist() == [[1, 1], [1, 0], [1, 0]]  # two are padded
     images, anchor = shelf.read(range(3)).double(), torch.randn(3, 6, dtype=double)
     joint = gradient(images, places, anchor, bend)
     separate = []
@@ -90,18 +87,6 @@ def test_every_place_receives_the_texture_and_its_gradients_add_up(three):
         parts.append(gradient(image, original, anchor))
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(gradient(image, places, anchor), sum(parts), rtol=1e-9, atol=1e-12)
-
-
-def test_padding_places_change_nothing(three):
-    folder, rows = three
-    shelf, places, _ = read(table(folder / "x.csv", *rows))
-    assert places.cover.flatten(1).tolist() == [[1, 1], [1, 0], [1, 0]]
-    texture, images = torch.rand(1, 3, 8, 8, dtype=double), shelf.read(range(3)).double()
-    result = seen(Patch((8, 8), places).scene(images, texture))
-    for i, name in enumerate(shelf.names):
-        original = read(table(folder / "one.csv", *(row for row in rows if row[0] == name)))[1]
-        separate = seen(Patch((8, 8), original).scene(images[i : i + 1], texture))
-        torch.testing.assert_close(result[i : i + 1], separate, rtol=0, atol=1e-12)
 
 
 def test_a_subset_of_pictures_keeps_its_places(three):
@@ -241,7 +226,8 @@ def test_a_mask_through_perspective_is_the_mean_over_each_texel(tmp_path):
     quad = [40, 30, 160, 20, 150, 140, 50, 120]
     row = ["a.png", *quad, "mask.png"]
     _, places, _ = read(table(tmp_path / "x.csv", row, columns=("path", *CORNERS, "mask")), 160, (12, 10))
-    matrix = cv_homography([(0, 0), (10, 0), (10, 12), (0, 12)], np.reshape(quad, (4, 2)))
+    corners = np.float32([(0, 0), (10, 0), (10, 12), (0, 12)])
+    matrix = cv2.getPerspectiveTransform(corners, np.float32(quad).reshape(4, 2))
     fine = 40
     v, u = (np.mgrid[: 12 * fine, : 10 * fine] + 0.5) / fine
     px, py, w = np.einsum("ij,jhw->ihw", matrix, np.stack([u, v, np.ones_like(u)]))
@@ -251,15 +237,6 @@ def test_a_mask_through_perspective_is_the_mean_over_each_texel(tmp_path):
     # The edge of the mask consists of whole pixels; a texel is ten pixels wide.
     assert np.abs(places.cover[0, 0].numpy() - expected).max() < 0.04
     assert abs(float(places.cover.mean()) - expected.mean()) < 0.002
-
-
-def cv_homography(source, target):
-    """The homography of four corners, from its eight equations."""
-    rows, right = [], []
-    for (x, y), (u, v) in zip(source, target, strict=True):
-        rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
-        right += [u, v]
-    return np.append(np.linalg.solve(rows, right), 1).reshape(3, 3)
 
 
 def test_a_mask_without_a_quad_places_the_texture_on_its_light_part(tmp_path):

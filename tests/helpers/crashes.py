@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -79,7 +79,11 @@ def _serve(pipe, arguments):
         else:
             pid, patience = values
             code = _wait(pid, patience)
-            pipe.send(None if code is None else (code, _drain(outputs.pop(pid))))
+            if code is None:
+                pipe.send(None)
+                continue
+            with os.fdopen(outputs.pop(pid), "rb") as file:
+                pipe.send((code, file.read().decode()))
 
 
 def _fork(arguments, shim, values):
@@ -136,11 +140,6 @@ def _wait(pid, patience):
         if time.monotonic() > deadline:
             return None
         time.sleep(0.002)
-
-
-def _drain(end):
-    with os.fdopen(end, "rb") as file:
-        return file.read().decode()
 
 
 def watch(root, notice, after_sync=lambda handle: None):
@@ -215,20 +214,8 @@ class Disk:
                 (to / path.relative_to(self.root)).write_bytes(self.bytes.get(path.stat().st_ino, b""))
 
 
-class AtOnce:
+class AtOnce(ThreadPoolExecutor):
     """A pool without threads: a task is done when it is submitted."""
-
-    def __init__(self, _):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def shutdown(self, **_):
-        pass
 
     def submit(self, task):
         future = Future()

@@ -1,4 +1,4 @@
-"""A command line with a wrong input: its error message, and a check that it has no other effect."""
+"""Wrong inputs: a time limit, the error of one line, and what a folder holds before and after."""
 
 import contextlib
 import hashlib
@@ -10,16 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.runs import call
-
-#: Seconds after which a case counts as hanging.
-LONGEST = 20
-#: Files that are written before a configuration is checked: by Hydra, and the lock of a run directory.
-EARLY_FILES = re.compile(r"[^/]+(/\.lock|/multirun\.yaml)?")
-
 
 @contextlib.contextmanager
-def in_time(seconds=LONGEST):
+def in_time(seconds=20):
     """Fail if the block does not end in time."""
 
     def late(*_):
@@ -60,43 +53,3 @@ def refused(message, action, *given, **options):
     text = str(error.value)
     assert re.search(message, text) and text.isprintable() and len(text) < 1000, text
     return text
-
-
-class Desk:
-    """Separate folders for each case: `here` is the working directory, `home` the home, `given` holds the inputs,
-    and `here/out` would be the run directory."""
-
-    def __init__(self, folder, monkeypatch, capsys):
-        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
-        self.here, self.home, self.given = (folder / name for name in ("here", "home", "given"))
-        for place in (self.here, self.home, self.given):
-            place.mkdir()
-        monkeypatch.chdir(self.here)
-        monkeypatch.setenv("HOME", str(self.home))
-
-    def refused(self, *arguments, out="hydra.run.dir=out"):
-        """The one-line error for these arguments, after checking that nothing else was written."""
-        old_tree = tree(self.folder)
-        self.capsys.readouterr()
-        with in_time():
-            code = call(self.monkeypatch, *arguments, *([out] if out else []))
-        output = self.capsys.readouterr()
-        lines = output.err.splitlines()
-        errors = [line for line in lines if line.startswith("error: ")]
-        assert code == 1, (code, output)
-        assert len(errors) == 1 and errors[0] == lines[-1], output.err
-        assert all(line.startswith(("note: ", "warning: ")) for line in lines[:-1]), output.err
-        assert "Traceback" not in output.out + output.err and errors[0].isprintable(), errors[0]
-        assert len(errors[0]) < 1000, len(errors[0])
-        new_tree = tree(self.folder)
-        assert {name: new_tree.get(name) for name in old_tree} == old_tree
-        new_names = [name.removeprefix("here/") for name in new_tree.keys() - old_tree.keys()]
-        assert all(EARLY_FILES.fullmatch(name) and name.partition("/")[0] == "out" for name in new_names), sorted(
-            new_names
-        )
-        return errors[0]
-
-
-@pytest.fixture
-def desk(tmp_path, monkeypatch, capsys):
-    return Desk(tmp_path, monkeypatch, capsys)

@@ -20,6 +20,7 @@ from attacks.schema import validate as schema
 from attacks.schema.groups import CHOICES, OPEN
 from attacks.schema.options import CONFIGS
 from attacks.study import pipeline as pipelines
+from tests.helpers.crashes import WRITES
 from tests.helpers.fuzzing import every_effort, hold, one_line
 from transforms.registry import STAGES
 
@@ -139,7 +140,6 @@ subprocess. os.system os.exec os.posix_spawn os.fork os.spawn os.startfile socke
 os.rename os.mkdir os.rmdir os.link os.symlink os.truncate os.chmod
 """
 OURS = ("attacks", "transforms", "configs")
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 events = None
 
 

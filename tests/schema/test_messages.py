@@ -224,6 +224,7 @@ NUMBERS = {
 COMBINATIONS = {
     "optimiser=square optimiser.p_init=2": r"`optimiser.p_init` must lie in \(0, 1\]",
     "optimiser.schedule=steps": "schedule.*cosine",
+    "optimiser=pgd optimiser.momentum=2": r"momentum.*\[0, 1\)",
     "perturbation=l0 perturbation.eps=2.5": "whole number of pixels",
     "perturbation.mask=nowhere.png": "there is none at 'nowhere.png'",
     "transforms.stages.affine.turn=3": "affine.turn.*degrees",
