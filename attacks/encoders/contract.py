@@ -139,7 +139,7 @@ def _difference(first: list[Tensor], second: list[Tensor]) -> float:
 
 
 def _cosine(rows: Tensor, single: Tensor) -> float:
-    """The lowest; NaN where the rows differ in length."""
+    """The lowest cosine between a picture's features in the batch and alone; NaN where the two differ in length."""
     if rows.shape[1:] != single.shape[1:]:
         return torch.nan
     return float(F.cosine_similarity(rows.flatten(1), _rows(single, BATCH).flatten(1)).min())

@@ -90,14 +90,16 @@ def with_features(encoder: nn.Module, features: Sequence[str]) -> nn.Module:
 
 
 class _Widths(dict[str, int]):
-    """The length of each layer's rows in the first pass, shared by copies of an encoder."""
+    """The length of each layer's rows in the first pass. Copies of an encoder share it, because their outputs are
+    compared."""
 
     def __deepcopy__(self, memo: Any) -> "_Widths":
         return self
 
 
 def _unit(row: Tensor) -> Tensor:
-    """(N,D) with rows of length 1, at least in float32; zeros stay zeros, without a gradient."""
+    """(N,D) with rows of length 1; a dead layer's zeros stay zeros, without a gradient. At least float32: the squares
+    of many float16 numbers are beyond its range."""
     row = row.to(torch.promote_types(row.dtype, torch.float32))
     length = torch.linalg.vector_norm(row, dim=1, keepdim=True)
     return row / torch.where(length > 0, length, 1.0)

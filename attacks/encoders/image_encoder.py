@@ -17,7 +17,9 @@ from attacks.runtime.files import sha256
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an encoder comes from; its weights are a file's path, "random", or their name in the library."""
+    """Where an encoder comes from: the family and the model by their names in a configuration, and its weights: a
+    file's path, "random", or their name in the library. `file` is where the weights were read from, if from a
+    file."""
 
     family: str
     model: str
@@ -72,7 +74,8 @@ class ImageEncoder(PictureModule):
         settle_batch_norm(network)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D)."""
+        """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D); of a network in half
+        precision and of a TorchScript program also where it refuses their dtype, device or shape."""
         answer: Any = self.native.call(self.network, self.native.enter(preprocess_pictures(self.preprocess, images)))
         if self.read is not None:
             answer = self.read(answer)

@@ -129,7 +129,8 @@ class Layers(PictureModule):
         self._is_closed = False  # the compiler cannot trace the handles
 
     def forward(self, images: Tensor, **options: Any) -> dict[str, Tensor]:
-        """Raises ValueError after `close`, and for a layer that did not run or whose output has no such pool."""
+        """(N,3,H,W) -> {layer: (N,...)}, and "output". Raises ValueError after `close`, and for a layer that did not
+        run or whose output has no such pool."""
         if self._taps and self._is_closed:
             raise ValueError("these layers are closed: their hooks are gone; make new ones")
         for tap in self._taps:
@@ -308,7 +309,8 @@ def layer_shapes(encoder: nn.Module, images: Tensor) -> dict[str, tuple[int, ...
 
 
 def layer_listing(encoder: nn.Module, image: Tensor, *about: str) -> str:
-    """The encoder's repr, lines `about` it, and a line for every layer: name, class, output for the picture."""
+    """The encoder's repr with lines `about` it, and a line for every layer: name, class, output for the picture
+    (1,3,H,W)."""
     rows = [(visit.name, visit.kind, _text(visit)) for visit in visits(encoder, image)]
     size = f"{image.shape[3]}x{image.shape[2]}"
     rows = [("layer", "class", f"output for one picture of {size}"), *rows]

@@ -77,7 +77,11 @@ def to_grey(images: Tensor) -> Tensor:
 
 
 def above_median(levels: Tensor) -> Tensor:
-    """(N,1,32,32) in grey levels -> (N,64), as `Phash` returns them: ImageHash's numbers over 64."""
+    """(N,1,32,32) in grey levels -> (N,64), as `Phash` returns them; the one step without rounding to 8 bits.
+
+    ImageHash's cosines are not of norm 1: its numbers are these times 64. Those that are constant along an axis keep
+    their factor here too, although norm 1 would need 1/sqrt(2) more.
+    """
     cosines = _cosines(levels.dtype, levels.device)
     coefficients = (cosines @ levels @ cosines.mT).flatten(1)
     middle = coefficients.shape[1] // 2

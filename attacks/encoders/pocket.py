@@ -72,8 +72,9 @@ def untrained(seed: int = 0, widths: tuple[int, int, int, int] = WIDTHS) -> Pock
     Examples:
         >>> import torch
         >>> from attacks.encoders import untrained
-        >>> torch.equal(untrained(0).head.weight, untrained(1).head.weight)
-        False
+        >>> first, same, other = (untrained(seed, widths=(4, 4, 4, 4)).head.weight for seed in (0, 0, 1))
+        >>> torch.equal(first, same), torch.equal(first, other)
+        (True, False)
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

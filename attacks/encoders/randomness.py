@@ -51,7 +51,11 @@ class StageGroup:
 
 @dataclass(frozen=True)
 class EncoderDraws(StageGroup):
-    """The stage at the end of a pipeline that holds the coordinates of `stages`, which run in the encoder."""
+    """The stage at the end of a pipeline that holds the coordinates of the encoder.
+
+    Args:
+        stages: what the coordinates mean; they run in the encoder, not here.
+    """
 
     label: ClassVar[str] = "encoder"
 

@@ -21,7 +21,15 @@ PRETRAINED = "pretrained"
 
 @dataclass(frozen=True)
 class Request:
-    """An encoder as a configuration names it (see `load_encoder`)."""
+    """An encoder as a configuration names it.
+
+    Args:
+        family: "torchvision", "timm", ...
+        model: a name of the library, a folder, or a file, depending on the family.
+        weights: "pretrained", "random" (the same ones every time), a tag of the library's, or a file of weights.
+        preprocess: fields of `Preprocess` that differ from the library's.
+        pool: which of a transformer's tokens become the features; None for the model's default.
+    """
 
     family: str
     model: str
@@ -58,8 +66,12 @@ def flat(answer: Any) -> Any:
 
 
 def whole_file(request: Request) -> Path:
-    """The file that `encoder.model` names, for families whose weights come with it. Raises FileNotFoundError, or
-    ValueError for an empty one, or a request for other weights or a pool."""
+    """The file that `encoder.model` names, for families whose weights come with it.
+
+    Raises:
+        FileNotFoundError: no such file, or a folder.
+        ValueError: an empty one, or a request for other weights or a pool.
+    """
     refuse_extras(request)
     path = Path(request.model).expanduser()
     if not path.is_file():
@@ -103,9 +115,16 @@ WEIGHTS = "a local file or folder (encoder.weights=FILE), or encoder.weights=ran
 def fetching(
     label: str, alternative: str = WEIGHTS, unusable: type[Exception] | tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Raise ValueError for any failed download of the object `label`, with the alternative to a network, and for
-    errors of an `unusable` object. The block should hold the library's call only: a missing file is an OSError
-    too."""
+    """Report any failed download in one line. The block should hold the library's call only, because a missing file
+    is an OSError too. The hub's client logs two warnings for each attempt; they are silenced.
+
+    Args:
+        label: the object to fetch, for the message.
+        alternative: what to give without a network.
+        unusable: the library's errors for an object that it has, but cannot use.
+
+    Raises ValueError: with the object, and the alternative or the reason why it cannot be used.
+    """
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.ERROR)

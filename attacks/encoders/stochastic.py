@@ -26,8 +26,10 @@ RowCounts = dict[tuple[int, tuple[int, ...]], int]
 
 
 class Seeded(TorchDispatchMode):
-    """Within this mode every random operator draws row by row: the first axis of its numbers is the batch, N, or a
-    multiple where each picture has several rows (windows, heads).
+    """Within this mode every random operator draws row by row. Calls with a generator of their own are unchanged.
+
+    The first axis of the numbers must be the batch: N, or a multiple where each picture has several rows in a run
+    (windows, heads).
 
     Args:
         seeds: one for each row of the batch.

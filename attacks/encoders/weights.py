@@ -19,8 +19,14 @@ _WRAPPERS = ("module.", "_orig_mod.")
 
 
 def read_state(path: str | Path, parts: Collection[str] = ()) -> dict[str, Tensor]:
-    """The named tensors of a safetensors file, or of a file of torch's that holds nothing else, perhaps under the key
-    "state_dict", "model" or "model_state_dict"; of `parts` only tensors with one of them between the dots of a name.
+    """The named tensors of a safetensors file, or of a file of torch's that holds nothing else.
+
+    A file of torch's may hold the state under the one key "state_dict", "model" or "model_state_dict", as training
+    scripts write it.
+
+    Args:
+        parts: where given, only tensors with one of these between the dots of their names are kept; of a safetensors
+            file no others are read.
 
     Raises:
         FileNotFoundError: no such file, or a folder.
@@ -96,9 +102,18 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 def load_weights(module: nn.Module, path: str | Path, *, ignore: Collection[str] = ()) -> None:
-    """Fill `module` from a file (see `read_state`), and cast it to half precision where all of the file is in it. The
-    file may have names, or prefixes that end in a dot, to `ignore`. Raises ValueError where names, shapes or kinds of
-    numbers are not the module's, or a value is not a number."""
+    """Fill `module` from a file (see `read_state`), and cast it to half precision where all of the file is in it; a
+    file of several precisions is widened to the module's dtype.
+
+    Args:
+        ignore: names, or prefixes that end in a dot, that the file may have and the module has not, such as the
+            classifier's head.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not such a file; its names, shapes or kinds of numbers are not the module's, with the first ones;
+            or a value is not a number.
+    """
     fill(module, read_state(path), f"weights `{path}`", ignore=ignore)
 
 
@@ -152,8 +167,8 @@ def unwrapped_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """The sha256 of a module's state: its names, dtypes, shapes and bytes, in the order of names, without batch
-    norm's counters."""
+    """The sha256 of a module's state: its names, dtypes, shapes and bytes, in the order of names. The same weights
+    have the same one, whatever their source; batch norm's counters, which matter for training only, are left out."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         if not isinstance(tensor, Tensor) or name.endswith("num_batches_tracked"):

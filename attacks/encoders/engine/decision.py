@@ -17,7 +17,8 @@ class Decision:
     Args:
         layout: how a batch lies in memory: NCHW, or NHWC ("channels_last"), which most convolutions prefer.
         precision: "float32" keeps the encoder's own dtype; "tf32" rounds the factors of its products and convolutions
-            to 11 bits, on a GPU that can; "bfloat16" runs everything after the preprocessing under autocast.
+            to 11 bits, on a GPU that can; "bfloat16" runs both passes of everything after the preprocessing under
+            autocast.
         fold: batch norms become part of the convolution or linear layer before them.
         chunk: most views in one pass, over all images.
 
@@ -44,7 +45,7 @@ class Decision:
         return replace(self, precision="float32")
 
     def settings(self) -> list[str]:
-        """Arguments of a command line: "engine.layout=channels_last", ..."""
+        """The same as arguments of a command line: "engine.layout=channels_last", ..."""
         return [f"engine.{name}={str(value).lower()}" for name, value in self.to_dict().items()]
 
     def to_dict(self) -> dict[str, Any]:

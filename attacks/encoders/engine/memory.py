@@ -20,8 +20,9 @@ GLIBC = {M_TRIM_THRESHOLD: 2**26, M_TOP_PAD: 2**17, M_MMAP_MAX: 2**16, M_MMAP_TH
 
 
 def keep_freed_memory(keep: bool = True) -> bool:
-    """Let this process keep freed memory instead of returning it to the system, or not, as is glibc's default.
-    Returns whether this worked: another C library is unchanged."""
+    """Let this process keep freed memory instead of returning it to the system; the peak does not change. With `keep`
+    false, restore what glibc adapts itself to. Returns whether this worked; with another C library than glibc nothing
+    happens."""
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
@@ -34,8 +35,8 @@ SHARE = 0.5
 
 
 def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
-    """Free bytes of `device`; on Linux at most what the control group allows. None where that is unknown. `root` has
-    /proc and /sys."""
+    """Free bytes of `device`; on Linux at most what the control group allows. None where that is unknown. `root` is
+    where /proc and /sys are mounted."""
     if device.type == "cuda":
         cache = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cache
@@ -99,7 +100,7 @@ def watch(device: torch.device) -> Iterator[SavedBytes]:
 
 
 def most_rows(device: torch.device, row_bytes: float) -> int | None:
-    """Most rows of a pass in which each needs `held` bytes, at least 1; None where the free memory is unknown."""
+    """Most rows of a pass in which each needs `row_bytes`, at least 1; None where the free memory is unknown."""
     free = free_memory(device)
     return None if free is None else max(1, int(SHARE * free / max(row_bytes, 1)))
 

@@ -24,8 +24,11 @@ HALVES = torch.float16, torch.bfloat16
 
 
 class RowScale:
-    """The loss scale of one pass through a float16 network, a power of two for each picture, chosen by the first
-    gradient that comes back."""
+    """The loss scale of one pass through a float16 network, a power of two for each picture.
+
+    The first gradient that comes back chooses it, so that no size of loss underflows, and a picture's gradient
+    depends on no other's.
+    """
 
     def __init__(self, largest: float) -> None:
         self.largest = largest

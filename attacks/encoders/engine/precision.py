@@ -31,8 +31,11 @@ def allow_tf32(is_allowed: bool) -> None:
 
 
 def tf32_pass(run: Encoder, images: Tensor, **draws: Any) -> Tree:
-    """What `run` returns; it and its backward pass are in TF32, and nothing else is. The switch is the whole
-    process's, so the backward pass has a graph of its own; its gradient has none."""
+    """What `run` returns; it and its backward pass are in TF32, and nothing else is.
+
+    The switch is the whole process's, so the backward pass has a graph of its own, around which it is on. It is off
+    afterwards, also where memory ran out. The gradient has no gradient of its own.
+    """
     if not (torch.is_grad_enabled() and images.requires_grad):
         with _tf32():
             return unchecked(run)(images, **draws)
@@ -77,8 +80,12 @@ def _tf32() -> Iterator[None]:
 
 
 def make_low(module: nn.Module) -> int:
-    """Cast, in place, the weights of convolutions and linear layers to bfloat16, for `low_pass`; their number.
-    Autocast begins at the first of these layers: it would round the matrices of a resize too."""
+    """Cast, in place, the weights of convolutions and linear layers to bfloat16; run the module with `low_pass`.
+
+    Autocast begins at the first of these layers: it would round the matrices of a resize too, which doubles the error
+    of the whole gradient. Weights are cast once, because autocast casts frozen ones in every pass. Returns the number
+    of layers.
+    """
 
     def begin(layer: _ConvNd | nn.Linear, _: Any) -> None:
         torch.set_autocast_enabled(layer.weight.device.type, True)

@@ -48,12 +48,12 @@ class Runner:
 def prepare(encoder: Encoder, decision: Decision) -> Encoder:
     """The encoder under the settings of `decision`: (N,3,H,W) in [0,1] -> (N,D) in the dtype of the images.
 
-    The encoder given is never changed: a module is copied, its weights frozen. With the settings of `Decision()`
-    (any chunk) it is returned itself. Of a plain callable only layout, tf32 and bfloat16 can be set.
+    The encoder given is never changed: a module is copied, its weights frozen. With the settings of `Decision()` (any
+    chunk) it is returned itself. Of a plain callable only layout, tf32 and bfloat16 can be set.
 
     Raises:
-        ValueError: a setting that needs a module, a precision for which there is no layer, or an encoder in training
-            mode.
+        ValueError: a setting that needs a module, a precision for which there is no layer, another precision than
+            float32 for an encoder in half precision, or an encoder in training mode.
     """
     encoder, half = in_native_precision(encoder), is_half(encoder)
     if half is not None and decision.precision != "float32":

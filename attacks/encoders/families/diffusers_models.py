@@ -23,15 +23,22 @@ def load(request: Request) -> ImageEncoder:
     The features are the mean of the latents, as a diffusion model gets them: less `shift_factor` where there is one,
     times `scaling_factor`, in a row of channels x height/8 x width/8 (8 of most models).
 
-    Every picture is brought to the square that the model was trained on (`sample_size`), as the library's
-    `VaeImageProcessor` does with a file: Pillow's Lanczos, values in [-1,1]. `preprocess={size: null}` leaves its
-    size, each side down to a multiple of 8: then all views must have one size.
+    Their number follows the size of what the network sees, and views differ in size; so every picture is brought to
+    the square that the model was trained on (`sample_size` of its configuration), by the rule of the library's
+    `VaeImageProcessor` for a file: Pillow's Lanczos, values in [-1,1]. A victim that gives the library tensors
+    instead of files resizes by `preprocess={kernel: torch_nearest}`. `preprocess={size: null}` leaves a picture as
+    large as it is, each side down to a multiple of 8, as the library does when it is given no size: then all views
+    must have one size.
 
     Use: the autoencoder that a diffusion model edits in.
     Not: a search by picture: latents keep the place of everything.
     Source: diffusers.
     Oracle: the library's processor and network, tests/encoders/families/test_diffusers.py.
     With: encoder.model=stabilityai/sd-vae-ft-mse
+
+    Raises:
+        ValueError, FileNotFoundError: in one line: no such folder or name, no weights or only pickles, another kind
+            of autoencoder.
     """
     diffusers = extra("diffusers")
     if request.pool is not None:

@@ -121,7 +121,9 @@ def check_name(name: str, names: Sequence[str], library: str, model: str) -> Non
 
 def saved_folder(request: Request, config: str, files: Sequence[str]) -> tuple[Path, Request]:
     """The file `config` of the folder of a request, and the request with the file of its weights, one of `files`.
-    Raises ValueError or FileNotFoundError."""
+
+    Raises FileNotFoundError for no such folder or weights, ValueError for weights that are neither random nor a file.
+    """
     folder = Path(request.model.removeprefix(FOLDER))
     if not (folder / config).is_file():
         raise FileNotFoundError(

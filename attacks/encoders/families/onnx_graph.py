@@ -22,8 +22,8 @@ _KEYWORDS = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"initiali
 
 @dataclass(frozen=True)
 class Graph:
-    """A ModelProto with one input and one output; (height, width) of its pictures, None for any size; and the names
-    of all outputs in the file, of which the first is used."""
+    """A ModelProto with one input and one output, ready for onnx2torch; (height, width) of its pictures, None for any
+    size; and the names of all outputs in the file, of which the first is used."""
 
     model: Any
     size: tuple[int, int] | None
@@ -122,7 +122,8 @@ def _keep_first_output(graph: Any) -> None:
 
 
 def _fold_identities(graph: Any) -> None:
-    """Remove Identity nodes: exporters share weights through them, and onnx2torch looks a weight up by its name."""
+    """Remove Identity nodes; their readers then read the nodes' inputs. Exporters share weights through them, and
+    onnx2torch looks a weight up by its name (its issue 156)."""
     last, source, nodes = graph.output[0].name, dict[str, str](), []
     for node in graph.node:
         inputs = [source.get(name, name) for name in node.input]
@@ -157,8 +158,13 @@ def opset(model: Any) -> int:
 
 
 def older(model: Any) -> None:
-    """Convert a newer model to `NEWEST`, in place. Raises ValueError where an operation uses a newer attribute or
-    input. (onnx's own converter refuses some operations that only have new dtypes.)"""
+    """Convert a newer model to `NEWEST`, in place.
+
+    Newer versions of most operations only add dtypes, an attribute or an input, which can be left out where unused.
+    onnx's own converter refuses some operations that only have new dtypes.
+
+    Raises ValueError where an operation uses a newer attribute or input.
+    """
     version, defs = opset(model), extra("onnx.defs")
     if version <= NEWEST:
         return

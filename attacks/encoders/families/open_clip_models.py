@@ -86,8 +86,9 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
 
 @dataclass(frozen=True, eq=False)
 class TextTower:
-    """Texts -> (T,D), by the model's tokenizer and text tower on the CPU, not normalised; the result has the device
-    and dtype of the image tower, at least float32."""
+    """Texts -> (T,D), by the model's tokenizer and text tower, not normalised. It runs on the CPU; the result has the
+    device and dtype of the image tower, at least float32. It is not a module, so its weights are not among the
+    encoder's."""
 
     name: str
     model: Any

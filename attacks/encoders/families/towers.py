@@ -111,8 +111,12 @@ def tower_parts(kind: Any, config: Any) -> frozenset[str]:
 
 
 class VisionTower(nn.Module):
-    """Normalised pictures (N,3,H,W), or their tiles -> the library's output: of a model with `get_image_features`, or
-    a vision model by itself."""
+    """Normalised pictures (N,3,H,W), or their tiles -> the library's output. Layers have the library's names.
+
+    Args:
+        network: a model with `get_image_features`, or a vision model by itself.
+        inputs: its arguments for such pictures.
+    """
 
     #: The layers' outputs hold the rows of all pictures one after the other, as many for each.
     is_packed = True
@@ -129,7 +133,8 @@ class VisionTower(nn.Module):
 @torch.no_grad()
 def tower_pool(tower: nn.Module, pictures: Any, pool: str | None, label: str) -> Callable[[Any], Tensor]:
     """The function from the tower's output to features: what the library pools, or the mean of the tokens that the
-    language model reads. Raises ValueError for pictures that do not go through, or a pool that there is not."""
+    language model reads. Chosen from the output for some normalised `pictures`. Raises ValueError for pictures that
+    do not go through, or a pool that there is not."""
     try:
         tokens = _features(tower(pictures))
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
