@@ -41,7 +41,8 @@ class Estimate(NamedTuple):
 
     @property
     def c(self) -> Tensor:
-        """The noise of a single view's gradient as a multiple of the signal, tr Cov(g) / ||E g||^2."""
+        """The noise of a single view's gradient as a multiple of the signal, tr Cov(g) / ||E g||^2: for any number n
+        of views, cosine^2 = n / (n + c)."""
         return self.views / self.snr
 
     @property

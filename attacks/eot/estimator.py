@@ -104,9 +104,15 @@ class EOT:
         return blocks.reshape(copies, times * self.views, dims).to(like.dtype)
 
     def estimate(self, problem: Question, delta: Tensor, u: Tensor) -> Estimate:
-        """The mean loss over the views `u`, (n,dims) or (N,n,dims), those of each image, and the gradient of the risk
-        with respect to `delta`: (N,...), or (1,...), shared by all, whose gradient is that of the mean over the
-        images."""
+        """The mean loss over the views `u` of each image, and the gradient of the risk with respect to `delta`, the
+        same on every process of `world`.
+
+        Args:
+            problem: N images and their losses.
+            delta: (N,...), one perturbation per image; or (1,...), shared by all: its gradient is that of the mean
+                over the images.
+            u: the views' coordinates: (n,dims), common to all images, or (N,n,dims), those of each image.
+        """
         if u.dim() == 3 and len(u) != len(problem):
             raise ValueError(f"`u` must hold the views of each of {len(problem)} images; got those of {len(u)}")
         return _Estimation(self, problem, delta, u).run()
@@ -211,7 +217,7 @@ class _Estimation:
 
     def _pass(self, part: Pass) -> tuple[Tensor, Tensor]:
         """The losses (images,groups,views) of a pass, and the gradient (rows of delta,groups,...) of their sum: zero
-        where the graph is cut, which the loop refuses."""
+        where the graph is cut, which the loop refuses, and within `torch.no_grad`."""
         images, groups = part.images, len(part.groups)
         rows = slice(None) if self.shared else slice(images.start, images.stop)
         leaf = self.delta[rows, None].expand(-1, groups, *self.delta.shape[1:]).detach().requires_grad_()

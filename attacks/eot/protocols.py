@@ -158,8 +158,8 @@ class Optimiser(Protocol):
 
 
 class Proposer(Protocol):
-    """The directions of a search without gradients: a pure function of the step and of the generator, the same for
-    every image."""
+    """The directions of a search without gradients. A pure function of the step and of the generator, the same for
+    every image, so that an image's path does not depend on its neighbours."""
 
     gradient_free: ClassVar[bool] = True
     leaves_early: ClassVar[bool] = True

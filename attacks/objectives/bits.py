@@ -16,15 +16,19 @@ from attacks.schema.options import option
 class Bits(Objective):
     """The signs of the features should change: for encoder=phash.
 
-    The loss is a smooth share of unchanged bits: each counts by its distance from the sign change, from -1 (far on
-    the other side) through 0 to 1, and by a half at `margin`, in the units of the features (for `Phash` grey levels).
-    So the gradient works on the bits near the edge: neither on those that have changed nor on those out of reach.
+    The loss is a smooth share of unchanged bits. A bit counts by its distance from the edge, the sign change: from -1
+    (far on the other side) through 0 (on the edge) to 1. Its gradient falls with the square of this distance, so the
+    attack works on the bits near the edge: neither on those that have changed (as a linear loss would) nor on those
+    out of reach (as a hinge would).
 
     Use: a hash whose bits are compared, such as `encoder=phash`.
     Not: embeddings that are compared by a cosine: `Away`.
     Source: the Hamming distance, made smooth.
     Oracle: the bits that have not flipped, tests/encoders/test_phash.py.
     With: encoder=phash
+
+    Args:
+        margin: the distance in the units of the features (for `Phash` grey levels) where a bit counts by a half.
     """
 
     margin: float = option(

@@ -42,8 +42,11 @@ class DLR(Objective):
     r"""The difference of logits ratio (Croce & Hein 2020), which a shift or a scale of all logits does not change.
 
     Untargeted (their eq. 6): (z_y - max_{i != y} z_i) / (z_1st - z_3rd); below 0 the label is lost. The anchor is y,
-    (N,) whole numbers. A view whose true label is third has the loss -1 and, unlike AutoAttack's, a gradient.
+    (N,) whole numbers. A view whose true label is third has the loss -1 exactly and, in AutoAttack, no gradient. Here
+    the third logit is then a constant, so that the gradient stays: other views may still need it.
+
     Targeted (eq. 7): (z_y - z_t) / (z_1st - (z_3rd + z_4th) / 2); the anchor is {"label": y, "target": t}, (N,) each.
+    It loses the label in the direction of t, but only a targeted `CrossEntropy` requires t to come first.
 
     Formula: \frac{z_y - \max_{j \ne y} z_j}{z_{\pi_1} - z_{\pi_3}}
 

@@ -107,9 +107,13 @@ class Each(Objective):
 
 
 class Ensemble(nn.Module):
-    """Several `encoders`, in evaluation mode, as one: (N,3,H,W) in [0,1] -> a tuple with the features of each.
+    """Several encoders as one: (N,3,H,W) in [0,1] -> a tuple with the features of each.
 
-    All get the same views in full resolution; each has its own preprocessing in the graph.
+    All get the same views in full resolution; each has its own preprocessing in the graph. A view costs a pass of
+    every member.
+
+    Args:
+        encoders: modules in evaluation mode.
 
     Examples:
         >>> import torch
@@ -208,8 +212,8 @@ class Members(Objective):
         return several if isinstance(several, tuple) else (several,) * count
 
     def members(self, encoder: Encoder, anchor: tuple[Tree, ...]) -> list[tuple[Encoder, Objective, Tree]]:
-        """For "gradients", the encoder (which must take `only`), objective and anchor of each member; none for
-        "losses"."""
+        """For "gradients", the encoder, objective and anchor of each member; none for "losses". The encoder must take
+        `only`, as an `Ensemble` does."""
         if self.combine == "losses":
             return []
         parts = zip(self.member_objectives(anchor), anchor, strict=True)

@@ -33,17 +33,23 @@ TRUNKS = {"alex": "alexnet", "vgg": "vgg16", "squeeze": "squeezenet1_1"}
 class TotalVariation:
     """Total variation (Rudin, Osher & Fatemi 1992): smooth perturbations are cheap.
 
-    The value is weight * the mean over pixels and channels, in [0,1] units: about 0.03 for a random pattern of 0 and
-    8/255. The absolute value of a difference, to the right and to the lower neighbour, is sqrt(d^2 + e^2) - e with
-    e = `EDGE`, because `|d|` has no derivative at 0, where an attack may start.
+    The value is weight * the mean, over pixels and channels, of the perturbation's total variation, in [0,1] units:
+    about 0.03 for a random pattern of 0 and 8/255, 0 for one flat colour.
+
+    Differences are to the right and to the lower neighbour, none at the last column and row. Their absolute value is
+    sqrt(d^2 + e^2) - e with e = `EDGE`, because `|d|` has no derivative at 0, where an attack may start. It is 0 at
+    0, and at most e below `|d|`.
 
     Use: a print, or a change without isolated pixels.
     Not: a change that should look like the picture: `SSIM`, `LPIPS`.
     Oracle: scikit-image's denoiser, tests/objectives/test_penalties.py.
 
-    `weight` is 1 to 10 beside a cosine. `isotropic` takes the length of both differences together, else the sum of
-    their absolute values. `of` is "change", the difference of the attacked and the untouched pictures, or "texture",
-    the delta itself, (1|N,C,h,w), for a patch.
+    Args:
+        weight: positive; 1 to 10 beside a cosine.
+        isotropic: the length of both differences together (no direction is cheaper), or the sum of their absolute
+            values.
+        of: "change" is the difference of the attacked and the untouched pictures, for everything that is added to a
+            picture. "texture" is the delta itself, (1|N,C,h,w), for a patch, whose print should be smooth.
 
     Examples:
         >>> import torch
@@ -119,15 +125,21 @@ class SSIM:
 class LPIPS:
     """Learned perceptual distance (Zhang et al. 2018) of package `lpips`, times a weight; RGB of at least 64 pixels.
 
-    Nothing is downloaded: the network (alex, the authors' choice for measuring, vgg, or squeeze) is read from torch's
-    cache of checkpoints.
+    Nothing is downloaded: the network is read from torch's cache of checkpoints, and only its linear layers come with
+    the package.
 
     Use: a change that people should hardly notice.
     Not: a machine without its network in torch's cache: nothing is downloaded.
     Cost: a pass of its network for each picture, forward and back, once a step.
     Oracle: its own package, tests/objectives/test_penalties.py.
 
-    Raises ValueError without package `lpips`, FileNotFoundError without the network's file.
+    Args:
+        weight: positive.
+        net: alex (the authors' choice for measuring), vgg, or squeeze.
+
+    Raises:
+        ValueError: no package `lpips`, or another `net`.
+        FileNotFoundError: the network's file is not there.
 
     Examples:
         >>> from attacks.objectives import LPIPS
@@ -187,7 +199,8 @@ def total_variation(pattern: Tensor, *, isotropic: bool = True) -> Tensor:
 
 
 class Price(NamedTuple):
-    """The penalty of each image (N,), and its gradient, shaped like delta: of a shared delta that of the mean."""
+    """The penalty of each image (N,), and its gradient, shaped like delta: of a delta that all images share, that of
+    the mean penalty."""
 
     value: Tensor
     grad: Tensor

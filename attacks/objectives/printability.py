@@ -24,10 +24,16 @@ MAX_COLOURS, BYTES = 4096, 2**17
 class NonPrintability:
     """Colours that a printer can print: of each texel of a patch the distance to the nearest one.
 
-    The value is weight * the mean distance to the nearest colour of a palette, in sRGB of [0,1]: about 0.2 for random
-    colours and the palette of the generic printer. The non-printability score of Sharif et al. 2016 multiplies the
-    distances to all colours, so it and its gradient are nearly 0 everywhere; only the nearest decides whether it is
-    0. The distance is sqrt(d^2 + e^2) - e with e = `EDGE`. All texels count, also the transparent ones.
+    The value is weight * the mean, over the texels, of the distance from a texel's colour to the nearest one of a
+    palette, in sRGB of [0,1]: about 0.2 for random colours and the palette of the generic printer, 0 for those of the
+    palette.
+
+    The non-printability score of Sharif et al. 2016 multiplies the distances to all colours, and a product of thirty
+    numbers below 1 is nearly 0 everywhere, and so is its gradient. Here only the nearest colour counts, which alone
+    decides whether the product is 0.
+
+    The distance is sqrt(d^2 + e^2) - e with e = `EDGE`, whose gradient at a printable colour is 0. All texels count,
+    also the transparent ones.
 
     Use: a patch that will be printed, where only the printable colours are known.
     Not: a printer whose map is known: `perturbation.gamut`, which is exact.
@@ -35,7 +41,9 @@ class NonPrintability:
     Oracle: the distance to the nearest colour, tests/objectives/test_printability.py.
     With: config=patch
 
-    `weight` is 0.1 to 1 beside a cosine; `palette` (K,3) in [0,1], or what `read_palette` takes.
+    Args:
+        weight: positive; 0.1 to 1 beside a cosine.
+        palette: (K,3) in [0,1]; or what `read_palette` takes: generic, or the path of a file.
     """
 
     weight: float = option(
@@ -64,7 +72,8 @@ class NonPrintability:
 
 @torch.no_grad()
 def nearest(texture: Tensor, palette: Tensor) -> Tensor:
-    """The nearest palette colour of each texel, (N,3,h,w), in memory that does not grow with the palette."""
+    """The nearest palette colour of each texel, (N,3,h,w). One colour at a time, so that memory does not grow with
+    the palette."""
     smallest = torch.full_like(texture[:, 0], math.inf)
     row = torch.zeros_like(smallest, dtype=torch.long)
     colours = palette.to(texture)

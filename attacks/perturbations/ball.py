@@ -26,9 +26,10 @@ EXACT = 1 + 1e-12
 
 
 class Ball(PerturbationSet, ABC):
-    """A set that holds one delta (N,C,H,W) for each picture, which is added to it.
+    """A set that holds one delta (N,C,H,W) for each picture; the delta is added to it.
 
-    Where a method takes pictures or None, None means no box: the ball alone, for a delta that all pictures share.
+    Where a method takes pictures or None, None means no box: the ball alone, for a delta that all pictures share. No
+    value can change by more than 1, whatever the picture.
     """
 
     eps: float
@@ -83,7 +84,8 @@ class Ball(PerturbationSet, ABC):
         return -per_picture(length) * self.steepest(grad)
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
-        """delta + by, projected; added to the picture first, for the bits of every published PGD."""
+        """delta + by, projected. Added to the picture first, as every published PGD does, so that ours equals theirs
+        to the last bit."""
         target = images + delta
         target += by
         target -= images  # in place: each new tensor as large as a photograph takes as long as the arithmetic
@@ -95,7 +97,8 @@ class Ball(PerturbationSet, ABC):
 
     @abstractmethod
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        """A point of the set, no farther from any point of it than `delta` is; `delta` itself if it is in it."""
+        """A point of the set, no farther from any point of the set than `delta` is; `delta` itself if it lies in the
+        set."""
 
     @abstractmethod
     def norm(self, delta: Tensor) -> Tensor:
@@ -243,12 +246,13 @@ class L2(Ball):
 
 
 def scaled(values: Tensor, radius: float, pictures: Tensor | None, limit: float) -> Tensor:
-    """s * values, clamped so that `pictures` + it stay in [0,1], with the largest s <= most at which the Euclidean
+    """s * values, clamped so that `pictures` + it stay in [0,1], with the largest s <= `limit` at which the Euclidean
     norm of a row is at most `radius`: (N,D) -> (N,D). Without pictures (N,D) each value is clamped to [-1,1].
 
-    With `limit` 1 it is the nearest point of ball and box; with `limit` infinite that with the largest inner product
-    with `values`. The squared norm is concave and piecewise linear in s^2: Newton's method from 0 never passes the
-    root.
+    With `limit` 1 it is the nearest point of ball and box, where s = 1 / (1 + lambda), lambda the multiplier of the
+    ball (Karush-Kuhn-Tucker; the box splits by value). With `limit` infinite it is the point with the largest inner
+    product with `values`. The squared norm is a concave, piecewise linear function of s^2, so Newton's method from 0
+    climbs to the root and never beyond it, in at most as many steps as it meets pieces.
     """
     dtype = values.dtype if values.dtype == torch.float64 else torch.float32
     host, largest = values.device.type == "cpu", min(limit**2, torch.finfo(dtype).max)
@@ -319,9 +323,11 @@ def from_levels(levels: Tensor, images: Tensor) -> Tensor:
 
 
 def rounded(delta: Tensor, images: Tensor, eps: float, power: int) -> Tensor:
-    """A delta of whole levels within `eps` in the norm of that `power`, 1 or 2: each value at its nearest level, and
-    where the norm is then too large, some one level nearer to zero, those first that this moves least for what it
-    saves."""
+    """A delta of whole levels within `eps` in the norm of that `power`, 1 or 2.
+
+    Each value is rounded to its nearest level. Where the norm is then too large, values go one level back toward
+    zero, first those that this moves away from the delta least for what it takes from the norm.
+    """
     levels, wide = to_levels(delta, images).flatten(1), wide_dtype(delta)
     exact = (((images + delta).clamp(0, 1) - images) * 255).flatten(1).to(wide).abs()
     size = levels.abs().to(wide)

@@ -12,7 +12,11 @@ Corners = list[list[float]]
 
 
 class PerturbationSet(ABC):
-    """Defaults for the members of a perturbation, which are those of a delta that is part of each picture."""
+    """Defaults for the members of a perturbation beyond its start, its steps and its norm.
+
+    They are those of a delta that is part of each picture. A perturbation whose delta is a texture with a file of its
+    own (`Patch`) overrides them.
+    """
 
     #: Whether one delta (1,...) serves all pictures, or each has its own (N,...).
     shared: ClassVar[bool] = False

@@ -14,10 +14,14 @@ from transforms.scene import Scene
 
 @dataclass(frozen=True, eq=False)
 class Radii(PerturbationSet):
-    """The set `inner` with a radius for each picture, `radii` (N,), and the deltas `first` (N,C,H,W) to start from.
+    """The set `inner` with a radius for each picture, and the deltas to start from. Lengths are shares of a picture's
+    radius, so the radius of all is 1; all else is that of `inner`.
 
-    Lengths are shares of a picture's radius, so the radius of all is 1; `pace` is what an optimiser's whole reach
-    amounts to, as a share of each radius. All else is that of `inner`.
+    Args:
+        inner: any set of one delta a picture.
+        radii: (N,), in the norm of `inner`.
+        first: (N,C,H,W), in these sets.
+        pace: what an optimiser's whole reach amounts to, as a share of each radius.
     """
 
     eps: ClassVar[float] = 1.0

@@ -26,8 +26,10 @@ MAX_STEPS = 60
 def onto_l1(values: Tensor, radius: float, low: Tensor, high: Tensor) -> Tensor:
     """The nearest point of {||y||_1 <= radius} and {low <= y <= high}, row by row: (N,D) -> (N,D).
 
-    `low` <= 0 <= `high`; infinite, it is the projection of Duchi et al. 2008 (fig. 1). With bounds (Croce & Hein
-    2021, Mind the Box) y = sign(v) * clamp(|v| - t, 0, room), and Newton's method, kept within a bracket, finds t.
+    `low` <= 0 <= `high`, which may be infinite: then it is the projection of Duchi et al. 2008 (Efficient Projections
+    onto the L1-Ball, fig. 1). With bounds (Croce & Hein 2021, Mind the Box) the solution is y = sign(v) * clamp(|v| -
+    t, 0, room), room the bound on that side, and the norm falls as t grows: t is found by Newton's method, kept
+    within a bracket.
     """
     wide = wide_dtype(values)
     size = values.abs().to(wide)
@@ -55,8 +57,11 @@ def onto_l1(values: Tensor, radius: float, low: Tensor, high: Tensor) -> Tensor:
 
 
 def onto_l0(values: Tensor, count: int, low: Tensor, high: Tensor) -> Tensor:
-    """The nearest point with at most `count` pixels other than zero and low <= y <= high, where `low` <= 0 <=
-    `high`: (N,C,H,W) -> (N,C,H,W). Those pixels stay that reduce the squared distance most."""
+    """The nearest point with at most `count` pixels other than zero and low <= y <= high: (N,C,H,W) -> (N,C,H,W).
+
+    `low` <= 0 <= `high`. Selected pixels are clamped, others are zero; those are selected that reduce the squared
+    distance most.
+    """
     near = values.clamp(low, high)
     wide = wide_dtype(values)
     zero_residual, residual = values.to(wide), (values - near).to(wide)
@@ -73,8 +78,8 @@ def best_pixels(worth: Tensor, count: int) -> Tensor:
 
 
 def knapsack(worth: Tensor, headroom: Tensor, budget: Tensor) -> Tensor:
-    """Amounts (N,D) of at most `headroom` (N,D) and in sum at most `budget` (N,), with the largest sum of amount *
-    `worth` (N,D): the fractional knapsack."""
+    """The fractional knapsack: amounts (N,D), each at most its `headroom` (N,D) >= 0, with a sum of at most `budget`
+    (N,) and the largest sum of amount * `worth` (N,D) >= 0. Greedy by worth."""
     wide = wide_dtype(worth)
     order = worth.argsort(dim=1, descending=True, stable=True)
     sorted_room = headroom.gather(1, order).to(wide)
@@ -191,9 +196,13 @@ class L0(Ball):
         return grad.sign() * best_pixels(grad.abs().sum(1), 1)
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:  # noqa: ARG002
-        """A move of all pixels along the gradient, of which the projection selects the best, as in PGD0 (Croce & Hein
-        2019, Sparse and Imperceivable Adversarial Attacks, section 4). A value of average gradient moves by `STRIDE`
-        times `length`: the smaller, the larger the gain that a new pixel needs to replace one that has moved."""
+        """A move of all pixels along the gradient, of which the projection then selects the best, as in PGD0 (Croce &
+        Hein 2019, Sparse and Imperceivable Adversarial Attacks, section 4); else no new pixel could enter. A value of
+        average gradient moves by `STRIDE` times `length`.
+
+        With the projection it maximises `-<grad, v> - |v - delta|^2 / 2t`, t proportional to `length`: the smaller it
+        is, the larger the gain that a new pixel needs to replace one that has already moved.
+        """
         mean = grad.abs().flatten(1).mean(1).clamp(min=torch.finfo(grad.dtype).tiny)
         return -STRIDE * per_picture(length) * (grad / per_picture(mean))
 

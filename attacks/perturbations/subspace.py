@@ -135,7 +135,8 @@ class Masked(Wrapper):
         return self.inner.length(self.only(delta.expand(max(len(delta), len(self.mask)), -1, -1, -1)))
 
     def restrict(self, delta: Tensor) -> Tensor:
-        """The delta within the mask. `inner` is not applied again: it would smooth a band at the mask's edge."""
+        """The delta within the mask. `inner` is not applied again: a masked band of frequencies is not in the band,
+        and would be smoothed at the mask's edge at every move."""
         return self.only(delta)
 
     def take(self, rows: Tensor) -> Self:
@@ -227,7 +228,8 @@ class LowFrequency(Wrapper):
     farthest, inside, descend = Ball.farthest, Ball.inside, Ball.descend
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """A step of norm 1 in the band: of L2 the best; of L-inf the low frequencies of the best in all."""
+        """A step of norm 1 in the band: for L2 the best one; for L-inf the low frequencies of the best unrestricted
+        one."""
         step = super().steepest(grad)
         norm = self.inner.norm(step)
         return step / per_picture(torch.where(norm > 0, norm, 1.0))
@@ -244,8 +246,13 @@ class Smoothed(Wrapper):
     """The gradient is convolved with a Gaussian before any optimiser sees it: TI (Dong et al. 2019, Evading Defenses
     by Translation-Invariant Attacks, eq. 7). The set is that of `inner`.
 
-    `smooth` is the standard deviation in pixels, 7 / 3 in the published code; the kernel ends at three of them and
-    adds up to 1. Beyond the picture the gradient is zero.
+    It approximates the mean gradient over shifted copies of the picture. The published code's kernel, 15 x 15 values
+    of a normal density from -3 to 3, is `smooth` = 7 / 3.
+
+    Args:
+        inner: any set of one delta a picture.
+        smooth: standard deviation in pixels; the kernel ends at three of them, and adds up to 1. Beyond the picture
+            the gradient is zero.
 
     Examples:
         >>> import torch

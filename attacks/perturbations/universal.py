@@ -81,6 +81,6 @@ class Universal(PerturbationSet):
         return self.inner.length(delta)
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
-        """The delta (N,C,H,W) that the 8-bit file of each attacked picture holds, within `eps` and the box: no longer
-        one for all, where a picture is clamped."""
+        """The delta (N,C,H,W) that the 8-bit file of each attacked picture will hold, within `eps` and the box: no
+        longer one for all, where a picture is clamped, or where rounding had to be kept within `eps`."""
         return self.inner.quantise(delta.expand_as(images), images)

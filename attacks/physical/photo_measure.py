@@ -152,8 +152,16 @@ def measure_photo(
     kind: str,
     detected_card: CardDetection = CardDetection(),
 ) -> PhotoMeasurement:
-    """Locate the patch in a photograph of the run's `picture` (without the patch), and cut out the view of a `kind`,
-    photo or scene. Raises ValueError in one line, why the photograph cannot be scored."""
+    """Locate the patch in a photograph, and cut out the view.
+
+    Args:
+        picture: the run's picture that it shows, without the patch.
+        kind: of the view, photo or scene.
+        detected_card: what is known of the photograph already.
+
+    Raises:
+        ValueError: in one line, why the photograph cannot be scored.
+    """
     card, box, size_of_photo = expected.card, expected.card.patch, (pixels.shape[0], pixels.shape[1])
     fit = _locate_card(pixels, expected, detected_card)
     surface, ideal = fit.surface, ideal_photo(pixels, fit.surface)
@@ -267,8 +275,8 @@ def magnification(scene: Pose, view: View) -> float:
 
 
 def file_name(photo: PhotoFile) -> str:
-    """The unique name of the PNG for a photograph: `a.jpg` becomes `a.jpg.png`, so `a.jpg.png` gets another
-    suffix."""
+    """The name of the PNG written for a photograph, in its own folder. It is unique: `a.jpg` becomes `a.jpg.png`, so
+    a photograph `a.jpg.png` gets another suffix."""
     path = Path(photo.name)
     keep = path.suffix == ".png" and Path(path.stem).suffix.lower() not in SUFFIXES
     return photo.name if keep else f"{photo.name}.png"

@@ -63,7 +63,8 @@ def write_photo_report(
 
 
 def csv_row(photo: dict[str, Any]) -> dict[str, Any]:
-    """The line of a photograph in photos.csv, from its entry in photos.json."""
+    """The line of a photograph in photos.csv, from its entry in photos.json; one that is left out has a reason and no
+    scores."""
     patch = photo["patch"]
     jitter = max(abs(value) for corner in patch["corners"] for value in corner)
     row = photo | patch | {"fiducials": len(photo["fiducials"]), "jitter": jitter}
@@ -168,8 +169,12 @@ MAX_JITTER = 0.499
 
 
 def ranges(measurements: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """Stages with the measured ranges, from the smallest value to the largest; {} if no scene was located. `stops`
-    are the exposures of the photographs, if they are known."""
+    """Stages with the measured ranges, from the smallest value to the largest; {} if no scene was located.
+
+    Args:
+        stops: the exposure of each photograph, relative to the run's picture or to the median photograph; () if it is
+            unknown.
+    """
     scenes = [(item.scene, magnification(item.scene, item.view)) for item in measurements if item.scene is not None]
     if not scenes:
         return {}

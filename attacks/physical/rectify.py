@@ -209,8 +209,13 @@ def crop(grey: NDArray[np.uint8], points: Floats) -> tuple[NDArray[np.float32], 
 def edge_lines(
     light: NDArray[np.float32], card: Card, edges: Floats, to_pixels: Callable[[Any], Floats]
 ) -> tuple[Floats, Floats]:
-    """The points of the card in mm (n,2), `POINTS` of each of its `edges` (E,2,2) that is inside and has contrast,
-    and the lines (a, b, c) of these edges in pixels of `light` (n,3); `to_pixels` leads there from mm, about."""
+    """The points of the card in mm (n,2), `POINTS` on each edge that is inside and has contrast; and for each point
+    the line (a, b, c) through its edge, in pixels of `light` (n,3).
+
+    Args:
+        edges: (E,2,2), see `card_edges`.
+        to_pixels: about from mm of the card to pixels of `light`.
+    """
     module = card.tags[0].box.width / MODULES
     inside, results = [], []
     for start, end in edges:

@@ -86,8 +86,13 @@ def cells_inside(to_pixels: Callable[[Any], Floats], box: Box, size: tuple[int, 
 def resemblance(
     patch: NDArray[np.uint8], inside: NDArray[np.bool_], looks: Mapping[str, Floats], arm: str
 ) -> Resemblance:
-    """Compare a rectified patch, of which the cells `inside` are seen, with the looks of all arms of the run (see
-    `expected_look`); `arm` is that which the photograph should show."""
+    """Compare a rectified patch with what was printed.
+
+    Args:
+        inside: see `cells_inside`.
+        looks: of each arm of the run, see `expected_look`.
+        arm: that which the photograph should show.
+    """
     windows = _windows(inside).all((2, 3))
     if not windows.any():
         return Resemblance(0.0, "", 0.0, 0.0, 1.0)

@@ -181,7 +181,7 @@ def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
 
 
 def page_picture(card_pixels: Picture, sheets: Plan, page: Page) -> Picture:
-    """A sheet in pixels; its tile is a copy of the card's pixels."""
+    """A sheet in pixels; its part of the card is a copy of the card's own pixels."""
     scale, tile, (fills, texts) = sheets.dpi / INCH, page.tile, draw_page(sheets, page)
     sheet = Image.new("RGB", (round(sheets.width * scale), round(sheets.height * scale)), "white")
     x, y, width, height = (round(mm * scale) for mm in (tile.x, tile.y, tile.width, tile.height))

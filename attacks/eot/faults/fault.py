@@ -28,8 +28,9 @@ class Line(NamedTuple):
 
 @stored("fault")
 class Fault(NamedTuple):
-    """A view that is not finite: where that begins, in the picture and view with these numbers, the view's physical
-    values, its coordinates `u` (1,dims), what each stage gives, and what the encoder sees (1,C,h,w)."""
+    """A view that is not finite: where that begins, in the picture and view with these numbers (of the batch of an
+    attack, or of a bank), the view's physical values, its coordinates `u` (1,dims), what each stage gives, and what
+    the encoder sees (1,C,h,w)."""
 
     where: str
     doing: str  # "attack" or "evaluate"
@@ -68,7 +69,8 @@ class NotFinite(FloatingPointError):
 
 
 def write(directory: Path, error: NotFinite, name: str = NAME) -> Path | None:
-    """Write the view of an error, if it has one, into a run directory, and add the command that shows it."""
+    """Keep the view of an error in a run directory, and add the command that shows it to the error. Returns the file;
+    None where the error has no such view."""
     if error.fault is None:
         return None
     values.write_values(directory / name, error.fault, KEY)

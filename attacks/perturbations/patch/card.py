@@ -190,7 +190,8 @@ class Text:
 
 
 def card_fills(card: Card) -> tuple[Fill, ...]:
-    """The shapes of a card without its patch: tags, chart and label, whose letters the attack sees as well."""
+    """The shapes of a card without its patch: tags, chart and label. The label's letters are shapes too, so that the
+    attack sees what is printed."""
     tags = (Fill(black(tag)) for tag in card.tags)
     return *tags, *(Fill((swatch.box,), swatch.colour) for swatch in card.chart), Fill(letters(card))
 

@@ -70,10 +70,15 @@ def patch_picture(texture: Texture, size: tuple[int, int]) -> Picture:
 
 
 def surround(card: Card, texture: tuple[int, int], fine: float = 4.0) -> tuple[Picture, int, int, int]:
-    """The card with a blank patch, at a resolution where a texel is k pixels, and a module of a tag `fine` or more.
+    """The card with a blank patch, at a resolution where a texel is a whole number of pixels.
 
-    `texture` is the (height, width) of the patch in texels. Returns the picture, the first row and column of the
-    patch in it, and k: the patch lies in rows top..top + k*h, columns left..left + k*w.
+    Args:
+        texture: (height, width) of the patch in texels.
+        fine: the least pixels along a module of a tag.
+
+    Returns:
+        The picture, the first row and column of the patch in it, and the pixels k along a texel: the patch lies in
+            rows top..top + k*h, columns left..left + k*w. The white edge of the card is rounded up to whole pixels.
     """
     rows, columns = texture
     patch = card.patch
@@ -144,8 +149,13 @@ def _weights(texels: int, first: int, last: int, start: float, step: float) -> N
 
 @dataclass(frozen=True, eq=False)
 class Surround:
-    """A picture (1,C,H,W) in [0,1] of the paper and all that is printed on it, with room for the texture at `top` and
-    `left`, in pixels, `times` pixels along each side of a texel."""
+    """A picture with room for the texture.
+
+    Args:
+        picture: (1,C,H,W) in [0,1], the paper and all that is printed on it.
+        top, left: of the texture, in pixels of `picture`.
+        times: pixels of `picture` along each side of a texel.
+    """
 
     picture: Tensor
     top: int

@@ -36,11 +36,15 @@ REQUESTS = 401
 def read_colour_map(name: str, intent: str = "relative", key: str = "printer.colour") -> Tensor | None:
     """The table (3,n,n,n) from requested to printed sRGB; None for an ideal printer.
 
-    `name` is ideal, generic (see `attacks.perturbations.patch.inks`), or the path of an ICC profile (.icc, .icm) or a
-    fitted polynomial (.json, see `ColourFit.to_dict`). `intent`, of an ICC profile only, is relative (the paper is
-    white), perceptual, or absolute (the paper's own colour). `key` is for messages.
+    Args:
+        name: ideal, generic (see `attacks.perturbations.patch.inks`), or the path of an ICC profile (.icc, .icm), or
+            of a fitted polynomial (.json, see `ColourFit.to_dict`).
+        intent: of an ICC profile only: relative (the paper is white), perceptual, or absolute (the paper's own
+            colour).
+        key: of the configuration, for messages.
 
-    Raises ValueError or FileNotFoundError: an unknown name or intent, or a file that is missing or invalid.
+    Raises:
+        ValueError, FileNotFoundError: an unknown name or intent, or a file that is missing or invalid.
     """
     if intent not in INTENTS:
         raise ValueError(f"`printer.intent` must be one of {', '.join(INTENTS)}; got {intent!r}")
@@ -66,7 +70,9 @@ def read_colour_map(name: str, intent: str = "relative", key: str = "printer.col
 
 
 def _polynomial(content: bytes) -> Tensor:
-    """A polynomial of red, green and blue: of each channel the weights of the monomials, in the order of `powers`."""
+    """A polynomial of red, green and blue: for each channel the weights of the monomials, in the order of
+    `transforms.colour.lut.powers`, in linear light or sRGB values. The stage that applies the table clamps values
+    beyond [0,1]."""
     data = json.loads(content)
     if not isinstance(data, dict) or data.get("schema") != 1 or data.get("kind") != "polynomial":
         raise ValueError('it must hold {"schema": 1, "kind": "polynomial", ...}')
@@ -91,7 +97,8 @@ def linear_polynomial(weights: Tensor, degree: int) -> Tensor:
 
 
 def _profile(content: bytes, intent: str) -> Tensor:
-    """A soft proof: sRGB to the printer's colours, with black point compensation, and back, as in layout programs."""
+    """A soft proof: sRGB to the printer's colours and back, with black point compensation on the way there only, as
+    in layout programs."""
     to_printer, back = INTENTS[intent]
     profile, screen = ImageCms.ImageCmsProfile(io.BytesIO(content)), ImageCms.createProfile("sRGB")
     kind, space = profile.profile.device_class.strip(), profile.profile.xcolor_space.strip()
@@ -138,11 +145,15 @@ class ColourBox:
 
 @dataclass(frozen=True, eq=False)
 class Printable:
-    """The colours that a printer can show: the image of its colour map `lut` (see `transforms.colour.lut`).
+    """The colours that a printer can show: the image of its colour map.
 
-    A colour outside moves straight towards the centre of the gamut, in sRGB, up to the boundary: not the nearest
-    colour, but idempotent, so that it does not drift from step to step. The boundary is measured from the centre, so
+    A colour outside moves straight towards the centre of the gamut, in sRGB, up to the boundary. That is not the
+    nearest colour, but it is idempotent and fast: a search for the nearest is inexact where a profile has kinks, and
+    a projection that is not idempotent would drift at every step. The boundary is measured from the centre, so
     concave parts are filled, and it lies up to two 8-bit levels too far out.
+
+    Args:
+        lut: the printer's map (see `transforms.colour.lut`).
     """
 
     lut: Tensor = field(repr=False)
@@ -170,8 +181,8 @@ class Printable:
 
 
 def gamut(setting: Any) -> Gamut | None:
-    """The gamut of `perturbation.gamut`: null, [low, high], or a colour map by name or path. Raises ValueError or
-    FileNotFoundError."""
+    """The gamut of a configuration's `perturbation.gamut`: null, [low, high], or a colour map by name or path. Raises
+    ValueError or FileNotFoundError where it is not one of these."""
     if setting is None:
         return None
     if isinstance(setting, list | tuple):

@@ -33,12 +33,16 @@ FAMILY = "family"
 
 
 def neugebauer(colours: Tensor, inks: Tensor, n: float = SPREAD) -> Tensor:
-    """The colours that a halftone shows for requested sRGB colours, (K,3) -> (K,3), of `inks` (8,3) in sRGB, in the
-    order of `INKS`.
+    """The colours that a halftone shows for requested sRGB colours, (K,3) -> (K,3).
 
-    Dots of three inks overlap at random (Demichel); the eye averages their light (Neugebauer 1937), to the power 1/n
-    (Yule & Nielsen 1951). Cyan covers 1 - red^(1/n), in linear light, so that ideal inks reproduce every colour. With
-    n = 2 a half tint of cyan matches SWOP to one level, of yellow to two.
+    Dots of three inks overlap at random, so the areas of the eight overprints are products (Demichel); the eye
+    averages their light (Neugebauer 1937), to the power 1/n (Yule & Nielsen 1951). The coverage of an ink is
+    calibrated so that ideal inks (`inks` the corners of the cube) reproduce every colour: cyan covers 1 - red^(1/n),
+    in linear light. With n = 2 a half tint of cyan matches SWOP to one level, of yellow to two; with n = 1 the error
+    is 18 levels.
+
+    Args:
+        inks: (8,3) sRGB in [0,1], in the order of `INKS`.
     """
     bare = to_linear(colours).pow(1 / n)
     shares = [
@@ -62,6 +66,9 @@ class Inks(Ranged):
     - `gamut`: how pure the overprints are: 1 as those of `INKS`, 0 grey of the same luma;
     - `black`: the light of black ink, of which all overprints get their share: pale ink covers the paper less;
     - `gain`: of red, green and blue, the colour of paper and lamp, in stops.
+
+    The default ranges hold the inks that they were set on, with room at both ends: SWOP on coated paper (black
+    35/31/32, red 237/28/36), a print on plain paper (black 60, red 200/64/61), and a very pale draft.
     """
 
     gamma: Range = (0.7, 1.5)

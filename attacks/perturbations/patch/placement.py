@@ -19,13 +19,15 @@ UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
 class Placements:
     """One or several placements of a texture in each picture.
 
-    `quads` (N,K,4,2) are the corners of K placements in each of N pictures (N = 1: the same in all), (x, y) as shares
-    of the picture's width and height, in the order upper left, upper right, lower right, lower left of the texture.
-    `cover` (N,K,h,w) is how much of each texel shows, in [0,1], or (N,K,1,1), 0 where a picture has fewer placements;
-    None: all.
+    Args:
+        quads: (N,K,4,2) corners of K placements in each of N pictures (N = 1: the same in all), as shares of the
+            picture's width and height: (x, y) from (0, 0), its upper left corner, to (1, 1), its lower right one. In
+            the order upper left, upper right, lower right, lower left of the texture; a mirrored quad mirrors it.
+        cover: (N,K,h,w) how much of each texel shows, in [0,1], or (N,K,1,1): 0 where a picture has fewer than K
+            placements. None: all of it.
 
-    Raises ValueError for a degenerate quad, one outside the picture, pixels instead of shares, or shapes that do not
-    match.
+    Raises:
+        ValueError: a degenerate quad, one outside the picture, pixels instead of shares, or shapes that do not match.
     """
 
     quads: Tensor
