@@ -46,7 +46,8 @@ class Robustness:
 
     @cached_property
     def per_image(self) -> list[dict[str, Any]]:
-        """The rows of per_image.csv: one for each picture, arm and bank of views. A missing value is None."""
+        """The rows of per_image.csv, from which all tables are computed: one for each picture, arm and bank of views.
+        A missing value is None."""
         rows = read_rows(self.folder / "per_image.csv")
         return [{key: text if key in TEXTS else _number(text) for key, text in row.items()} for row in rows]
 

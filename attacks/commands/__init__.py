@@ -36,7 +36,8 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; `arguments` are those of the process if None. Returns its exit code, or 1 after an error."""
+    """Run one command; `arguments` are those of the process if None. Returns the exit code: the command's own, or 1
+    after an error, which is printed in one line."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "_ARGCOMPLETE" in os.environ:
         _complete()

@@ -59,7 +59,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def pilot(folder: Path) -> tuple[Tensor, str, str]:
-    """The differences (C,) of the clusters of a run in its primary comparison, the measure, and the other arm."""
+    """The differences (C,) of the clusters of a finished run in its primary comparison, positive where EOT is the
+    stronger attack; the measure; and the arm that EOT was compared with. Raises ValueError or OSError where the run
+    has no such comparison, or fewer than two clusters."""
     primary = mapping(read_untrusted(folder / "metrics.json").get("primary"))
     measure, other = str(primary.get("measure")), str(primary.get("against"))
     rows = [row for row in judged_rows(untrusted_rows(folder / "per_image.csv")) if row.get("bank") == BANK]

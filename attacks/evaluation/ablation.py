@@ -37,13 +37,20 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 def left_out(
     attack: Callable[[Compose], Shown], transforms: Compose, sample: Sample, judge: Judge, *, views: int, seed: int
 ) -> list[dict[str, object]]:
-    """Attack with all stages and without each in turn; test each result with all stages, and with each alone: a row
-    for each attack, test, picture and view.
+    """Attack with all stages and without each in turn; test each result with all stages, and with each alone. Returns
+    a row for each attack, test, picture and view.
 
-    In the test of one stage the others are absent, and its coordinates are those of the test with all. Stages without
-    coordinates are never left out, and neither are those that lay a patch, which are at their middle in tests of
-    other stages. `attack` returns the sample's pictures, attacked on the views of a pipeline, as read back from their
-    8-bit files; `views` are those of a test."""
+    In the test of one stage the others are absent rather than at their middle, where a stage may still rotate, shrink
+    or darken. The coordinates of the stage are those of the test with all stages. Stages without coordinates are
+    never left out. Neither are those that lay a patch, which are at their middle in tests of other stages.
+
+    Args:
+        attack: attacks the pictures of the sample on the views of a pipeline; returns them as read back from their
+            8-bit files.
+        views: of each test.
+
+    Raises ValueError where no stage of the pipeline can be left out.
+    """
     stages = varying(transforms)
     full_bank = bank(transforms, views, seed=seed, purpose="left out")
     tests = {ALL_STAGES: full_bank} | {label: only_stage(full_bank, at) for label, at in stages.items()}

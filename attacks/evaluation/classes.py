@@ -52,7 +52,11 @@ def text_tower(encoder: nn.Module, reason: str) -> Texts:
 @torch.no_grad()
 def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
     """(K,D) of length 1: the mean direction of each class over all templates, as in CLIP's zero-shot classifier
-    (Radford et al. 2021, section 3.1.4). A template has `{}` in place of the class; raises ValueError without."""
+    (Radford et al. 2021, section 3.1.4).
+
+    A template is a text with `{}` in place of the class, such as "a photo of a {}." Raises ValueError for no
+    template, for one without a place for the class, and for embeddings without a direction.
+    """
     for template in templates or ("",):
         if PLACE not in template:
             raise ValueError(f"`data.templates` must each have {PLACE} where the class goes; got {template!r}")

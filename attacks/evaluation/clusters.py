@@ -37,7 +37,8 @@ def by_cluster(values: Tensor, clusters: Sequence[str]) -> Tensor:
 
 
 def medians(values: Tensor, clusters: Sequence[str]) -> Tensor:
-    """The lower median of each cluster's pictures: (N,) -> (C,)."""
+    """The lower median of the values of each cluster's pictures, (N,) -> (C,), in the order in which clusters first
+    appear."""
     index = numbers(clusters)
     return torch.stack([values[index == i].median() for i in range(int(index.max()) + 1)])
 

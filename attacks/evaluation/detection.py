@@ -39,8 +39,11 @@ def conformal_threshold(clean: Tensor) -> Threshold:
 @torch.no_grad()
 def cosines(pictures: Tensor, pipeline: Pipeline, encode: Callable[[Tensor], Tensor]) -> Tensor:
     """The cosine (N,) between the embeddings behind the pipeline and behind the antialiased resize, in float64; 1
-    where the two show the same. `pictures` (N,3,H,W) are 8-bit files as read back; `encode` has the encoder's own
-    preprocessing."""
+    where the two show the same.
+
+    `pictures` (N,3,H,W) in [0,1] are 8-bit files as read back. `encode` takes (N,3,h,w) in [0,1] to (N,...), with the
+    encoder's own preprocessing.
+    """
     pairs = [pipeline.views(to_bytes(picture)) for picture in pictures]
     pipeline_views, lanczos_views = (np.stack(views) for views in zip(*pairs, strict=True))
     equal = torch.from_numpy((pipeline_views == lanczos_views).all((1, 2, 3)))

@@ -86,9 +86,12 @@ def saliency(gradient: Tensor) -> Tensor:
 
 @stored("explanation.gradients")
 class Reach(NamedTuple):
-    """The gradient at N pictures over some views: its root mean square length at each pixel, `sensitivity` (N,H,W);
-    and (N,) the share of pixels with a gradient in any view (`coverage`) and in one `view` on average, and the
-    participation ratio of the sensitivities (`effective`)."""
+    """The gradient at N pictures over some views.
+
+    `sensitivity` (N,H,W) is the root mean square length of the gradient at each pixel, 0 in dead zones. `coverage`
+    (N,) is the share of pixels with a gradient in any view, and `view` (N,) that in one view, on average. `effective`
+    (N,) is the participation ratio of the sensitivities: 1 if all are equal, near 0 if few pixels have all.
+    """
 
     sensitivity: Tensor
     coverage: Tensor
@@ -150,7 +153,8 @@ def attribution(
 
 
 def spatial_layer(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor) -> str | None:
-    """The last spatial layer on whose positions the embedding depends, or None."""
+    """The last spatial layer on whose positions the embedding depends, or None. (A transformer that reads only its
+    class token does not depend on the other tokens after its last attention.)"""
     # With one row, an output for all pictures would look like one for each.
     pictures, anchors = (rows[:1].expand(2, *rows.shape[1:]) for rows in (pictures, anchors))
     frame = input_frame(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
@@ -279,9 +283,9 @@ class Maps(NamedTuple):
 @stored("explanations")
 @dataclass(frozen=True, eq=False)
 class Explanations:
-    """The result of `explain`: `arms`, "clean" first; the layer of Grad-CAM, None if no layer is spatial; the
-    gradient's `reach` over views of the clean pictures; a line for each part that is `missing`; and passes, in
-    pictures."""
+    """The result of `explain`. `arms` begins with "clean". `layer` is the layer of Grad-CAM, None if no layer is
+    spatial. `reach` is the gradient over views of the clean pictures. `missing` has a line for each part that could
+    not be computed. `forward` and `backward` are encoder passes, counted in pictures."""
 
     arms: dict[str, Maps]
     layer: str | None
@@ -335,9 +339,16 @@ def explain(
     bank: Bank,
     chunk: int = 32,
 ) -> Explanations:
-    """Explain the likeness of the `clean` pictures (N,3,H,W), and of the same pictures in each of the
-    `attacked_arms`, to their `anchors` (N,D). The encoder is in evaluation mode and full precision; the gradient's
-    coverage is over the first few views of `bank`; at most `chunk` pictures are in memory at once."""
+    """Explain the likeness of a few pictures to their anchors, before and after an attack.
+
+    Args:
+        encoder: in evaluation mode and full precision.
+        clean: (N,3,H,W) in [0,1].
+        attacked_arms: arm -> (N,3,H,W), the same pictures after an attack.
+        anchors: (N,D) the embeddings that the pictures are compared with: their clean ones, or the target's.
+        bank: its first few views are those of the gradient's coverage.
+        chunk: most pictures, or views, in memory at once.
+    """
     began, counter, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
     handles = settle_batch_norm(encoder)
     try:

@@ -118,8 +118,10 @@ def share_ends(shares: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
 
     They are quantiles of beta distributions for the effective number of trials (Korn & Graubard 1998): p (1 - p) over
     the variance of the mean share (Kish 1965), corrected by Student's t because the variance is estimated; at least
-    n, at most n `trials`. Up to `MISSABLE` clusters, room is left for further ones with hits only, or with misses
-    only: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`."""
+    n, at most n `trials`. To the estimate of p and of the variance a part of a cluster (`EXTRA`) with hits only, and
+    one with misses only, are added: clusters may agree by chance. Up to `MISSABLE` clusters, room is left for further
+    ones with hits only, or with misses only: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`.
+    """
     n, mean = shares.shape[1], shares.mean(1)
     extra = EXTRA[n > MISSABLE]
     p = (shares.sum(1) + extra) / (n + 2 * extra)
@@ -136,8 +138,8 @@ def share_ends(shares: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
 
 
 def median(values: Tensor) -> Interval:
-    """The lower median of (N,) values, in `mean`, with an interval between two of them (Thompson 1936); of fewer than
-    six values it is their range."""
+    """The lower median of (N,) values, in `mean`, with an interval between two of the values (order statistics;
+    Thompson 1936). Its coverage is at least 0.95 for any distribution; of fewer than six values it is their range."""
     return quantile(values, 0.5, "lower")
 
 

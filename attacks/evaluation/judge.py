@@ -78,9 +78,17 @@ def cells_of(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], CellSc
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Scores pictures of a run against its gallery: the `encoder` in full precision, embeddings `own` (N,D) of the
-    untouched pictures and `gallery` (G,D) of `known`, each picture's row `truth` (N,) and target `goal` (N,) or None,
-    and the number of `neighbours` that vote on an identity."""
+    """Scores pictures of a run against its gallery.
+
+    Args:
+        encoder: in full precision.
+        own: (N,D) embeddings of all untouched pictures.
+        gallery: (G,D) embeddings of `known`, which views are matched with; perhaps mapped from a file.
+        truth: (N,) each picture's row of the gallery.
+        goal: (N,) the attacker's target row, or None.
+        neighbours: the number of nearest rows that vote on an identity.
+        chunk: most views in memory at once.
+    """
 
     encoder: Encoder
     own: Tensor
@@ -126,7 +134,8 @@ class Judge:
         return rows if self.signature is None else self.signature(rows)
 
     def success(self, scores: Scores, rows: Tensor) -> Tensor:
-        """Whether the attack succeeds, (n,V): the nearest row shows the target, or without one another thing."""
+        """Whether the attack succeeds, (n,V): the nearest row shows the target, or without a target anything but what
+        the picture itself shows."""
         if self.goal is not None:
             return self.known.same(scores.nearest, self.goal[rows, None])
         return ~self.known.same(scores.nearest, self.truth[rows, None])
@@ -139,7 +148,8 @@ def score_cells(judge: Judge, scenes: Shown, rows: Tensor, bank: Bank) -> CellSc
 
 
 def resisting(scores: Scores) -> Tensor:
-    """The cosine (N,) in the view least like the attacker's target, or without one most like the picture."""
+    """The cosine (N,) of each picture to its clean embedding, in the view that resists the attacker most: the one
+    least like the target, or without a target the one most like the picture."""
     if scores.goal_cosine is None:
         return scores.cosine.amax(1)
     return scores.cosine.gather(1, scores.goal_cosine.argmin(1, keepdim=True))[:, 0]

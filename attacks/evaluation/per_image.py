@@ -115,8 +115,11 @@ def arms_table(
     rows: Sequence[Row], *, views: Mapping[str, tuple[Mapping[str, Scores], Mapping[str, Tensor]]] | None = None
 ) -> dict[str, dict[str, dict[str, object]]]:
     """By bank, arm and measure the mean over clusters of their pictures' means, or the median of their medians, with
-    its 95 % interval; `tar` by false accept rate. None where the rows have none. A run of a single picture has
-    intervals over its `views`: by bank the scores and successes by arm."""
+    its 95 % interval (see `attacks.evaluation.intervals`); `tar` by false accept rate. None where the rows have none.
+
+    `rows` are those of `per_image_rows`, or read back from their file. `views` are given for a run of a single
+    picture, whose intervals are over its views: by bank the scores and successes by arm.
+    """
     table: dict[str, dict[str, dict[str, object]]] = {}
     for bank, arms in rows_by_arm(rows).items():
         table[bank] = {arm: _measures(arm_rows) for arm, arm_rows in arms.items()}
@@ -168,7 +171,8 @@ def range_interval(mean: float, units: Tensor) -> Interval:
 
 
 def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows of pictures that can have a measure: some have no view that survives, or no other of the identity."""
+    """The rows of pictures that can have a measure. Without a view that the clean picture survives there is no
+    `success_survived`, and without another picture of the identity there are no `RETRIEVAL_MEASURES`."""
     optional = name in ("success_survived", *RETRIEVAL_MEASURES)
     return [row for row in rows if row.get(name) not in (None, "")] if optional else rows
 
@@ -247,8 +251,12 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
 
 def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
     """EOT against each other arm on each bank, without the primary comparison, which is in `measure`: the mean
-    difference of `cosine` and of `success`, the p value of sign flips, and `p_holm`, corrected for all of the list;
-    both None where so few clusters cannot give one below 0.05, and `needed` says how many could."""
+    difference of `cosine` and of `success` with its interval, the p value of sign flips, and `p_holm`, corrected for
+    all of the list.
+
+    Where so few clusters cannot give a corrected p value below 0.05, both p values are None, and `needed` is the
+    number of clusters that could. On pictures that a shared perturbation was made from they are None, too.
+    """
     first, fit = primary(rows, measure), has_fit_rows(rows)
     table: list[dict[str, Any]] = []
     p_values: list[float] = []

@@ -115,8 +115,16 @@ def _digits(values: Tensor) -> list[float]:
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """The slices that are scored: `maps`, pairs of names of coordinates (see `coordinate`), of `cells` each way, and
-    `curves` of `curve_cells`. The attack has the views `transforms`; cells lie in the range of `wide`."""
+    """The slices of the space of views that are scored.
+
+    Args:
+        maps: pairs (x, y) of names of coordinates (see `coordinate`).
+        curves: names of coordinates.
+        transforms: the views of the attack.
+        wide: the cells lie in the range of these views (see `transforms.widened`).
+        cells: along each side of a map.
+        curve_cells: along a curve.
+    """
 
     maps: Sequence[Sequence[str]]
     curves: Sequence[str]
@@ -130,7 +138,10 @@ def response(
     scenes: Mapping[str, Shown], sample: Sample, judge: Judge, plan: SlicePlan, *, seed: int, views: int = 4
 ) -> list[dict[str, object]]:
     """Scores over slices of the space of views: a row for each slice, arm, cell, picture and view. A curve has no y.
-    `scenes` are the pictures by arm, as read back from their files; `views` are those of each cell."""
+
+    `scenes` are by arm the pictures of the sample, as read back from their files. Each cell has so many `views`; they
+    differ between cells only in the coordinates of the slice. Raises ValueError as `slice_axes`.
+    """
     points = bank(plan.wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(scenes.values()))).device)
     table: list[dict[str, object]] = []
     for (kind, number), axes in slice_axes(plan).items():

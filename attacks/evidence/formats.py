@@ -120,7 +120,8 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
 
 
 def in_toto(facts: Facts) -> str:
-    """An in-toto Statement v1, predicate test-result v0.1, of the policy and each run's files.json, or ValueError."""
+    """An in-toto Statement v1 with the predicate test-result v0.1, over the digests of the policy and of each run's
+    files.json. Raises ValueError where the library refuses it."""
     statements, json_format = extra("in_toto_attestation.v1.statement"), extra("google.protobuf.json_format")
     descriptor = extra("in_toto_attestation.v1.resource_descriptor").ResourceDescriptor
     digests = [(facts.file, facts.policy.digest), *((f"{run.name}/files.json", run.files) for run in facts.runs)]

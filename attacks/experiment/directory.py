@@ -356,8 +356,9 @@ def _check(out: Path, check_command: Callable[[dict[str, Any]], None], overwrite
 
 
 def remove(out: Path) -> None:
-    """Remove what the run in a directory has written, as its manifest lists it, and nothing else. The results go
-    first, and the manifest stays: at any moment what is left is a run that can be gone on with."""
+    """Remove what the run in a directory has written, as its manifest lists it, and nothing else. The result goes
+    first, the partial results next, and the manifest stays until that of the next run replaces it: at any moment what
+    is left is a run that can be gone on with."""
     files = artefact_paths(previous_run(out).manifest)
     (out / "metrics.json").unlink(missing_ok=True)
     shutil.rmtree(out / CHECKPOINT, ignore_errors=True)

@@ -46,8 +46,8 @@ class Exhibits:
         self, rows: Sequence[int], files: Mapping[str, Tensor], deltas: Mapping[str, Tensor]
     ) -> Iterator["Exhibits"]:
         """Within the block the pictures `rows` are written, one folder per arm, and the textures of a patch, from
-        `deltas`; what is yielded waits for the files that it needs. All have been written where the block ends, even
-        with an error; where a signal ends it, none is begun any more."""
+        `deltas`. The methods of what is yielded wait for the files that they need. All have been written where the
+        block ends, even with an error; where a signal ends it, none is begun any more."""
         with ThreadPoolExecutor(THREADS) as pool:
             try:
                 tasks = {path: pool.submit(write) for path, write in self._writes(rows, files, deltas)}

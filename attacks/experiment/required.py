@@ -18,8 +18,8 @@ from attacks.study.study import Study
 
 
 def refuse_unfit(run: Run) -> None:
-    """Raise ValueError or OSError, in one line, for a policy that cannot be read, and for a run that cannot stop as
-    soon as it is decided."""
+    """Raise ValueError or OSError, in one line, for a policy that cannot be read or is about another threat, and for
+    a run that cannot stop as soon as it is decided. Before anything is attacked: a typo must not cost a run."""
     if run.require is not None:
         refuse_other_threat(read_policy(run.require), asdict(run))
     if run.evaluate.most is None:
@@ -39,7 +39,8 @@ def refuse_unfit(run: Run) -> None:
 
 
 def refuse_lacking(file: str | None, study: Study) -> None:
-    """Raise ValueError for a policy about another encoder, or about what a run of these parts will not have."""
+    """Raise ValueError for a policy about another encoder, or about what a run of these parts will not have. Before
+    anything is attacked, too."""
     if file is None:
         return
     policy = read_policy(file)

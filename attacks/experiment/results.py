@@ -168,7 +168,8 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
 
 
 def _bank(bank: Bank, refined_steps: int, side: int) -> dict[str, Any]:
-    """The description of a bank for an encoder whose input has a `side`."""
+    """The description of a bank for an encoder whose input has a `side`. `refine` gradient steps lead from its worst
+    views to `worst_cosine`."""
     corners = bank.u.new_tensor([[0.0], [1 - 1e-6]]).expand(2, bank.transforms.dims)
     low, high = bank.transforms.values(corners).tolist()
     return {

@@ -123,7 +123,9 @@ def _empty_reason(row: RequirementResult) -> str:
 
 
 def _not_beaten(decision: RequirementResult, rows: Sequence[Row]) -> RequirementResult:
-    """A row on the worst cluster of the attack with EOT passes only if those of other attacks meet the bar too."""
+    """A row on the worst cluster of the attack with EOT passes only if that of each other attack meets the bar, too;
+    else it is undecided. Whatever they do on average, one that breaks a cluster shows that the encoder can be broken
+    there."""
     requirement = decision.requirement
     if (decision.verdict, requirement.of, requirement.arm) != ("PASS", "worst", ATTACK):
         return decision

@@ -34,8 +34,11 @@ HEX = re.compile(r"[0-9a-f]{12,64}")
 
 @dataclass(frozen=True)
 class Requirement:
-    """A row of a policy: a measure of an arm on a bank of views is at least, or at most, a bar: its mean over
-    clusters of pictures, or that of 90 % of the clusters (`of` p10), or of each cluster of the run (worst)."""
+    """A row of a policy: a measure of an arm on a bank of views is at least, or at most, a bar.
+
+    `of` says what must meet the bar: `mean`, the mean over clusters of pictures; `p10`, 90 % of the clusters;
+    `worst`, each cluster of the run.
+    """
 
     measure: str
     arm: str
@@ -85,7 +88,10 @@ def policy_file(name: str | Path) -> Path:
 
 
 def read_policy(name: str | Path) -> Policy:
-    """Read a policy: data without code, tags or references. Raises FileNotFoundError or ValueError in one line."""
+    """Read a policy. It is data: code, tags, aliases, values of the environment and credentials are refused.
+
+    Raises FileNotFoundError or ValueError in one line, with the key, what is allowed, and the value.
+    """
     path = policy_file(name)
     label = f"policy `{printable_config(path)}`"
     data = path.read_bytes()

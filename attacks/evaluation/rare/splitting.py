@@ -215,7 +215,8 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> RareE
 def _importance(
     counter: "_Counter", particles_below: Floats, level: float, particles: int, random: np.random.Generator
 ) -> RareEstimate | None:
-    """From fresh draws of a proposal that is fitted to points below a level; None where it misses them."""
+    """The estimate from fresh draws of a proposal that is fitted to points below a level; None where the draws miss
+    everything below it."""
     proposal, rate = fit(particles_below, random), 0.0
     for _ in range(FITS):
         points = proposal.draw(DRAWS * particles, random)
@@ -299,7 +300,8 @@ def move(score: Score, u: Floats, values: Floats, level: float, random: np.rando
 
 
 def _plain(u: Floats, values: Floats, counter: _Counter, particles: Floats) -> RareEstimate:
-    """Clopper & Pearson (1934), of draws that no earlier ones have chosen."""
+    """The share of failures among plain draws, with the limits of Clopper & Pearson (1934). They hold only if no
+    earlier results have chosen these draws."""
     failed = values <= 0
     ends = scipy.stats.binomtest(int(failed.sum()), len(u)).proportion_ci(1 - 2 * ALPHA, "exact")
     worst = u[failed][np.argsort(values[failed])] if failed.any() else particles
@@ -308,7 +310,8 @@ def _plain(u: Floats, values: Floats, counter: _Counter, particles: Floats) -> R
 
 
 def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, counter: _Counter) -> RareEstimate:
-    """The weighted share of points up to `level`, with the limits of Fay & Feuer (1997) and the sample's variance."""
+    """The weighted share of points up to `level`, with the limits of Fay & Feuer (1997) for weighted sums. Their
+    variance is that of the sample, since failures are not rare among these points."""
     good = values <= level
     weights = proposal.weights(u) * good
     p, variance, largest = float(weights.mean()), float(weights.var(ddof=1)) / len(u), float(weights.max()) / len(u)

@@ -56,8 +56,9 @@ Loss = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """What a gradient is looked at on: `views` (R,3,h,w) in [0,1], the same of the `untouched` pictures, the `anchor`
-    with a row for each, the objective, the `seed` of the directions, and further arguments of the encoder."""
+    """What a gradient is looked at on: `views` (R,3,h,w) in [0,1], the encoder's input; the same of the `untouched`
+    pictures; the `anchor`, with a row for each view; the objective; the `seed` of the directions; and further
+    arguments of the encoder, its `draws`."""
 
     views: Tensor
     untouched: Tensor
@@ -85,7 +86,8 @@ class Probe:
 
 
 def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
-    """The checks of the encoder's answer and of its gradient, on some views of the pictures with noise."""
+    """Check whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views of
+    pictures with noise."""
     if module is not None and black_box(module) is not None:
         return [skip(name, NO_GRADIENT) for name in (REPEATS, SLOPES, LENGTH, CHANGES)]
     perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]

@@ -193,7 +193,8 @@ def balance(images: Tensor) -> Tensor:
 
 
 def promise(perturbation: Perturbation, images: Tensor) -> Tensor:
-    """The delta with the highest balance: the projection of a point far along its gradient."""
+    """The delta with the highest balance: the projection of a point far along the balance's gradient. The balance is
+    linear, and for a ball and a box that point is the optimum of a linear loss."""
     like = torch.zeros_like(perturbation.noise(images, torch.Generator().manual_seed(0)))
     far = 4 * max(1.0, perturbation.reach)
     return perturbation.move(like, far * _weights(like)[:, None, None].expand_as(like), images)
