@@ -155,14 +155,16 @@ def robustness(
     Args:
         encoder: a name, also with a model as in "timm:resnet50"; or a module in eval mode that takes (N,3,H,W) in
             [0,1] to (N,D). A list of these, or a mapping by name, gives a `Comparison`.
-        pictures: paths; a tensor (N,3,H,W) in [0,1]; or a list, Dataset or DataLoader of pictures or (picture, label)
-            pairs, at most 5,000 (see `attacks.data.images.as_path`). None: the bundled ones.
-        preset: the name or path of a preset.
-        eps: the largest change of a pixel, as "8/255". This, `steps` and `pipeline` are the preset's where None.
-        steps: of each attack, `attack.steps`.
-        out: the run directory, of several encoders the folder of their runs; None: a new one under `outputs/`.
-        pipeline: your own resize before the encoder: the name of a kernel, or a function from an 8-bit array (H,W,3)
-            or a PIL image to one of these or a tensor (see `attacks.evaluation.detection`).
+        pictures: the path of a folder or list; paths; a tensor (N,3,H,W) in [0,1]; or a list, Dataset or DataLoader
+            of pictures or (picture, label) pairs, whose labels are identities (see `attacks.data.images.as_path`).
+            Pictures in memory, at most 5,000, are written beside the run as 8-bit PNG. None: the bundled ones.
+        preset: the name of a preset, or the path of one.
+        eps: the largest change of a pixel, as "8/255"; None for the preset's.
+        steps: the steps of each attack, `attack.steps`; None for the preset's.
+        out: the run directory, of several encoders the folder of their runs; None for a new one under `outputs/`.
+        pipeline: your own resize before the encoder: the name of a kernel, or a function of an 8-bit array (H,W,3) or
+            a PIL image that returns one, or a tensor. Pictures that it shows otherwise than people see them are
+            flagged (see `attacks.evaluation.detection`). None for the preset's.
         values: any other key of the configuration, as `seed=1` or `**{"data.size": 128}`.
 
     Raises:

@@ -150,7 +150,8 @@ def _index(sweep: Path) -> None:
 
 
 def _follower(arguments: list[str], scratch: str) -> list[str]:
-    """The command line of a process that writes into the folder `scratch` only."""
+    """The command line of a process other than the first, or of one that only shows something: it writes into the
+    folder `scratch` only."""
     ours = {f"hydra.{mode}.dir": scratch for mode in ("run", "sweep")}
     ours |= {"hydra.sweep.subdir": ".", "hydra/hydra_logging": "disabled"}
     rest = [argument for argument in arguments if argument.partition("=")[0] not in ours]
@@ -173,7 +174,8 @@ def _full_errors() -> bool:
 
 
 def _end(error: Exception) -> NoReturn:
-    """End this one of several processes, and with it the run or sweep: in the next job it would be alone."""
+    """End this one of several processes, and with it the run or sweep. Alone in the next job, it would receive
+    messages that belong to this one."""
     if isinstance(error, USER_ERRORS) and not _full_errors():
         _fail(error)
     time.sleep(PAUSE if RANK else 0)

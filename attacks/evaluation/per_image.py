@@ -45,8 +45,8 @@ def per_image_rows(
     thresholds: Mapping[float, float],
     alone: Tensor | None = None,
 ) -> list[dict[str, object]]:
-    """One row for each bank, arm and picture: the `step` of the attack that its file comes from (None: no attack),
-    and means over its `views`.
+    """One row for each bank, arm and picture, with the `step` of the attack that its file comes from (None: no
+    attack), and means over its views, whose number is in `views`.
 
     `cosine` to the picture's clean embedding; `shift`, the cosine minus that of the clean arm in the same view;
     `cosine_p10`, the 10th percentile; `worst_cosine`; the shares `recall_at_1`, `recall_at_5`, `recall_at_10`,
@@ -55,9 +55,15 @@ def per_image_rows(
     that false accept rate); `mrr`, the mean of 1 / rank; `median_rank`, the lower median; with a target also
     `goal_cosine` and the lower median `goal_rank`. None where the run has no such measure.
 
-    `scores`, `success` (N,V), and `worst` (N,), the cosine in the view that resists most, are by bank and arm; one
-    arm is `clean`. `pictures` are columns that name the pictures; `steps` are by arm, `thresholds` by false accept
-    rate; pictures `alone` (N,) have no `RETRIEVAL_MEASURES`."""
+    Args:
+        scores: by bank and arm, of the same pictures; one arm is `clean`.
+        success: by bank and arm (N,V) bool.
+        worst: by bank and arm the cosine (N,) in the view that resists the attacker most.
+        pictures: columns that name the N pictures: `picture`, `cluster`, `identity`.
+        steps: by arm (N,), of optimised arms.
+        thresholds: of verification, by false accept rate.
+        alone: (N,) pictures without another of their identity, which have no `RETRIEVAL_MEASURES`.
+    """
     rows = []
     for bank, arms in scores.items():
         for arm, arm_scores in arms.items():

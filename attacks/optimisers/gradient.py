@@ -85,9 +85,10 @@ class PGD(Optimiser):
 
 @dataclass(frozen=True)
 class SGD(Optimiser):
-    """Projected gradient descent with momentum, as `torch.optim.SGD`; for l2.
+    """Projected stochastic gradient descent with momentum, as `torch.optim.SGD`; for the L2 ball.
 
-    The step is as long as the gradient says, so `lr` depends on the loss and on the picture's size.
+    The step is as long as the gradient says, so `lr` depends on the loss and on the picture's size. For the L-inf
+    ball use PGD.
 
     Use: an L2 ball and a loss whose scale is known.
     Not: the L-inf ball, or a loss of unknown scale: PGD.
@@ -96,8 +97,9 @@ class SGD(Optimiser):
     Oracle: torch.optim.SGD, tests/optimisers/test_gradient.py.
     With: perturbation=l2 perturbation.eps=4
 
-    `lr` is the step per unit of gradient, `momentum` 0 to below 1, `schedule` as of `PGD`; `nesterov` has the form of
-    `torch.optim.SGD`, and needs momentum.
+    `lr` is the step per unit of gradient, `momentum` 0 to below 1; `schedule` is cosine or linear (to zero over the
+    run), or constant. `nesterov` is Nesterov's momentum instead of the heavy ball, in the form of `torch.optim.SGD`:
+    delta stands for the look-ahead point, and steps along grad + momentum * velocity. It needs momentum.
 
     Examples:
         >>> import torch
@@ -181,7 +183,8 @@ class Adam(Optimiser):
         check_step("rel_step_size", self.rel_step_size, self.schedule, beta1=self.beta1, beta2=self.beta2)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Moments:  # noqa: ARG002
-        """Moments are float64 where the device has it, for squares of very small or very large gradients."""
+        """The state before the first step. Moments are float64 where the device has it: the square of a very small or
+        very large gradient is 0 or infinite in float32."""
         zeros = torch.zeros_like(delta, dtype=wide_dtype(delta))
         return Moments(zeros, zeros, 0, reach)
 
@@ -203,7 +206,7 @@ class Adam(Optimiser):
 
 def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The L1 norm of each gradient (N,C,H,W), in its type or in `dtype`, at least the smallest normal number of that
-    type: (N,1,1,1), a divisor."""
+    type: (N,1,1,1), a divisor. The order of a sum does not depend on the other pictures."""
     norm = grad.new_zeros(len(grad), dtype=dtype)
     for (part,) in columns(grad.flatten(1)):
         norm += part.abs().sum(1, dtype=norm.dtype)
@@ -211,8 +214,8 @@ def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def decay(schedule: str, progress: Tensor, like: Tensor) -> Tensor:
-    """The length of a step as a share of that of the first one, for shares (D,) of the run that are done; as
-    `like`."""
+    """The length of a step as a share of that of the first one, for shares (D,) of the run that are done; of the type
+    and on the device of `like`."""
     if schedule == "constant":
         return torch.ones_like(progress, dtype=like.dtype, device=like.device)
     length = 1 - progress if schedule == "linear" else (1 + (math.pi * progress).cos()) / 2

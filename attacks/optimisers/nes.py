@@ -91,7 +91,7 @@ class NES(Optimiser):
     def step(
         self, delta: Tensor, estimate: Estimate, state: MomentumState, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, MomentumState]:
-        """Gradients are not normalised: one that is short says little."""
+        """The next delta and state. Gradients are not normalised: one that is short says little."""
         momentum = self.momentum * state.momentum + estimate.grad
         length = self.rel_step_size * state.reach * decay(self.schedule, progress.before, delta)
         next_delta = constraint.step(delta, momentum, length)
@@ -123,7 +123,8 @@ class LabelOnly(NES):
 
     @staticmethod
     def factor(share: Tensor) -> Tensor:
-        """The change of the radius (N,) where a share (N,) of a step's answers has changed: at one half it stays."""
+        """By how much the radius (N,) changes where a share (N,) of a step's answers has changed: at one half, where
+        an answer carries most information, it stays; above, it shrinks."""
         return (0.5 - share).exp()
 
 

@@ -92,7 +92,8 @@ class Wiener(Optimiser):
         check_step("rel_step_size", self.rel_step_size, self.schedule)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> WienerState:
-        """The sums are float64 where the device has it: rounding in float32 would turn signs."""
+        """The state before the first of `steps` steps. The sums are float64 where the device has it: rounding in
+        float32 would turn signs, and several processes would diverge."""
         height, width = delta.shape[2:]
         spectrum = delta.new_zeros(*delta.shape[:3], width // 2 + 1, 2, dtype=wide_dtype(delta))
         rings = rings_of(height, width, delta.device)

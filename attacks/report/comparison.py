@@ -32,7 +32,8 @@ MAX_GROUPS, MAX_TRIALS = 26, 500
 
 
 class Standing(NamedTuple):
-    """A run of a table: its place from 1, and the letters of its groups, or the clusters that a test needs."""
+    """A run of a table: its place from 1, and the letters of its groups; none where there are more groups than
+    letters, or where too few clusters allow no test, which then needs `clusters_needed`."""
 
     run: RunSummary
     scores: RunScores

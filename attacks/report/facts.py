@@ -23,7 +23,8 @@ NOT_HELD_OUT = "Judged on the pictures it was made from: says nothing of other p
 
 
 def verdict(content: Mapping[str, Any]) -> str:
-    """The result in two sentences: success of the attack and of the strongest baseline, and their comparison."""
+    """The result in two sentences: the success of the attack and of the strongest baseline, and the primary
+    comparison of both."""
     first, arms, names = content["primary"], content["arms"], arm_names(content)
     sample_text = sample_words(content)
     views = f"In {sample_text}, seen as the file is, without a camera"

@@ -73,7 +73,9 @@ def axis_label(text: str) -> str:
 
 
 def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) -> Markup:
-    """The loss of the looks and, faint, of the steps, over the encoder passes; a ring at the chosen step."""
+    """The mean loss on the views of the looks (the first ones of one bank, a few: see `attacks.solvers.selection`),
+    over the encoder passes of the steps; a ring at the chosen step; and, faint, each step's own estimate, of the arms
+    with views."""
     figure, axis = _axis((7.6, 3.6))
     for arm in reversed([arm for arm in ARMS if any(row.arm == arm for row in trace)]):
         rows = [row for row in trace if row.arm == arm]

@@ -15,7 +15,8 @@ COUNTS = {3: "Three", 4: "Four", 5: "Five"}
 
 @dataclass(frozen=True)
 class Images:
-    """The pictures of a page, as far as it has them; `picture_name` is that of `sheet` and `perturbation`."""
+    """The pictures of a page; those that are None or empty are left out. `picture_name` names the picture in `sheet`
+    and `perturbation`."""
 
     picture_name: str = ""
     sheet: Picture | None = None

@@ -31,7 +31,11 @@ SUCCESS = "#c0392b"
 
 
 def draw_explanations(path: str | Path, explanations: Explanations, picture: int = 0) -> None:
-    """Save the maps of one picture, a row for each arm; dead zones of the gradient over views are red."""
+    """Save the sheet of one picture as PNG, with a row for the clean picture and for each attack.
+
+    The clean row has no perturbation. In its place it shows the gradient over the bank's views, with dead zones in
+    red.
+    """
     arms = [arm for arm in explanations.arms if arm in NAMES]
     figure = Figure(figsize=(8.9, 2.35 * len(arms)), dpi=110, layout="constrained")
     for row, arm in zip(figure.subplots(len(arms), 4, squeeze=False), arms, strict=True):
@@ -147,7 +151,8 @@ def _strips(figure: Figure | SubFigure, examples: Mapping[str, VisibleExample], 
 
 
 def draw_deployment(path: str | Path, example: deployment.Example) -> None:
-    """Save the file at the left, and its resizes: above those that read few pixels; a red frame is a success."""
+    """Save as PNG: the file at the left, as people see it; above, the file after resizers that read few of its
+    pixels, and below, after the others. A red frame: the attack succeeds."""
     names = [name for name in example.resized if name != "none"]
     rows = [[name for name in names if name in OPEN], [name for name in names if name not in OPEN]]
     columns = max(map(len, rows))

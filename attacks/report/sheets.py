@@ -31,7 +31,8 @@ class Picture(NamedTuple):
 
 
 def picture_file(content: Mapping[str, Any], manifest: Mapping[str, Any], number: int) -> str:
-    """The file of picture `number` of metrics.json, which lacks pictures of manifest.json that failed or are left."""
+    """The file name of picture `number` of metrics.json. Names are chosen among all pictures of the run, which
+    manifest.json lists; those that failed, and the last ones of a run that stopped early, are not in metrics.json."""
     names, failed = manifest["artefacts"]["pictures"]["names"], {failure["picture"] for failure in content["failed"]}
     files = [name for row, name in enumerate(names[: len(names) - content["left"]]) if row not in failed]
     return str(files[number])

@@ -21,7 +21,8 @@ OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean fe
 
 
 class Measure(NamedTuple):
-    """A row of the table of arms; without `digits` it has as many as its interval supports."""
+    """A row of the table of arms: its key in metrics.json, its name, its meaning, and the number of digits (None: as
+    many as its interval supports)."""
 
     key: str
     name: str
@@ -135,7 +136,8 @@ def short(value: float) -> str:
 
 
 def radius(threat: Mapping[str, Any]) -> str:
-    """The radius eps of a set: of linf in steps of 8 bits, then as it is."""
+    """The radius eps of a set as text: of linf in steps of 8 bits, and as a share of the range [0,1]; of any other
+    norm as it is."""
     eps = threat["eps"]
     return f"{eps * 255:.3g}/255 ({eps:.3g})" if threat["norm"] == "linf" else f"{eps:.5g}"
 

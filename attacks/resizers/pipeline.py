@@ -69,7 +69,8 @@ def _scaled(resize: Resampler, ratio: float, pixels: np.ndarray, size: tuple[int
 
 def size_at(ratio: float, whole: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
     """The (height, width) at a ratio of the `size` to which a picture `whole` is resized. Where `size` keeps the
-    aspect, the longer side follows from the shorter one, rounded as in `size`."""
+    aspect, the shorter side is multiplied, and the longer one follows from it, rounded as in `size`: with a pixel
+    more, the resize would read other pixels."""
     short = max(1, round(ratio * min(size)))
     for rounded in (int, round):
         if size == target_size(whole, min(size), rounded):

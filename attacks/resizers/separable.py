@@ -84,8 +84,10 @@ def unread(resizer: Separable, threshold: float = NOTHING) -> float:
 
 def hidden_gain(resizer: Separable, viewer: Separable) -> float:
     """The largest energy that a perturbation unseen by `viewer` has for `resizer`: max |R d|^2 / |d|^2 over V d = 0,
-    times source pixels per output pixel. The gain of a shift of the whole picture is 1; a kernel that copies one
-    pixel of r x r has at most r^2.
+    times source pixels per output pixel.
+
+    So energies are means over pixels, and the gain of a shift of the whole picture by a constant is 1. A kernel that
+    copies one pixel of r x r has at most r^2.
 
     R is A (x) B, and the projector on what V sees is P (x) Q, so the matrix whose largest eigenvalue this is,
     R (1 - P (x) Q) R^T, is a difference of two Kronecker products, and is never formed.
@@ -150,11 +152,12 @@ def hide_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, ca
 
 def nearest_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, tolerance: float) -> np.ndarray:
     """The picture in [0,1] nearest to `picture` in the Euclidean norm among those that `resizer` turns into `target`
-    up to a root mean square of `tolerance`, by Dykstra's algorithm (Boyle & Dykstra 1986).
+    up to a root mean square of `tolerance`.
 
-    The projection on |R x - t| <= e is x + R^T (R R^T + m)^-1 (t - R x), with the m >= 0 for which the rest has
-    length e; with the singular values of both matrices that is an elementwise division. Where no picture reaches the
-    target, the last iterate is returned.
+    It is the projection on an intersection of two convex sets, by Dykstra's algorithm (Boyle & Dykstra 1986). The
+    projection on the box [0,1] is a clip. The one on |R x - t| <= e is x + R^T (R R^T + m)^-1 (t - R x), with the
+    m >= 0 for which the rest has length e; with the singular values of both matrices that is an elementwise division.
+    Where no picture reaches the target, the last iterate is returned.
     """
     (u, s, v), (y, z, w) = (np.linalg.svd(m, full_matrices=False) for m in (resizer.rows, resizer.columns))
     values, length = np.outer(s, z), tolerance * np.sqrt(target.size)

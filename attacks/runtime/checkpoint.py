@@ -21,9 +21,16 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of stored tasks (None stores nothing). Of several processes of a `world` the first writes, and all
-    read. Files of a run with another `key` are refused. A running task stores its state after so many `seconds`, and
-    after so many `steps`. Tensors that were not on the CPU are read to `device`."""
+    """A folder of stored tasks. Of several processes of a `world` the first writes, and all read.
+
+    Args:
+        folder: None stores nothing.
+        key: fingerprint of the run; files of another are refused.
+        seconds: a running task stores its state after so many seconds,
+        steps: and after so many steps.
+        device: for tensors that were not on the CPU.
+        prefix: of the names of tasks.
+    """
 
     folder: Path | None = None
     key: str = ""
@@ -76,7 +83,8 @@ class Checkpoint:
 
 
 class Task:
-    """A running task, a context manager that stores the latest state at an exception. `state` is the stored one."""
+    """A running task; a context manager. `state` is its stored state, None at first. Any exception within the block
+    stores the latest state first."""
 
     def __init__(self, checkpoint: Checkpoint, path: Path | None, state: Any) -> None:
         self.state = state
@@ -88,7 +96,8 @@ class Task:
         return self
 
     def update(self, make: Callable[[], Any]) -> None:
-        """One step is done; `make()` is the state after it, the same whenever it is called."""
+        """One step is done; `make()` is the state after it (a value of `attacks.runtime.values`), the same whenever
+        it is called."""
         if self._path is None:
             return
         self._make, self._steps = make, self._steps + 1

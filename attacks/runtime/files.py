@@ -51,7 +51,9 @@ class Unwritten(OSError):
 def atomic(path: str | Path, size: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it over `path` when the block ends well, remove it otherwise.
 
-    `size` are the bytes to write, if known. Raises Unwritten: the disk is full, there is no permission, ..."""
+    `size` is the number of bytes to write, if known; the error shows it where they do not fit. Raises Unwritten: the
+    disk is full, there is no permission, ...
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name[:NAME_LENGTH]}.{secrets.token_hex(8)}.tmp")
     try:
@@ -111,7 +113,8 @@ def write_json(path: str | Path, content: Any) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, synced: else a power cut may lose it with all synced files in it."""
+    """Make a folder, and those above it, where there is none. Without a sync of the folder that each lies in, a power
+    cut may lose it with all synced files in it."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:

@@ -87,7 +87,7 @@ def metric_leaves(content: Config, separator: str = ".", prefix: str = "") -> It
 
 class JsonLines(Tracker):
     """Appends to an open file. Equal runs write equal lines except for `seconds`, counted from the start of this
-    object. `lock` is held until the file is closed."""
+    object. A `lock`, which says that its process is at work, is held until the file is closed."""
 
     def __init__(self, file: TextIO, lock: Lock | None = None) -> None:
         self.file, self.lock, self.start = file, lock, time.perf_counter()

@@ -105,7 +105,8 @@ def _installed(module: str) -> bool:
 
 
 def own_gpu(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Restrict a worker process of joblib to one of several GPUs, by its number. Other launchers assign them."""
+    """Restrict a worker process of joblib to one of several GPUs, by the number of the worker, which keeps it for all
+    its jobs. Slurm, submitit and Ray assign GPUs themselves."""
     worker = re.fullmatch(r"LokyProcess-(\d+)", multiprocessing.current_process().name)
     if worker:
         gpus = _gpus(environment)

@@ -44,8 +44,15 @@ def option(
     low: float | None = None,
     high: float = LARGEST,
 ) -> Any:
-    """A field of a schema; the default is `MISSING` where it has to be given. `range` is the allowed values as text,
-    which the part checks; `low` and `high` are the ends of a number that the run itself reads."""
+    """A field of a schema.
+
+    Args:
+        default: `MISSING` for a key that has to be given.
+        meaning: one line.
+        range: the values that are allowed, as text; the part that takes the value checks them.
+        paper: where the value or the method comes from.
+        low, high: of a number that the run itself reads: it must lie in [low, high].
+    """
     limit = range or ("" if low is None else f"at least {low:g}")
     limit += f", at most {high:,}" if high < LARGEST else ""
     metadata = {"meaning": meaning, "range": limit, "paper": paper, "low": low, "high": high}

@@ -75,7 +75,7 @@ class CheckpointConfig:
 
 @dataclass
 class Run:
-    """One experiment."""
+    """One experiment: the keys of a run, and by group the chosen parts."""
 
     seed: int = option(0, "of everything that is drawn")
     show: str | None = option(None, "encoder: print it and its layers by name, and run nothing")

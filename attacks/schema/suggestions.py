@@ -58,7 +58,7 @@ def keys() -> dict[str, tuple[str, ...]]:
 
 def did_you_mean(word: str, candidates: Sequence[str] = ()) -> str:
     """`; did you mean ...?` for KEY or KEY=VALUE of which the key or the choice is unknown, else nothing. What a file
-    of stages lacks is one of its `candidates`, mistyped, or is added with a plus."""
+    of stages lacks is one of its `candidates`, mistyped, or a new key, which is added with a plus."""
     if any(word.startswith(f"{group}.stages.") for group in FILES):
         near = closest(word.partition("=")[0].rpartition(".")[2], candidates)
         return near or f"; what is not in the file yet is added with a plus: +{word}"

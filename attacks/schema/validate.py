@@ -16,8 +16,13 @@ MOST_WORKERS = 1024  # the most processes of a run on one machine
 
 
 def validate(config: DictConfig) -> Run:
-    """Check a composed configuration against the schemas once more, for a `+key` slips past Hydra, and return it as
-    plain dataclasses. Raises ValueError, with the path: an unknown key or name, wrong types, no value, code."""
+    """Check a composed configuration against the schemas once more, and return it as plain dataclasses.
+
+    Hydra checks what it merges, but a `+key` slips past it; here every node is merged afresh onto its schema.
+
+    Raises:
+        ValueError: an unknown key, a wrong type, a missing value, an unknown name, or a `_target_`, with its path.
+    """
     refuse_code(OmegaConf.to_container(config, resolve=False), "configuration")
     try:
         plain = OmegaConf.to_container(config, resolve=True)
@@ -103,8 +108,10 @@ def shard(text: str | None) -> tuple[int, int]:
 def refuse_code(node: Any, source: str) -> None:
     """Raise ValueError where a configuration names code to run, or reads the environment.
 
-    Hydra calls what `_target_` names, and logging what `()` names; an `oc.env` would copy a secret into reports, and
-    its name can be composed, so of all `${...}` only a plain reference to another key is allowed."""
+    Hydra calls what `_target_` names, and the standard library's logging what `()` names; an `oc.env` would copy a
+    secret into logs and reports. Its name can be composed of other keys, so of all `${...}` only a plain reference to
+    another key is allowed.
+    """
     if isinstance(node, dict):
         for key, value in node.items():
             if key in ("_target_", "()", "_partial_"):

@@ -98,7 +98,7 @@ def watched_over(zero: Tensor, index: int, active: Tensor, silent: Tensor, reaso
 
 def warn_unmoved(equal: Tensor, steps: int, probe: float) -> None:
     """Warn of the deltas that the first steps along estimated gradients have left as they were: all values (D,...)
-    are still, and have had no gradient."""
+    are still, and have had no gradient. (At the edge of its set a delta may stay where it is with one.)"""
     rows = equal.flatten(1).all(1).nonzero()[:, 0].tolist()
     if rows:
         warnings.warn(

@@ -130,7 +130,7 @@ def _surrogate_start(problem: Problem, ball: Ball, radii: Tensor, options: Optio
 
 
 def _ratio(ball: Ball, radii: Tensor, old_radii: Tensor, like: Tensor) -> Tensor:
-    """The factor (N,1,1,1) of the values of deltas when the radii (N,) of their sets change."""
+    """The factor (N,1,1,1) by which the values of deltas change when the radii (N,) of their sets change."""
     return (reaches(ball, radii) / reaches(ball, old_radii)).to(like)[:, None, None, None]
 
 

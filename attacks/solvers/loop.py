@@ -25,7 +25,8 @@ NO_BLOCKS = torch.zeros(0, dtype=torch.long)
 
 @stored("loop_state")
 class LoopState(NamedTuple):
-    """All that the next step depends on, besides the problem and the options."""
+    """All that the next step depends on, besides the problem and the options: a value, from which `attack` resumes to
+    the bit."""
 
     index: int  # type: ignore[assignment]  # of the next step; hides tuple.index, which is not needed here
     delta: Tensor

@@ -35,10 +35,10 @@ VIEWS, FEWEST, TRIALS = 32, 4, 24
 
 @stored("radius_state")
 class RadiusState(NamedTuple):
-    """All that the next trial depends on, and the result so far: the radii of each picture that have been tried, the
-    state of the attack, the radii (N,) of the latest trial, the smallest (N,) at which each picture is broken
-    (infinite: none), the delta (N,C,H,W) that does it, its share of success (N,), and the encoder passes of each
-    picture."""
+    """All that the next trial of a search depends on, and the result so far: how many radii of each picture have been
+    tried, the state of the attack, the radii (N,) of the latest trial, the smallest radius (N,) at which each picture
+    is broken (infinite: none yet), the delta (N,C,H,W) that does it, its share of success (N,), and the encoder
+    passes, forward and backward, of each picture."""
 
     trials: int
     inner: LoopState | None
@@ -91,7 +91,8 @@ def smallest_radius(
 
 
 def views_of(passes: int) -> int:
-    """The number of views in each trial of a search that has a budget of passes for each picture."""
+    """The number of views in each trial of a search with so many passes for each picture: `FEWEST` to `VIEWS`, fewer
+    where they would leave room for less than `TRIALS` trials."""
     return max(FEWEST, min(VIEWS, passes // TRIALS))
 
 

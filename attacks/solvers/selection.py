@@ -57,8 +57,8 @@ def plan_for(passes: int, views: int = VIEWS) -> LookPlan:
 
 
 def overfitting(gradients: int, views: int = VIEWS) -> LookPlan:
-    """The looks of an attack that does not follow the views, whose best iterate is an early one: after 1, 2, 3, 4, 6,
-    8, 11, 16, ... gradients (powers of the root of 2, rounded)."""
+    """The looks of an attack that does not follow the views: after 1, 2, 3, 4, 6, 8, 11, 16, ... gradients (powers of
+    the root of 2, rounded). Its best iterate is an early one, so it takes more looks than a tenth of its passes."""
     counts = {round(2 ** (k / 2)) for k in range(2 * gradients.bit_length())}
     looks = tuple(count / gradients for count in sorted(counts) if count < gradients)
     return LookPlan(looks, min(FEWEST, views), min(4 * FEWEST, views))
@@ -67,11 +67,14 @@ def overfitting(gradients: int, views: int = VIEWS) -> LookPlan:
 @dataclass(frozen=True, eq=False)
 class Selection:
     """How iterates are compared: by the `risk` of their losses on the first views of the `bank`, after the shares of
-    a run that the `plan` says and at its end; the `timer` is entered for whatever is computed.
+    a run that the `plan` says and at its end.
 
-    The last iterate is kept unless an earlier one is better by more than `NOISE` standard errors; with `early` the
-    best one, whatever its step. The two finalists, the best and the last or with `early` the two best, are compared
-    on more views at the end, without `early` only for pictures that have not left before.
+    The last iterate is kept unless an earlier one is better by more than `NOISE` standard errors: as steps become
+    shorter the last one is nearly always the best, and the lowest of some noisy losses is luck. With `early` the best
+    one is kept, whatever its step. The two finalists, the best and the last or with `early` the two best, are
+    compared on more views at the end, without `early` only for pictures that have not left before.
+
+    The `timer` is entered for whatever is computed here.
     """
 
     bank: Bank
@@ -253,7 +256,8 @@ class Chooser:
         return (gap > NOISE * error) | gap.isinf()
 
     def _gap(self, first: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """The difference of two risks (n,), and its standard error over their common views."""
+        """By how much the first risk is higher than the other (n,), and the standard error of that over their common
+        views."""
         views = first[0].shape[1]
         parts = [views * self.select.risk.weights(losses).to(losses) * losses for losses, _ in (first, other)]
         differences, gap = parts[0] - parts[1], first[1] - other[1]

@@ -32,8 +32,9 @@ class Member(NamedTuple):
 
 
 def members(case: Knowledge, nearest: int, aim: Aim, optimiser: Optimiser | Proposer) -> list[Member]:
-    """The attacks: that of the run, the same aim by APGD and without a gradient, and, without a target, below the
-    best impostor and toward each of the `nearest` impostors. Raises ValueError if the gallery has too few."""
+    """The attacks: that of the run itself (so that no suite is weaker than a single run), the same aim by APGD and
+    without a gradient, and, without a target, below the best impostor and toward each of the `nearest` impostors.
+    Raises ValueError if the gallery has too few."""
     name = type(optimiser).__name__.lower()
     # An optimiser of the run that is one of the usual two keeps its settings.
     by_name = {name: optimiser} | {"apgd": APGD(), "square": Square()} | {name: optimiser}
@@ -77,9 +78,15 @@ def suite(
     select: Selection | None = None,
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of every member, one after the other, each with its name and the best of all that have ended (None
-    until the first has); `Best.step` counts within its member, and `Best.loss` is that of the `problem` on the common
-    bank of `select`. The objective, anchor and optimiser of each run are its member's; with the `state` of a step it
-    resumes."""
+    until the first has). The last item has the best of all; `Best.step` counts within its member, and `Best.loss` is
+    that of the `problem` on the common bank.
+
+    Args:
+        problem: by its objective and anchor the members are compared.
+        options: of the attacks; objective, anchor and optimiser of each run are its member's.
+        state: that of a step, to resume after it.
+        select: how the members are compared, on its whole bank; its `timer` is also entered for each one's looks.
+    """
     common = select or selection(problem, replace(options, optimiser=attacks[0].optimiser))
     first, inner, best, evals = (0, None, None, 0) if state is None else state
     for number, member in list(enumerate(attacks))[first:]:

@@ -145,8 +145,9 @@ def uphill(
     chunk: int = 64,
     world: World = ALONE,
 ) -> Worst:
-    """The `keep` worst views of a bank whose `losses` (N,V) are known already, refined by `keep * (refine_steps + 1)`
-    encoder passes for each picture (twice as many for a paired objective), or none without steps."""
+    """The `keep` worst views of a bank whose `losses` (N,V) are known already, refined. It takes
+    `keep * (refine_steps + 1)` encoder passes for each picture (twice as many for a paired objective), or none
+    without steps. Else as `worst_views`."""
     loss = partial(problem.losses, views.transforms, NO_DELTA)
     highest = _highest(views.u.to(problem.images), losses, keep)
     return _refine(loss, highest, views.transforms.discrete, refine_steps, chunk, world)

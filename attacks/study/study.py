@@ -28,8 +28,8 @@ ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 
 @dataclass(frozen=True)
 class Views:
-    """How an attack spends its gradients: at most so many `steps`, with `per_step` views of every picture, or blocks
-    of so many where `adaptive` chooses their number."""
+    """How an attack spends its gradients: each step has `per_step` views of every picture or, where `adaptive`
+    chooses their number, blocks of so many; and there are at most so many `steps`."""
 
     per_step: int
     steps: int

@@ -86,8 +86,8 @@ class Probe:
 
 
 def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
-    """Check whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views of
-    pictures with noise."""
+    """Check whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views
+    of the pictures with noise."""
     if module is not None and black_box(module) is not None:
         return [skip(name, NO_GRADIENT) for name in (REPEATS, SLOPES, LENGTH, CHANGES)]
     perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
