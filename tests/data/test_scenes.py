@@ -1,5 +1,7 @@
-"""One patch for the user's scenes: its gradient, and the records of a run."""
+"""Tables of scenes, whose errors are one line with the position; one patch for all of them: its gradient, and the
+records of a run."""
 
+import csv
 import json
 
 import cv2
@@ -13,17 +15,147 @@ from torch import nn
 from attacks import EOT, PGD, attack
 from attacks.data.images import load_image
 from attacks.data.pictures import square, to_square
+from attacks.data.scenes import BUNDLED_TABLE, placements_in, read_scenes, read_table
 from attacks.perturbations.patch.patch import Patch
 from attacks.schema.data import ScenesConfig
 from attacks.schema.groups import PatchConfig
 from attacks.study.data import data
 from tests.helpers.runs import call
-from tests.helpers.scenery import CORNERS, SIDE, blob, box, noise, photo, read, table
 from tests.helpers.solving import Dot
 from transforms import Affine, Compose
 from transforms.compose import seen
 
 double = torch.float64
+#: Size of the attacked squares.
+SIDE = 40
+CORNERS = ["x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4"]
+#: Pillow's operation from a displayed picture to the stored one, by EXIF orientation.
+STORED_FORMS = {
+    3: Image.Transpose.ROTATE_180,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+def photo(path, pixels, orientation=1):
+    """Save (H,W) or (H,W,3) in [0,1], the displayed picture, in a camera's EXIF orientation."""
+    image = Image.fromarray((np.asarray(pixels) * 255).round().astype(np.uint8)).convert("RGB")
+    exif = image.getexif()
+    if orientation != 1:
+        image = image.transpose(STORED_FORMS[orientation])
+        exif[0x0112] = orientation
+    image.save(path, exif=exif)
+    return path
+
+
+def noise(path, seed, width=40, height=40):
+    return photo(path, np.random.default_rng(seed).random((height, width, 3)))
+
+
+def blob(width, height, points, sigma):
+    """Soft white dots on black, (H,W), round points in edge coordinates."""
+    y, x = np.mgrid[:height, :width] + 0.5
+    return sum(np.exp(-((x - px) ** 2 + (y - py) ** 2) / (2 * sigma**2)) for px, py in points).clip(0, 1)
+
+
+def table(path, *rows, columns=("path", *CORNERS)):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    return path
+
+
+def box(left, top, right, bottom):
+    """The eight numbers of an upright quad."""
+    return [left, top, right, top, right, bottom, left, bottom]
+
+
+def read(path, size=SIDE, texture=(8, 8)):
+    """The shelf, the places and the notes of a table."""
+    shelf, photos = read_scenes(str(path), size)
+    places, notes = placements_in(photos, size, texture)
+    return shelf, places, notes
+
+
+QUAD = box(4, 6, 20, 22)
+LINE = ",".join(map(str, QUAD))
+HEAD = ",".join(["path", *CORNERS])
+
+
+@pytest.fixture
+def mine(tmp_path):
+    for i, name in enumerate(("a.png", "b.png")):
+        noise(tmp_path / name, i)
+    photo(tmp_path / "small.png", [[1.0] * 8] * 8)
+    photo(tmp_path / "dark.png", [[0.2] * 40] * 40)
+    photo(tmp_path / "corner.png", [[float(x > 30) for x in range(40)]] * 40)
+    return tmp_path
+
+
+def test_a_table_lists_the_places_of_each_photograph(mine):
+    columns = ("path", *CORNERS, "mask", "identity", "cluster")
+    first = ["a.png", *QUAD, "corner.png", "anna", ""]
+    rows = [first, ["b.png", *[""] * 8, "dark.png", "", ""], ["a.png", *QUAD, "", "", "street"]]
+    (entry, places), second = read_table(table(mine / "x.csv", *rows, columns=columns))
+    assert (entry.path, entry.name, entry.label, entry.cluster) == (mine / "a.png", "a.png", "anna", "street")
+    corners = tuple(tuple(QUAD[i : i + 2]) for i in range(0, 8, 2))
+    assert [place[1:] for place in places] == [(corners, mine / "corner.png"), (corners, None)]
+    assert (second.entry.label, second.placements[0][1:]) == (None, (None, mine / "dark.png"))
+
+
+def test_bundled_photographs_have_valid_places():
+    shelf, result, notes = read(BUNDLED_TABLE)
+    assert len(shelf) == 4 and not notes
+    assert result.cover is not None and result.cover.flatten().tolist().count(0) == 3  # one has two places
+    assert ((result.quads >= 0) & (result.quads <= 1)).all()
+    assert read_scenes("bundled", 40)[0].digests == shelf.digests
+
+
+WRONG = {
+    "no path": (f"file{HEAD[4:]}\na.png,{LINE}\n", r"line 1: unknown column `file`; known"),
+    "semicolons": (f"{HEAD}\n".replace(",", ";"), r"line 1: unknown column `path;x1.*separated by commas"),
+    "path missing": (f"{HEAD[5:]}\n{LINE}\n", r"line 1: the column `path` is missing"),
+    "column twice": ("path,mask,mask\n", r"line 1: the column `mask` is there twice"),
+    "no places": ("path,identity\na.png,anna\n", r"line 2: nothing says where the patch lies"),
+    "missing corner": ("path,x1,y1,x2,y2,x3,y3,x4\na.png,1,1,9,1,9,9,1\n", r"line 2: it has x1.* but no y4"),
+    "an empty cell": (f"{HEAD}\na.png,4,,20,6,20,22,4,22\n", r"line 2: it has .* but no y1"),
+    "empty cells": (f"{HEAD},mask\na.png,,,,,,,,,\n", r"line 2: nothing says where the patch lies"),
+    "not a number": (f"{HEAD}\na.png,{LINE}\nb.png,4,6,2O,6,20,22,4,22\n", r"x\.csv` line 3: `x2` must be .*'2O'"),
+    "not finite": (f"{HEAD}\na.png,nan{LINE[1:]}\n", r"line 2: `x1` must be a number; got 'nan'"),
+    "only a header": (f"{HEAD}\n", r"names no photograph"),
+    "empty": ("", r"names no photograph"),
+    "two identities": (f"{HEAD},identity\na.png,{LINE},anna\na.png,{LINE},bert\n", r"line 3: .*two identities, anna"),
+    "two clusters": (f"{HEAD},cluster\na.png,{LINE},one\na.png,{LINE},two\n", r"line 3: .*two clusters, one and two"),
+    "missing photo": (f"{HEAD}\nnowhere.png,{LINE}\n", r"x\.csv line 2: .*nowhere\.png` does not exist"),
+    "folded": (f"{HEAD}\na.png,4,6,20,22,20,6,4,22\n", r"line 2: the quad in `a\.png` folds over"),
+    "collinear": (f"{HEAD}\na.png,4,6,12,6,20,6,4,22\n", r"line 2: the quad in `a\.png` .*three corners in a line"),
+    "outside": (f"{HEAD}\na.png,4,6,41,6,20,22,4,22\n", r"line 2: the corner \(41, 6\) lies beyond `a\.png`, 40x40"),
+    "relative corners": (
+        f"{HEAD}\na.png,0.1,0.1,0.9,0.1,0.9,0.9,0.1,0.9\n",
+        r"line 2: corners are in pixels .*40x40, no shares",
+    ),
+    "missing mask": ("path,mask\na.png,nowhere.png\n", r"line 2: `mask`: .*nowhere\.png` does not exist"),
+    "a small mask": (
+        "path,mask\na.png,small.png\n",
+        r"line 2: `mask` must be as large as .*40x40; small\.png has 8x8",
+    ),
+    "a dark mask": ("path,mask\na.png,dark.png\n", r"line 2: `mask` dark\.png is dark all over"),
+    "mask dark in the quad": (f"{HEAD},mask\na.png,{LINE},corner.png\n", r"line 2: `mask` is dark all over the quad"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_table_gives_a_one_line_error(mine, text, message):
+    (mine / "x.csv").write_text(text)
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+        read(mine / "x.csv")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "message"), [("a.png", "must be a .csv"), ("none.csv", "is no file")])
+def test_other_files_are_refused(mine, name, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read_scenes(str(mine / name), 40)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from attacks.schema.objective import AwayConfig, InfoNCEConfig
 from attacks.schema.run import EvaluateConfig
 from attacks.schema.validate import Run
 from attacks.study.assembly import check_gallery
+from tests.run.test_malformed_files import npy
 
 
 def make_array(folder, rows=9, width=4, kind="float32", names=None, ending=".txt"):
@@ -125,13 +126,7 @@ def cut(folder):
 
 def reshape(shape):
     """Another shape in the header."""
-
-    def change(folder):
-        with (folder / "g.npy").open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
-            file.write(bytes(999))
-
-    return change
+    return lambda folder: (folder / "g.npy").write_bytes(npy(shape=shape))
 
 
 def columns(folder):

@@ -9,6 +9,7 @@ import numpy as np
 from attacks.perturbations.patch.card import card
 from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Shot
+from tests.helpers.photographs import card_light, encoded
 
 CARD = card(100, 100, words="card 5")
 DPI = 254  # ten dots per mm: every edge of the card but those of swatches is between two dots
@@ -18,16 +19,7 @@ RANDOM = np.random.default_rng
 
 def card_dots(texture):
     """The card in dots, RGB."""
-    pixels = np.full((1300, 1300, 3), 255, np.uint8)
-    family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
-    for tag in CARD.tags:
-        x, y, side = (round(10 * v) for v in (tag.box.x, tag.box.y, tag.box.width))
-        pixels[y : y + side, x : x + side] = cv2.aruco.generateImageMarker(family, tag.number, side)[..., None]
-    for swatch in CARD.chart:
-        (left, top), _, (right, low), _ = ((round(10 * x), round(10 * y)) for x, y in swatch.box.corners)
-        pixels[top:low, left:right] = swatch.colour
-    pixels[150:1150, 150:1150] = cv2.resize(texture, (1000, 1000), interpolation=cv2.INTER_NEAREST)
-    return pixels
+    return np.rint(255 * encoded(card_light(CARD, texture, fine=10))).astype(np.uint8)
 
 
 def smooth(height, width, seed=0):
@@ -47,14 +39,8 @@ def printed_run(folder, dots):
     placement = {"schema": 1, "pictures": names, "size": [48, 48], "texture": [20, 20], "quads": quads}
     (folder / "placement.json").write_text(json.dumps(placement | {"width_mm": 100, "target": None, "fixed": True}))
     cv2.imwrite(str(folder / "print" / "card.png"), dots[..., ::-1])
-    sheet = {
-        "schema": 2,
-        "id": "vp-00000005",
-        "arm": "eot",
-        "sha256": "0",
-        "card": dataclasses.asdict(CARD),
-        "dpi": DPI,
-    }
+    sheet = {"schema": 2, "id": "vp-00000005", "arm": "eot", "sha256": "0", "dpi": DPI}
+    sheet |= {"card": dataclasses.asdict(CARD)}
     (folder / "print" / "sheet.json").write_text(json.dumps(sheet))
     return folder
 

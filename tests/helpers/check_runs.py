@@ -11,15 +11,9 @@ from attacks.run import compose
 TINY = ["data.count=3", "data.size=64", "attack.steps=2", "attack.views=2", "sanity=none", "evaluate.views=8"]
 TINY += ["evaluate.refine=1"]
 LEAN = [*TINY, "evaluate.batch=2", "evaluate.wide=1.5"]
-PARTS = [
-    *TINY,
-    "evaluate.maps=[[angle,scale]]",
-    "evaluate.curves=[angle]",
-    "evaluate.left_out=2",
-    "evaluate.deploy=2",
-    "evaluate.pipeline=cv2_linear",
-]
-PARTS += ["evaluate.explain=2", "evaluate.layers=[stem]", "transforms=eot2d", "evaluate.map_pictures=2"]
+PARTS = [*TINY, "evaluate.maps=[[angle,scale]]", "evaluate.curves=[angle]", "evaluate.left_out=2"]
+PARTS += ["evaluate.deploy=2", "evaluate.pipeline=cv2_linear", "evaluate.explain=2", "evaluate.layers=[stem]"]
+PARTS += ["transforms=eot2d", "evaluate.map_pictures=2"]
 FAILURE = [*TINY, "data.size=32", "evaluate.failure=1", "evaluate.particles=50"]
 KINDS = {"lean": LEAN, "parts": PARTS, "failure": FAILURE, "patch": TINY}
 A, B = "astronaut-4-2.png", "chelsea-2-0.png"

@@ -209,23 +209,16 @@ def arm_cell(table):
 
 
 def step(table, arm):
-    arm_rows = select(table, bank="same", arm=arm)
-    if column(arm_rows, "step") is None:
-        return None
-    steps = column(arm_rows, "step")
-    return {"median": lower_median(steps), "least": steps.min(), "most": steps.max()}
+    steps = column(select(table, bank="same", arm=arm), "step")
+    return None if steps is None else {"median": lower_median(steps), "least": steps.min(), "most": steps.max()}
 
 
 def budget_used(folder, arm, pictures):
     """The largest change of a saved picture, as a share of eps, in an L-inf ball."""
     eps = json.loads((folder / "manifest.json").read_text())["config"]["perturbation"]["eps"]
-    changes = []
-    for name in pictures:
-        arm_rows, clean = (
-            np.asarray(Image.open(folder / "pictures" / entry / name), float) for entry in (arm, "clean")
-        )
-        changes.append(np.abs(arm_rows - clean).max() / 255)
-    return max(changes) / float(Fraction(eps))
+    files = ([folder / "pictures" / entry / name for entry in (arm, "clean")] for name in pictures)
+    pairs = ([np.asarray(Image.open(path), float) for path in pair] for pair in files)
+    return max(np.abs(attacked - clean).max() / 255 for attacked, clean in pairs) / float(Fraction(eps))
 
 
 def comparison(table, measure, bank, other):
@@ -272,6 +265,12 @@ def minus(first, other):
     return share_difference(by_cluster(first, "success"), by_cluster(other, "success"), trials(first))
 
 
+def by_measure(cells):
+    """The lists of both measures of several cells."""
+    cells = [*cells]
+    return {name: [cell[name] for cell in cells] for name in ("success", "cosine")}
+
+
 def sizes(table):
     return {"pictures": len(values_in(table, "picture")), "clusters": len(values_in(table, "cluster"))}
 
@@ -293,10 +292,8 @@ def a_map(table):
     xs, ys = values_in(table, "x_value"), values_in(table, "y_value")
     names = values_in(table, "arm")
     cells = {(arm, x, y): select(table, arm=arm, x_value=x, y_value=y) for arm, x, y in product(names, xs, ys)}
-    arms = {}
-    for arm in names:
-        grid = [[section(cells[arm, x, y]) for x in xs] for y in ys]
-        arms[arm] = {name: [[cell[name] for cell in line] for line in grid] for name in ("success", "cosine")}
+    grids = {arm: [by_measure(section(cells[arm, x, y]) for x in xs) for y in ys] for arm in names}
+    arms = {arm: by_measure(grid) for arm, grid in grids.items()}
     content = {"x": {"values": floats(table, "x_value")}, "y": {"values": floats(table, "y_value")}, "arms": arms}
     p, minimum = [], fewest_clusters(len(xs) * len(ys))
     for y, x in product(ys, xs):
@@ -314,11 +311,9 @@ def a_map(table):
 
 
 def a_curve(table):
-    arms = {}
-    for arm in values_in(table, "arm"):
-        line = [section(select(table, arm=arm, x_value=x)) for x in values_in(table, "x_value")]
-        arms[arm] = {name: [cell[name] for cell in line] for name in ("success", "cosine")}
-    return {"x": {"values": floats(table, "x_value")}, "arms": arms}
+    xs = values_in(table, "x_value")
+    arms = {arm: [section(select(table, arm=arm, x_value=x)) for x in xs] for arm in values_in(table, "arm")}
+    return {"x": {"values": floats(table, "x_value")}, "arms": {arm: by_measure(arms[arm]) for arm in arms}}
 
 
 def left_out(table):

@@ -12,10 +12,8 @@ TORCH = [f"torch_{name}" for name in ("bilinear", "bicubic", "bilinear_aa", "bic
 KERNELS = [*PILLOW, *OPENCV, *TORCH]
 # Of an image of 80 x 120: halves, thirds and broken ratios, down, up, one axis alone, one of either; (31, 150) and
 # (6, 90) are those that Pillow shrinks rows first in 8 bits.
-SIZES = [
-    *((40, 60), (20, 40), (27, 41), (79, 119), (160, 240), (93, 131)),
-    *((80, 53), (113, 120), (31, 150), (150, 31), (6, 90), (80, 120), (1, 1)),
-]
+SIZES = [(40, 60), (20, 40), (27, 41), (79, 119), (160, 240), (93, 131), (80, 53)]
+SIZES += [(113, 120), (31, 150), (150, 31), (6, 90), (80, 120), (1, 1)]
 
 
 def by_pillow(array, size, kernel):

@@ -71,26 +71,26 @@ MANIFESTS = {
     "nothing": ({}, "manifest.json"),
     "an empty manifest": ({"manifest.json": ""}, "is not JSON"),
     "a deep manifest": ({"manifest.json": "[" * 10**6}, "is not JSON"),
-    "a number that is none": ({"manifest.json": lambda: manifest(threads=float("nan"))}, "."),
     "bytes": ({"manifest.json": "\udcff\udcfe"}, "is not JSON"),
     "a large manifest": ({"manifest.json": lambda: manifest_text() + " " * 65 * 2**20}, "larger than 64 MiB"),
-    "a configuration in words": ({"manifest.json": lambda: manifest(config="smoke")}, "no `config`"),
-    "a target": ({"manifest.json": lambda: manifest(config__encoder__weights={"_target_": "os.system"})}, "_target_"),
-    "the environment": ({"manifest.json": lambda: manifest(config__seed="${oc.env:HOME}")}, "environment"),
-    "steps in words": ({"manifest.json": lambda: manifest(config__attack__steps="many")}, "steps"),
-    "a program": (
-        {"manifest.json": lambda: manifest(config__encoder={"name": "torchscript", "model": "x.pt"})},
-        "a run directory may not choose it",
-    ),
-    "a server": (
-        {"manifest.json": lambda: manifest(config__tracker={"name": "wandb", "mode": "online", "project": "x"})},
-        "sends the run over the network",
-    ),
-    "no decision": ({"manifest.json": lambda: manifest(engine=None)}, "no engine decision"),
     "a finished run": ({"manifest.json": manifest_text, "metrics.json": "{}"}, "is finished"),
     "pictures elsewhere": ({"manifest.json": manifest_text, "pictures": "link"}, "pictures` is a link"),
     "a manifest that is a pipe": ({"manifest.json": "pipe"}, "does not exist|plain file|there is no"),
 }
+ONLINE = {"name": "wandb", "mode": "online", "project": "x"}
+#: The same, of a manifest with other values.
+CHANGES = {
+    "a number that is none": ({"threads": float("nan")}, "."),
+    "a configuration in words": ({"config": "smoke"}, "no `config`"),
+    "a target": ({"config__encoder__weights": {"_target_": "os.system"}}, "_target_"),
+    "the environment": ({"config__seed": "${oc.env:HOME}"}, "environment"),
+    "steps in words": ({"config__attack__steps": "many"}, "steps"),
+    "a program": ({"config__encoder": {"name": "torchscript", "model": "x.pt"}}, "directory may not choose it"),
+    "a server": ({"config__tracker": ONLINE}, "sends the run over the network"),
+    "no decision": ({"engine": None}, "no engine decision"),
+}
+for case, (values, error) in CHANGES.items():
+    MANIFESTS[case] = {"manifest.json": functools.partial(manifest, **values)}, error
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

@@ -1,20 +1,24 @@
-"""A key of the configuration is an argument of its part: the same name, the same default, the same order."""
+"""A key of the configuration is an argument of its part: the same name, the same default, the same order; and
+docs/configuration.md and `--help` are written from the declarations."""
 
 import dataclasses
 import inspect
 from dataclasses import is_dataclass
+from pathlib import Path
 
 import pytest
 
 import attacks
 from attacks.schema.groups import CHOICES, OPEN
 from attacks.schema.options import MISSING, options
+from attacks.schema.reference import listing, reference_page, usage
 from attacks.schema.validate import fraction
 from attacks.study.make import argument_keys
 from attacks.study.pipeline import pipeline
 from attacks.study.registry import PARTS
 from transforms import Compose
 
+ROOT = Path(__file__).resolve().parents[2]
 ALL_CHOICES = [(group, name) for group in (*CHOICES, *OPEN) for name in CHOICES.get(group, ("",))]
 
 
@@ -72,3 +76,21 @@ def test_every_key_has_a_meaning_or_a_range():
     for group, name in ALL_CHOICES:
         for item in options(choice_schema(group, name)):
             assert item.meaning or item.range, f"{group}.{item.key}"
+
+
+@pytest.mark.parametrize(
+    ("name", "generate", "command"),
+    [("docs/configuration.md", reference_page, ""), ("configs/README.md", listing, " groups")],
+)
+def test_page_equals_the_text_generated_from_the_declarations(name, generate, command):
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert page == generate(), f"run `python -m attacks.schema.reference{command} > {name}`"
+
+
+def test_help_lists_every_choice_and_the_keys_of_the_selection():
+    text = usage(["optimiser=apgd"])
+    for group, choices in CHOICES.items():
+        line = next(line for line in text.splitlines() if line.startswith(f"  {group}: "))
+        assert [name.strip("[] ") for name in line.partition(": ")[2].split(",")] == list(choices)
+    assert "[apgd]" in text and "optimiser.rho=0.75" in text and "optimiser.schedule" not in text
+    assert "perturbation.eps=8/255" in text and "evaluate.views=512" in text
