@@ -148,9 +148,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "make", "reason"), CASES, ids=lambda value: getattr(value, "__name__", None)
-)
+@pytest.mark.parametrize(("name", "arguments", "make", "reason"), CASES, ids=lambda v: getattr(v, "__name__", None))
 def test_wrong_input_gives_a_one_line_error(name, arguments, make, reason, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     make(tmp_path)

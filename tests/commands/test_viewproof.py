@@ -22,10 +22,8 @@ def fresh(*words, **variables):
         f"sys.argv = ['viewproof', *{list(words)!r}]\n"
         "from attacks.commands import main; sys.exit(main())"
     )
-    environment = os.environ | variables
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
-    )
+    options = {"capture_output": True, "text": True, "env": os.environ | variables, "check": False}
+    result = subprocess.run([sys.executable, "-c", code], **options)
     return result.stdout, result.stderr, result.returncode
 
 

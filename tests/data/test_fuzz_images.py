@@ -26,10 +26,8 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 @cache
 def seeds():
     """Name -> a whole file: of the corpus, moving, turned, and of formats that are not read."""
-    files = {
-        name: content
-        for name, content, _ in itertools.chain(pngs(), formats(), itertools.islice(tiffs(), 0, None, 9))
-    }
+    corpus = itertools.chain(pngs(), formats(), itertools.islice(tiffs(), 0, None, 9))
+    files = {name: content for name, content, _ in corpus}
     photo, exif = Image.fromarray(PHOTO), Image.Exif()
     for kind in ("PNG", "GIF", "WEBP", "TIFF"):
         files[f"{kind} moving"] = encode(photo, kind, save_all=True, append_images=[photo.rotate(180)], duration=50)

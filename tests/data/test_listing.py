@@ -168,11 +168,10 @@ def test_broken_files_are_refused_by_name(mine):
     with pytest.raises(ValueError, match=r"bad\.png` cannot be read.*data\.unreadable=skip"):
         read_files(mine, SIZE)
     break_some(mine)
-    with pytest.raises(
-        ValueError, match=r"^4 of 7 pictures cannot be read: bad\.png, cut\.png, link\.png, \.\.\."
-    ) as e:
+    message = r"^4 of 7 pictures cannot be read: bad\.png, cut\.png, link\.png, \.\.\."
+    with pytest.raises(ValueError, match=message) as error:
         read_files(mine, SIZE)
-    assert "\n" not in str(e.value)
+    assert "\n" not in str(error.value)
 
 
 def test_broken_files_are_left_out_with_a_note(mine):

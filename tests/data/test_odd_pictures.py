@@ -17,7 +17,7 @@ from attacks.physical.photos import read_photo
 from attacks.runtime.decoding import printable_name
 from tests.run.test_bad_pictures import RGB, chunk, encoded, png
 
-GREY, ALPHA = RGB[:, :, 0], RGB[:, :, 1]
+ROWS = b"".join(b"\0" + row.tobytes() for row in RGB)
 DEEP = np.random.default_rng(1).integers(0, 65536, (24, 32, 3), dtype=np.uint16)
 FRAMES = [Image.fromarray(np.roll(RGB, 5 * i, 1)) for i in range(3)]
 
@@ -50,9 +50,7 @@ PILLOW = {
         for kind in ("JPEG", "PNG", "WEBP", "TIFF")
         for direction in ((2, 3, 5, 6, 8) if kind == "PNG" else (5, 6))
     },
-    "text-inside.png": png(
-        32, 24, rows=b"".join(b"\0" + row.tobytes() for row in RGB), chunks=[chunk(b"tEXt", b"k\0<script>")]
-    ),
+    "text-inside.png": png(32, 24, rows=ROWS, chunks=[chunk(b"tEXt", b"k\0<script>")]),
     "no-ending": encoded("PNG"),
     "jpeg-named.png": encoded("JPEG"),
 }

@@ -77,11 +77,8 @@ def test_a_damaged_index_is_reported_and_not_used(folder, decoded, place):
     file.write_bytes({"cut": content[:-5], "empty": b""}.get(place, content))
     decoded()
     shelf = read(folder)
-    assert (
-        len(decoded()) == 9
-        and "is not as it was written" in shelf.notes[0]
-        and is_same(shelf, read_files(folder, 16))
-    )
+    assert len(decoded()) == 9 and "is not as it was written" in shelf.notes[0]
+    assert is_same(shelf, read_files(folder, 16))
     decoded()
     read(folder)
     assert decoded() == []

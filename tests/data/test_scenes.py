@@ -130,15 +130,9 @@ WRONG = {
     "folded": (f"{HEAD}\na.png,4,6,20,22,20,6,4,22\n", r"line 2: the quad in `a\.png` folds over"),
     "collinear": (f"{HEAD}\na.png,4,6,12,6,20,6,4,22\n", r"line 2: the quad in `a\.png` .*three corners in a line"),
     "outside": (f"{HEAD}\na.png,4,6,41,6,20,22,4,22\n", r"line 2: the corner \(41, 6\) lies beyond `a\.png`, 40x40"),
-    "relative corners": (
-        f"{HEAD}\na.png,0.1,0.1,0.9,0.1,0.9,0.9,0.1,0.9\n",
-        r"line 2: corners are in pixels .*40x40, no shares",
-    ),
+    "relative corners": (f"{HEAD}\na.png,0.1,0.1,0.9,0.1,0.9,0.9,0.1,0.9\n", r"line 2: .* pixels .*40x40, no shares"),
     "missing mask": ("path,mask\na.png,nowhere.png\n", r"line 2: `mask`: .*nowhere\.png` does not exist"),
-    "a small mask": (
-        "path,mask\na.png,small.png\n",
-        r"line 2: `mask` must be as large as .*40x40; small\.png has 8x8",
-    ),
+    "a small mask": ("path,mask\na.png,small.png\n", r"line 2: `mask` must be as .*40x40; small\.png has 8x8"),
     "a dark mask": ("path,mask\na.png,dark.png\n", r"line 2: `mask` dark\.png is dark all over"),
     "mask dark in the quad": (f"{HEAD},mask\na.png,{LINE},corner.png\n", r"line 2: `mask` is dark all over the quad"),
 }
@@ -199,9 +193,8 @@ def test_the_gradient_over_scenes_is_the_mean_of_single_gradients(three):
     assert order == [2, 0, 1]
     torch.testing.assert_close(gradient(images[order], other, anchor[order], bend), joint, rtol=1e-9, atol=1e-15)
     texture = torch.rand(1, 3, 8, 8, dtype=double)
-    single, two = (
-        seen(Patch((8, 8), at).scene(images[rows], texture)) for at, rows in ((places, [0, 1, 2]), (other, order))
-    )
+    single = seen(Patch((8, 8), places).scene(images, texture))
+    two = seen(Patch((8, 8), other).scene(images[order], texture))
     torch.testing.assert_close(two, single[order], rtol=0, atol=1e-12)
 
 
@@ -279,9 +272,8 @@ def test_a_run_records_the_placement_of_the_patch(three, monkeypatch, capsys):
     result = json.loads((folder / "run" / "placement.json").read_text())
     assert result["pictures"] == ["wide", "a"] and result["size"] == [SIDE, SIDE] and result["texture"] == [8, 10]
     assert result["target"] is not None and [len(quads) for quads in result["quads"]] == [1, 2]
-    np.testing.assert_allclose(
-        result["quads"][0][0], np.array([[10, 10], [30, 12], [30, 30], [10, 30]]) / SIDE, atol=1e-12
-    )
+    corners = np.array([[10, 10], [30, 12], [30, 30], [10, 30]]) / SIDE
+    np.testing.assert_allclose(result["quads"][0][0], corners, atol=1e-12)
     with Image.open(folder / "run" / "patch.png") as patch:
         assert patch.size == (10, 8)
 
@@ -377,14 +369,11 @@ def test_a_mask_without_a_quad_places_the_texture_on_its_light_part(tmp_path):
     mask[8:24, 12:28] = 1
     mask[8:16, 12:20] = 0
     photo(tmp_path / "mask.png", mask)
-    shelf, places, _ = read(
-        table(tmp_path / "x.csv", ["a.png", "mask.png"], columns=("path", "mask")), texture=(16, 16)
-    )
+    path = table(tmp_path / "x.csv", ["a.png", "mask.png"], columns=("path", "mask"))
+    shelf, places, _ = read(path, texture=(16, 16))
     assert (places.quads[0, 0] * 40).tolist() == [[12, 8], [28, 8], [28, 24], [12, 24]]
-    texture, image = torch.rand(1, 3, 16, 16), shelf.read([0])
-    expected = image.clone()
-    expected[..., 8:24, 12:28] = torch.where(
-        torch.tensor(mask[8:24, 12:28]) > 0, texture.double(), expected[..., 8:24, 12:28]
-    )
-    result = seen(Patch((16, 16), places).scene(image.double(), texture.double()))
-    torch.testing.assert_close(result, expected.double(), rtol=0, atol=1e-6)
+    texture, image = torch.rand(1, 3, 16, 16, dtype=double), shelf.read([0]).double()
+    light_part = torch.from_numpy(mask) > 0
+    expected = torch.where(light_part, F.pad(texture, (12, 12, 8, 16)), image)
+    result = seen(Patch((16, 16), places).scene(image, texture))
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)

@@ -97,9 +97,8 @@ def test_a_gallery_with_vectors_embeds_only_its_pictures(tmp_path):
     assert torch.allclose(impostors(result.rows), impostors(rows.double()), atol=1e-12)
     with pytest.raises(ValueError, match=r"`data.gallery` must hold .* 32 numbers a row; got 4"):
         make_array(tmp_path, 9, 4)
-        embed_gallery(
-            with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy")), encoder, torch.device("cpu"), 64
-        )
+        narrow = with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy"))
+        embed_gallery(narrow, encoder, torch.device("cpu"), 64)
     assert len(on_shelf(queries.shelf()).content) == 3 and len(gallery.content) == 4
 
 
@@ -175,11 +174,8 @@ def test_an_attack_that_compares_with_all_rows_is_refused(tmp_path):
     make_array(tmp_path)
     gallery = with_vectors(pictures().shelf(), read_vectors(tmp_path / "g.npy"))
     plain = {"objective": AwayConfig(), "attack": groups.SingleConfig()}
-    for changes in (
-        {"objective": InfoNCEConfig()},
-        {"attack": groups.SuiteConfig()},
-        {"evaluate": EvaluateConfig(failure=1)},
-    ):
+    parts = {"attack": groups.SuiteConfig()}, {"evaluate": EvaluateConfig(failure=1)}
+    for changes in ({"objective": InfoNCEConfig()}, *parts):
         with pytest.raises(ValueError, match="only for the judgement"):
             check_gallery(Run(**plain | changes), gallery)
     check_gallery(Run(**plain), gallery)

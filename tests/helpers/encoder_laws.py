@@ -123,9 +123,8 @@ def assert_every_pixel_counts(preprocess, height=480, width=640):
     reach = (gradient[0] != 0).all(0)
     coverage = np.ones((height, width), bool)
     resized = preprocess.resized(height, width)
-    for axis, (side, long, cropped) in enumerate(
-        zip((height, width), resized, preprocess.crop or resized, strict=True)
-    ):
+    sides = zip((height, width), resized, preprocess.crop or resized, strict=True)
+    for axis, (side, long, cropped) in enumerate(sides):
         spare = max(0, long - cropped)
         start = round(spare / 2) if preprocess.centre == "nearest" else spare // 2
         centres = (np.arange(side) + 0.5) * long / side

@@ -38,10 +38,8 @@ def hold(check, cases, examples, times=1, *, seconds=10, memory=2**30):
         check(case)
         assert high_water() - start <= memory, f"needs {(high_water() - start) / 2**30:.1f} GiB of memory"
 
-    limited.__module__, limited.__qualname__ = (
-        check.__module__,
-        f"{check.__qualname__}.{examples}",
-    )  # its database key
+    limited.__module__ = check.__module__
+    limited.__qualname__ = f"{check.__qualname__}.{examples}"  # its database key
     deadline = timedelta(seconds=seconds)
     profile = settings(settings.get_profile("fuzz"), max_examples=250 * examples * times, deadline=deadline)
     profile(given(cases)(limited))()

@@ -25,9 +25,8 @@ def export_onnx(network, path, dynamo, free=False, side=SIDE, **more):
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            network.eval(), (torch.rand(1, 3, side, side),), path, dynamo=dynamo, input_names=["input"], **more
-        )
+        example = (torch.rand(1, 3, side, side),)
+        torch.onnx.export(network.eval(), example, path, dynamo=dynamo, input_names=["input"], **more)
     return path
 
 

@@ -77,10 +77,8 @@ def render_photo(light, homography, size, *, blur=0.7, noise=0.01, light_at=1.0,
     x, y = np.meshgrid(np.arange(width, dtype=np.float64), np.arange(height, dtype=np.float64))
     for dy in offsets:
         for dx in offsets:
-            w = inverse[2, 0] * (x + dx) + inverse[2, 1] * (y + dy) + inverse[2, 2]
-            u, v = (
-                (row[0] * (x + dx) + row[1] * (y + dy) + row[2]) / w * fine - 0.5 for row in (inverse[0], inverse[1])
-            )
+            u, v, w = (row[0] * (x + dx) + row[1] * (y + dy) + row[2] for row in inverse)
+            u, v = u / w * fine - 0.5, v / w * fine - 0.5
             part = cv2.remap(layers, u.astype(np.float32), v.astype(np.float32), cv2.INTER_LINEAR)
             total += part[..., :3] / points**2
             inside += part[..., 3:] / points**2

@@ -265,14 +265,8 @@ def save_script(path: Path, module: nn.Module, trace: torch.Tensor | None = None
 
 
 PREPROCESS = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]}
-BY_HAND = v2.Compose(
-    [
-        v2.Resize((16, 16), antialias=True),
-        v2.PILToTensor(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(PREPROCESS["mean"], PREPROCESS["std"]),
-    ]
-)
+STAGES = v2.Resize((16, 16), antialias=True), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)
+BY_HAND = v2.Compose([*STAGES, v2.Normalize(PREPROCESS["mean"], PREPROCESS["std"])])
 
 
 def before_the_head(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
@@ -311,14 +305,11 @@ def torchvision_model(folder: Path) -> Model:
     network = torchvision.models.mobilenet_v3_small().eval()
     torch.save(network.state_dict(), file := folder / "w.pt")
     preset = torchvision.models.MobileNet_V3_Small_Weights.DEFAULT.transforms()
-    options = {"weights": str(file)}
-    return Model(
-        "torchvision",
-        "mobilenet_v3_small",
-        options,
-        lambda picture: before_the_head(network, preset(picture)[None]),
-        file,
-    )
+
+    def library(picture: Image.Image) -> torch.Tensor:
+        return before_the_head(network, preset(picture)[None])
+
+    return Model("torchvision", "mobilenet_v3_small", {"weights": str(file)}, library, file)
 
 
 def timm_model(folder: Path, name: str) -> Model:

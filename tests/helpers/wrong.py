@@ -36,10 +36,8 @@ def tree(folder):
             state = os.lstat(path)
             facts = [stat.S_IFMT(state.st_mode)]
             if stat.S_ISREG(state.st_mode):
-                sparse = state.st_size > 2**26  # the size is enough
-                facts.append(
-                    state.st_size if sparse else hashlib.sha256(Path(os.fsdecode(path)).read_bytes()).digest()
-                )
+                content = b"" if state.st_size > 2**26 else Path(os.fsdecode(path)).read_bytes()  # a sparse file
+                facts += [state.st_size, hashlib.sha256(content).digest()]
             elif stat.S_ISLNK(state.st_mode):
                 facts.append(os.readlink(path))  # noqa: PTH115
             result[os.fsdecode(os.path.relpath(path, os.fsencode(folder)))] = tuple(facts)

@@ -116,9 +116,8 @@ def test_a_hash_is_evaluated_on_the_bits_of_the_saved_files(layout, outcomes, tm
     call(monkeypatch, *SHORT, *overrides, f"hydra.run.dir={folder}")
     ((parts, outcome),) = outcomes
     names = file_names(parts.queries.names)
-    clean, eot = (
-        torch.stack([file_bits(folder / "pictures" / arm / name) for name in names]) for arm in ("clean", "eot")
-    )
+    files = ([folder / "pictures" / arm / name for name in names] for arm in ("clean", "eot"))
+    clean, eot = (torch.stack([*map(file_bits, paths)]) for paths in files)
     flips, result = (eot != clean).sum(1), outcome.scores["same"]["eot"]
     assert (flips > 8).all()
     assert torch.equal(result.cosine, (1 - 2 * flips[:, None] / 64).expand(2, 4).to(result.cosine))

@@ -112,10 +112,9 @@ def process(folder, *words):
     old_names = tree(folder)
     environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
     environment |= {"HOME": str(folder), "TMPDIR": str(folder)}
-    options = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL, "timeout": 120}
-    result = subprocess.run(
-        [sys.executable, "-m", "attacks.run", *words], **options, capture_output=True, text=True, check=False
-    )
+    options = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL, "timeout": 120, "check": False}
+    command = [sys.executable, "-m", "attacks.run", *words]
+    result = subprocess.run(command, **options, capture_output=True, text=True)
     return result.returncode, result.stdout, result.stderr, {name for name in tree(folder) if name not in old_names}
 
 

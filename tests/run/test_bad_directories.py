@@ -204,9 +204,7 @@ def test_unchecked_presets_and_folders_are_refused_unread(place, tmp_path, monke
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize(
-    "content", ["seed: ${evaluate.views}\n", "a: [1, 2]\nb: ${a[0]}\n", "a: {b: 1, c: '${.b}'}\n"]
-)
+@pytest.mark.parametrize("content", ["seed: ${evaluate.views}", "a: [1, 2]\nb: ${a[0]}", "a: {b: 1, c: '${.b}'}"])
 def test_a_preset_refers_to_its_own_keys(tmp_path, content):
     path = tmp_path / "mine.yaml"
     path.write_text(content)

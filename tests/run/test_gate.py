@@ -42,9 +42,8 @@ def test_a_run_ends_with_the_verdict_of_its_policy(finished, capsys):
     gate = content["gate"]
     assert gate["policy"]["digest"] == read_policy(folder / "policy.yaml").digest
     assert code == {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}[gate["verdict"]]
-    assert [row["value"] for row in gate["rows"]] == [
-        content["arms"][arm]["success"]["mean"] for arm in ("clean", "eot")
-    ]
+    means = [content["arms"][arm]["success"]["mean"] for arm in ("clean", "eot")]
+    assert [row["value"] for row in gate["rows"]] == means
     page = (folder / "run" / "report.html").read_text()
     assert page.index('id="gate"') < page.index('class="verdict"') and gate["policy"]["claim"] in page
     assert main(["gate", str(folder / "policy.yaml"), str(folder / "run")]) == code
@@ -125,9 +124,7 @@ def test_pictures_are_attacked_until_the_policy_is_decided(tmp_path, monkeypatch
         ("config=smoke require=tar.yaml", "the run has no measure tar_0.0001"),
     ],
 )
-def test_a_requirement_that_cannot_be_decided_is_refused_before_the_attack(
-    tmp_path, monkeypatch, capsys, words, part
-):
+def test_a_requirement_that_cannot_be_decided_is_refused_first(tmp_path, monkeypatch, capsys, words, part):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.yaml").write_text(POLICY)
     row = "{measure: success, arm: eot, "

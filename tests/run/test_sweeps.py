@@ -252,9 +252,10 @@ def test_hydra_verbose_sets_the_levels_of_the_loggers_that_it_names(jobs, monkey
             logging.getLogger(name).setLevel(level)
 
 
-@pytest.mark.parametrize(
-    "value", ["3", "null", "NaN", "a,b", "[1]", "[a,null]", "[a,true]", "{a:1}", "[]", "'a b'", ""]
-)
+WRONG_LEVELS = ["3", "null", "NaN", "a,b", "[1]", "[a,null]", "[a,true]", "{a:1}", "[]", "'a b'", ""]
+
+
+@pytest.mark.parametrize("value", WRONG_LEVELS)
 def test_hydra_verbose_takes_nothing_that_ends_hydra_in_a_traceback(value):
     with pytest.raises(ValueError, match=r"must be true, false, or names of loggers|is refused"):
         presets.plain_word(f"hydra.verbose={value}")

@@ -82,12 +82,10 @@ def tiffs():
         alpha, colour = (values[..., 3], values[..., :3]) if kinds[kind] == 4 else (None, values)
         if kind == "premultiplied":
             values[..., :3] = colour = np.minimum(colour, alpha[..., None])
-        reference = white(
-            high - values[..., 0] if kind == "miniswhite" else colour, high, alpha, kind == "premultiplied"
-        )
-        options = (
-            {"extrasamples": {"rgba": "unassalpha", "premultiplied": "assocalpha"}[kind]} if alpha is not None else {}
-        )
+        shown = high - values[..., 0] if kind == "miniswhite" else colour
+        reference = white(shown, high, alpha, kind == "premultiplied")
+        extra = {"rgba": "unassalpha", "premultiplied": "assocalpha"}
+        options = {"extrasamples": extra[kind]} if alpha is not None else {}
         name = kind if "minis" in kind else "rgb"
         planes = {"planarconfig": "separate"} if kind == "separate" else {}
         array = np.moveaxis(values, 2, 0) if planes else values[..., 0] if "minis" in kind else values
@@ -120,11 +118,8 @@ def formats():
             yield f"tiff {mode} {compression}", content, reference
     bits = Image.fromarray(PHOTO[..., 0] > 127)
     for compression in ("raw", "packbits", "group3", "group4", "tiff_ccitt"):
-        yield (
-            f"tiff 1 {compression}",
-            encode(bits, "TIFF", compression=compression),
-            np.asarray(bits.convert("RGB")),
-        )
+        content = encode(bits, "TIFF", compression=compression)
+        yield f"tiff 1 {compression}", content, np.asarray(bits.convert("RGB"))
     light, to_d50 = PHOTO // 2 + 64, [[0.4361, 0.3851, 0.1431], [0.2225, 0.7169, 0.0606], [0.0139, 0.0971, 0.7142]]
     linear = np.where(light < 11, light / 3294.6, ((light / 255 + 0.055) / 1.055) ** 2.4)
     lab = skimage.color.xyz2lab(linear @ np.transpose(to_d50), illuminant="D50") * [2.55, 1, 1]
@@ -156,18 +151,15 @@ def damages(kind, content):
         for share in shares:
             body = zlib.compress(rows[: len(rows) * share // 20])
             yield f"rows {share}/20", content[:at] + chunk(b"IDAT", body) + chunk(b"IEND", b"")
-            yield (
-                f"data {share}/20",
-                content[:at] + chunk(b"IDAT", stream[: len(stream) * share // 20]) + content[-12:],
-            )
+            part = chunk(b"IDAT", stream[: len(stream) * share // 20])
+            yield f"data {share}/20", content[:at] + part + content[-12:]
         yield "more rows", content[:at] + chunk(b"IDAT", zlib.compress(rows + rows)) + chunk(b"IEND", b"")
         yield "two parts", content[:at] + chunk(b"IDAT", stream[:9]) + chunk(b"IDAT", stream[9:]) + content[-12:]
         yield "check sum", content[: at + 9] + b"\1" + content[at + 10 :]
     if kind == "jpeg":
         data = content.index(b"\xff\xda") + 10
-        ends = {data + (len(content) - 2 - data) * share // 20 for share in shares} | {
-            len(content) - k for k in range(3, 9)
-        }
+        ends = {data + (len(content) - 2 - data) * share // 20 for share in shares}
+        ends |= {len(content) - k for k in range(3, 9)}
         ends |= {at for at in range(len(content) - 2) if content[at] == 255 and content[at + 1] not in (0, 255)}
         yield from ((f"ended at {end}", content[:end] + b"\xff\xd9") for end in sorted(ends))
     if kind == "gif":
@@ -249,15 +241,11 @@ WIDE, NARROW = (
     for rest in ((68000, 32000, 26500, 69000, 15000, 6000), (64000, 33000, 30000, 60000, 15000, 6000))
 )
 LINEAR, USUAL, CICP = struct.pack(">I", 100_000), struct.pack(">I", 45_455), {b"cICP": bytes([1, 13, 0, 1])}
-ICC = {
-    name: {b"iCCP": b"a\0\0" + zlib.compress(content)} for name, content in {"s": SRGB, "p3": P3, "no": b"?"}.items()
-}
+SRGB_ICC, P3_ICC, NO_ICC = ({b"iCCP": b"a\0\0" + zlib.compress(content)} for content in (SRGB, P3, b"?"))
 #: Chunks of a PNG that say that its colours are those of sRGB, and that they are not.
-TAGS = {
-    True: [{}, {b"sRGB": b"\0"}, {b"gAMA": USUAL}, {b"cHRM": NARROW}, {b"gAMA": LINEAR, b"sRGB": b"\0"}, ICC["s"]]
-}
-TAGS[True] += [CICP, {**ICC["p3"], **CICP}, {**CICP, b"gAMA": LINEAR}]
-TAGS[False] = [{b"gAMA": LINEAR}, {b"cHRM": WIDE}, {b"gAMA": USUAL, b"cHRM": WIDE}, ICC["p3"], ICC["no"]]
+TAGS = {True: [{}, {b"sRGB": b"\0"}, {b"gAMA": USUAL}, {b"cHRM": NARROW}, {b"gAMA": LINEAR, b"sRGB": b"\0"}]}
+TAGS[True] += [SRGB_ICC, CICP, P3_ICC | CICP, CICP | {b"gAMA": LINEAR}]
+TAGS[False] = [{b"gAMA": LINEAR}, {b"cHRM": WIDE}, {b"gAMA": USUAL, b"cHRM": WIDE}, P3_ICC, NO_ICC]
 TAGS[False] += [{b"cICP": bytes([12, 13, 0, 1])}, {b"cICP": bytes([9, 16, 0, 1]), b"sRGB": b"\0"}]
 
 

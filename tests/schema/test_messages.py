@@ -54,9 +54,8 @@ def fails(message, action, *arguments):
         refusal(message, action, *arguments)
 
 
-BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
-)
+BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+BOMB += "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
 #: The text of a preset that is refused before Hydra sees it -> a part of the message.
 TEXTS = {
     "encoder: {_target_: os.system, command: 'touch mark'}\n": "key `_target_` is refused",
@@ -261,11 +260,8 @@ LATE = {
     "objective=layers encoder=phash": "it has no named layers, only 'output'",
     "attack=suite attack.nearest=9999": "`attack.nearest` must lie between 0 and",
 }
-VALUES = (
-    {f"{key}={value}": key.rpartition(".")[2] for key, values in NUMBERS.items() for value in values}
-    | COMBINATIONS
-    | LATE
-)
+VALUES = {f"{key}={value}": key.rpartition(".")[2] for key, values in NUMBERS.items() for value in values}
+VALUES |= COMBINATIONS | LATE
 
 
 @pytest.mark.parametrize("words", mostly_slow(VALUES, 80))

@@ -75,8 +75,6 @@ def test_an_address_is_masked_and_refused(address):
     assert CANARY not in one_line(ConnectionError(whole))
 
 
-@pytest.mark.parametrize(
-    "plain", ["https://host/x", "sqlite:///a@b.db", "me@host", "a: b@c", "https://host:8080/x", ""]
-)
+@pytest.mark.parametrize("plain", ["https://host/x", "sqlite:///a@b.db", "me@host", "a: b@c", "https://host:1/x", ""])
 def test_texts_without_credentials_are_accepted(plain):
     refuse_credentials(plain, "x")
