@@ -32,7 +32,9 @@ class GaussianBlur(Ranged):
     Oracle: SciPy's gaussian_filter, tests/transforms/camera/test_blur.py.
 
     Args:
-        sigma: (low, high) standard deviation in pixels, at most 250; below about 0.2 it is the identity to rounding.
+        sigma: (low, high) standard deviation in pixels, at most 250. The kernel of every view reaches as far as
+            `high` needs, so that a view changes smoothly with its sigma. Below about 0.2 a sampled Gaussian is the
+            identity to rounding, and its derivative in sigma is zero to rounding.
 
     Examples:
         >>> from transforms.camera import GaussianBlur
@@ -58,8 +60,11 @@ class GaussianBlur(Ranged):
 
 @dataclass(frozen=True)
 class Defocus(Ranged):
-    """Convolve with a disc, the image of a point that is out of focus: the mean over it of the picture read
-    bilinearly.
+    """Convolve with a disc, the image of a point that is out of focus.
+
+    The result is the mean over the disc of the picture read bilinearly. So the disc's edge is antialiased, and a disc
+    smaller than a pixel blurs too: the derivative in the radius is alive at every radius above 0. Bilinear reading
+    adds up to 1/4 px^2 to the disc's variance of radius^2/4 along each axis.
 
     Use: a lens that is out of focus.
     Not: an even softening by software: `GaussianBlur`.
@@ -91,6 +96,8 @@ class Defocus(Ranged):
 class MotionBlur(Ranged):
     """Convolve with a line segment centred on the pixel: the camera moves evenly while the shutter is open.
 
+    The result is the mean along the segment of the picture read bilinearly; see `Defocus`.
+
     Use: a hand that shakes, or a camera that moves.
     Not: a camera that turns about its axis: the segment is the same for all pixels.
     Source: this project's own, the mean along a segment.
@@ -99,7 +106,8 @@ class MotionBlur(Ranged):
 
     Args:
         length: (low, high) in pixels, at most 1000, from one end of the segment to the other.
-        angle: of motion in degrees, clockwise as displayed from the horizontal; a number x means (-x, x).
+        angle: direction of motion in degrees, clockwise as displayed from the horizontal; a number x means (-x, x),
+            and 90 covers every direction.
 
     Examples:
         >>> from transforms.camera import MotionBlur
@@ -151,7 +159,10 @@ def _shares(points: Tensor, weights: Tensor, radius: int) -> Tensor:
 
 
 def convolve(images: Tensor, kernels: Tensor) -> Tensor:
-    """(N,C,H,W) with one kernel (N,k,k) a view, k odd, edges repeated; by Fourier transform, not clamped."""
+    """(N,C,H,W) with one kernel (N,k,k) a view, k odd, edges repeated; not clamped.
+
+    By Fourier transform: the cost hardly grows with k, in particular that of the derivative in the kernel.
+    """
     (height, width), reach = images.shape[-2:], kernels.shape[-1] - 1
     padded = _replicate(images, reach // 2)
     size = [_smooth(n) for n in padded.shape[-2:]]

@@ -22,8 +22,11 @@ FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class SensorNoise(Ranged):
-    """Add Poisson-Gaussian noise (Foi et al. 2008): at a stored value x its mean is 0 and its variance
-    shot * x + read^2, independent from pixel to pixel and channel to channel. Then clamp, as a sensor saturates.
+    """Add Poisson-Gaussian noise (Foi et al. 2008): at a value x its mean is 0 and its variance shot * x + read^2,
+    independent from pixel to pixel and channel to channel. Then clamp, as a sensor saturates.
+
+    x is the stored value, gamma included. The noise is deviation(x) * e, where the field e ~ N(0, 1) is fixed by the
+    last coordinate of `u`. So gradients flow through the picture, through the deviation, and into `read` and `shot`.
 
     Use: a camera in little light.
     Not: the loss of a file: `Quantise`, `Jpeg`.
@@ -34,9 +37,9 @@ class SensorNoise(Ranged):
         read: (low, high) standard deviation of the signal-independent part, in full scale (0.01: 2.55 levels of 255).
         shot: (low, high) variance at full scale of the part that grows with light: 1 / (full-well electrons).
 
-    The field is a function of the coordinate "noise (seed)" and of the shape (C,H,W), on every device. A Grid
-    has few values of it: it is no sampler for noise. Gradients flow through the picture, the deviation, `read` and
-    `shot`.
+    The field e is a function of the exact value of the coordinate "noise (seed)" and of the shape (C,H,W), whatever
+    the rest of the batch or the device. Draws are a function of (seed, step), hence so is pixel noise. A Grid has few
+    values of the coordinate: it is no sampler for noise.
 
     Examples:
         >>> from transforms.camera import SensorNoise
@@ -76,8 +79,11 @@ THREAD_LIMIT = 2**20
 
 
 def white_noise(seeds: Tensor, shape: tuple[int, int, int], device: torch.device = HOST) -> Tensor:
-    """One N(0, 1) field of `shape` for each of the numbers `seeds` (N,): (N, *shape) float32 on `device`. All bits of
-    a seed count; the fields are made on the CPU, so that every device has the same bits."""
+    """One N(0, 1) field of `shape` for each of the numbers `seeds` (N,): (N, *shape) float32 on `device`.
+
+    All bits of a seed count, and float32 and float64 of the same number give the same field. The generators are on
+    the CPU, one for each field, so that the bits are the same on every device and with any number of threads.
+    """
     # torch seeds its CPU generator with 32 bits and drops the others, so the number is hashed into those.
     keys = [stream(0, "pixel noise", number) % 2**32 for number in seeds.detach().double().tolist()]
     with torch.inference_mode(False):  # which is a thread's own
@@ -111,10 +117,11 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
         bits: whole number from 1 to 16.
 
     Returns:
-        The rounded values in the dtype of `images`. The gradient passes straight through within [0,1].
+        The rounded values in the dtype of `images`. The gradient passes straight through within [0,1], ends
+        included, and is zero outside, where the clamp holds the value.
 
     Raises:
-        ValueError: `bits` out of range.
+        ValueError: `bits` out of range, or values too far outside [0,1].
 
     Examples:
         >>> from transforms.camera import quantise

@@ -41,13 +41,16 @@ class Downscale(WholeRanged):
 
     Args:
         size: the shorter side in pixels (it may also enlarge); or (low, high): each view is reduced to a side drawn
-            from low..high and brought back to `high`, so that views stack. With a fraction among them, shares of
-            `of`: (0.5, 1.0) of 224 is (112, 224).
+            from low..high and brought back to `high`, as a service does that keeps thumbnails and a viewer that
+            enlarges them. So the views still stack, and distance is part of the expectation. If a number has a
+            decimal point, all are shares of `of`: (0.5, 1.0) of 224 is (112, 224).
         kernel: see `transforms.resizing.resize`.
-        then_size: the shorter side of a second step, in the picture's aspect ratio; None: `high` of a range, and no
-            second step after a single side. A fraction: of `of`.
-        then_kernel: the kernel of the second step; None: `kernel`.
-        eight_bit: both steps in the library's own 8-bit arithmetic, as in a thumbnail file (see `resize`).
+        then_size: the shorter side to which the reduced picture is brought in a second step, in the picture's
+            original aspect ratio. None stands for `high` of a range, and for no second step after a single side. With
+            a decimal point it is a share of `of`.
+        then_kernel: the kernel of the second step, such as the encoder's own after a platform's; None: `kernel`.
+        eight_bit: both steps in the library's own 8-bit arithmetic, as in a thumbnail file (see `resize`). The
+            gradient is then that of the steps in floating point, straight through the rounding.
         of: what shares are of, in pixels; in a configuration by default the shorter side of the encoder's input.
 
     Examples:
@@ -148,8 +151,8 @@ class ResizePad(Ranged):
     Oracle: the resized picture, pasted, tests/transforms/camera/test_sizes.py.
 
     Args:
-        scale: (low, high): the new size over that of the picture; the frame has the size of `high`. (1, 1) changes
-            nothing.
+        scale: (low, high): the new size over that of the picture; the frame has the size of `high`. The authors go
+            from 299 pixels to 299..330 in a frame of 331, by nearest neighbours. (1, 1) changes nothing.
         kernel: see `transforms.resizing.resize`.
         value: of the padding, in [0,1].
 

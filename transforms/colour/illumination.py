@@ -39,8 +39,11 @@ class Exposure(Ranged):
 
     Examples:
         >>> from transforms.colour import Exposure
-        >>> round(Exposure(stops=(1, 1))(torch.full((1, 3, 1, 1), 0.5), torch.zeros(1, 1)).mean().item(), 2)
-        0.69
+        >>> from transforms.colour.spaces import to_linear
+        >>> grey = torch.full((1, 3, 1, 1), 0.5)
+        >>> brighter = Exposure(stops=(1, 1))(grey, torch.zeros(1, 1))
+        >>> torch.allclose(to_linear(brighter), 2 * to_linear(grey))
+        True
     """
 
     stops: float | Range = (0.0, 0.0)
@@ -54,7 +57,7 @@ class Exposure(Ranged):
 @dataclass(frozen=True)
 class WhiteBalance(Ranged):
     """Light of another colour, or a camera's wrong estimate of it: gains on red and blue against green (von Kries, in
-    linear sRGB). Pictures of one channel stay as they are.
+    linear sRGB; a camera does it in its sensor's own primaries).
 
     Use: lamps of another colour, or a camera that misjudges them.
     Not: the colour error of inks and paper: `ChannelGain`, or a printer.
@@ -62,7 +65,10 @@ class WhiteBalance(Ranged):
     Oracle: arithmetic in linear light, tests/transforms/colour/test_colour.py.
 
     Args:
-        red, blue: gains in stops, within [-16, 16]; a number x means (-x, x). Red up and blue down is warmer.
+        red, blue: gains in stops, within [-16, 16]; a number x means (-x, x). Red up and blue down is a warmer
+            picture.
+
+    Pictures of one channel stay as they are; any number but 1 or 3 raises ValueError.
 
     Examples:
         >>> from transforms.colour import WhiteBalance
@@ -101,9 +107,10 @@ class Vignette(Ranged):
 
     Examples:
         >>> from transforms.colour import Vignette
-        >>> view = Vignette(strength=(0.75, 0.75))(torch.ones(1, 1, 201, 201), torch.zeros(1, 1))[0, 0]
-        >>> round(float(view[100, 100]), 2), round(float(view[0, 0]), 2)
-        (1.0, 0.54)
+        >>> from transforms.colour.spaces import to_linear
+        >>> light = to_linear(Vignette(strength=(0.75, 0.75))(torch.ones(1, 1, 201, 201), torch.zeros(1, 1)))[0, 0]
+        >>> round(float(light[100, 100]), 2), round(float(light[0, 0]), 2)  # the centre; a corner, without 0.75 of it
+        (1.0, 0.25)
     """
 
     strength: Range = (0.0, 0.0)
@@ -120,11 +127,15 @@ class Vignette(Ranged):
 
 @dataclass(frozen=True)
 class Shading(Doored):
-    """Uneven lighting: a smooth field of gains, a uniform cubic B-spline in stops over grid x grid controls.
+    """Uneven lighting: a smooth field of gains, spanned by grid x grid control gains from edge to edge.
+
+    The gains are in stops, and a uniform cubic B-spline runs between the controls (end controls repeated). So the
+    field of light is positive and never leaves the controls' range, and a single inner control makes a bump of 2/3 of
+    its height along each axis.
 
     Use: uneven light of a shape that is not known.
     Not: a hard edge: `Shadow`.
-    Source: this project's own.
+    Source: this project's own, spanned by a cubic B-spline.
     Oracle: SciPy's B-spline, tests/transforms/colour/test_colour.py.
 
     Args:
@@ -178,11 +189,12 @@ class Shadow(Ranged):
 
     Args:
         darkness: the share of light lost deep in the shadow, within [0, 1].
-        angle: from light into shadow, in degrees clockwise as displayed: 0 darkens the right side, 90 the lower one;
-            a number x means (-x, x).
-        position: of the edge's middle from the picture's centre in that direction, as a share of the shorter side; a
-            number x means (-x, x).
-        softness: width of the penumbra (logistic), from 10 % to 90 % of the darkness, as a share of the shorter side.
+        angle: the direction from light into shadow, in degrees clockwise as displayed: 0 darkens the right side, 90
+            the lower one; a number x means (-x, x).
+        position: how far the middle of the edge lies from the picture's centre in that direction, as a share of the
+            shorter side; a number x means (-x, x).
+        softness: width of the penumbra, from 10 % to 90 % of the darkness, as a share of the shorter side, 0.001 or
+            more. The profile is a logistic curve, so that every pixel has a gradient to every coordinate.
 
     Examples:
         >>> from transforms.colour import Shadow
@@ -214,8 +226,11 @@ class Shadow(Ranged):
 @dataclass(frozen=True)
 class Moire(Ranged):
     """Coloured fringes, as when a camera's colour filters sample a screen's stripes of red, green and blue: light is
-    multiplied by 1 + strength cos(2 pi (d / period + phase)), where d runs along `angle`. Red, green and blue are a
-    third of a period apart.
+    multiplied by 1 + strength cos(2 pi (d / period + phase)), where d runs along `angle`.
+
+    A screen's three stripes lie a third of its pitch apart. So the beats of red, green and blue are a third of a
+    period apart, and where one colour brightens the others darken. A picture of one channel gets one set of fringes.
+    This is the first harmonic of the beat, not a simulation of the screen and the sensor.
 
     Use: a monitor that is filmed.
     Not: paper, which has no stripes of red, green and blue.
@@ -224,9 +239,12 @@ class Moire(Ranged):
 
     Args:
         strength: modulation of light, within [0, 1].
-        period: from fringe to fringe, as a share of the shorter side, 0.01 or more (below two pixels fringes alias).
+        period: from fringe to fringe, as a share of the shorter side, 0.01 or more (use at least two pixels, or the
+            fringes alias).
         angle: direction across the fringes in degrees, clockwise as displayed; a number x means (-x, x).
         phase: in periods, at the picture's centre, of red.
+
+    Raises ValueError unless pictures have 1 or 3 channels.
 
     Examples:
         >>> from transforms.colour import Moire

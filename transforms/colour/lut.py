@@ -19,16 +19,19 @@ NODES = 52
 
 
 def apply_lut(images: Tensor, lut: Tensor) -> Tensor:
-    """Look up every pixel of RGB images in a table of colours, trilinearly; the end nodes stand for 0 and 1.
+    """Look up every pixel of RGB images in a table of colours, trilinearly.
+
+    The first and the last node of each axis stand for 0 and 1. The derivative in the images is that of the cell (at a
+    node, of the cell above it). It stays alive on 0 and 1 themselves, of which a texture is full (see
+    `transforms.sampling.straight_through.saturate`).
 
     Args:
         images: (N,3,H,W) in [0,1].
         lut: (3,n,n,n), finite: the colour for red, green and blue at the three indices, in this order. What lies
-            outside of [0,1] is clamped after the interpolation.
+            outside of [0,1] is clamped after the interpolation, so that a table can clip between its nodes.
 
     Returns:
-        (N,3,H,W) in [0,1], in the images' dtype; half precision is computed in float32. Differentiable in both, also
-        on 0 and 1; at a node the derivative is that of the cell above it.
+        (N,3,H,W) in [0,1], in the images' dtype; half precision is computed in float32. Differentiable in both.
 
     Raises:
         ValueError: `images` are not RGB, or `lut` is not such a table.
@@ -81,8 +84,9 @@ def sampled(colours: Callable[[Tensor], Tensor], n: int = NODES) -> Tensor:
 
 
 def powers(degree: int) -> list[tuple[int, ...]]:
-    """The monomials of a polynomial in red, green and blue (0, 1, 2) up to a degree of 1, 2 or 3 (or ValueError), as
-    the channels to multiply: () is the constant, then (0,), (1,), (2,), (0,0), (0,1), ... 4, 10 or 20 of them."""
+    """The monomials of a polynomial in red, green and blue (0, 1, 2) up to a degree, as the channels to multiply:
+    () is the constant, then (0,), (1,), (2,), (0,0), (0,1), (0,2), (1,1), ... There are 4, 10 or 20 of them, for a
+    degree of 1, 2 or 3; any other degree raises ValueError."""
     if degree not in (1, 2, 3):
         raise ValueError(f"`degree` must be 1, 2 or 3; got {degree!r}")
     return [monomial for d in range(degree + 1) for monomial in combinations_with_replacement(range(3), d)]

@@ -60,6 +60,8 @@ class _Factor(Ranged):
 class Contrast(_Factor, _Line):
     """Stretch values about mid-grey by a factor, then clamp.
 
+    About 0.5 and not about the picture's mean (torchvision's choice), so that the map does not depend on the content.
+
     Use: the contrast setting of a display or a viewer.
     Not: more or less light: `Exposure`.
     Source: torchvision's adjust_contrast, about mid-grey in place of the mean.
@@ -81,7 +83,8 @@ class Contrast(_Factor, _Line):
 
 @dataclass(frozen=True)
 class Gain(_Factor, _Line):
-    """Multiply every value by a factor, then clamp, as torchvision's adjust_brightness.
+    """Multiply every value by a factor, then clamp, as torchvision's adjust_brightness: a dimmer or brighter picture
+    in display values, not in light.
 
     Use: a dimmer or brighter display.
     Not: more or less light: `Exposure`.
@@ -104,8 +107,8 @@ class Gain(_Factor, _Line):
 
 @dataclass(frozen=True)
 class ChannelGain(Ranged):
-    """Multiply each channel by its own gain and add its own offset, then clamp: the print error of Athalye et al.
-    (2018). A picture of one channel gets the means of both.
+    """Multiply each channel by its own gain and add its own offset, then clamp: how a printer or a screen renders
+    colour (the print error of Athalye et al. 2018).
 
     Use: the colour error of printer, paper and camera together, of which only ranges are known.
     Not: a printer with a profile or a photographed chart: `printer=measured`.
@@ -113,7 +116,10 @@ class ChannelGain(Ranged):
 
     Args:
         gain: factor of each of red, green and blue, drawn independently.
-        offset: added to each, in full scales, within [-1, 1]; a number x means (-x, x).
+        offset: added to each, drawn independently too, in full scales, within [-1, 1]; a number x means (-x, x).
+
+    A picture of one channel is multiplied by the mean gain and gets the mean offset. Raises ValueError on any other
+    number of channels.
 
     Examples:
         >>> from transforms.colour import ChannelGain
@@ -142,8 +148,8 @@ class ChannelGain(Ranged):
 class Gamma(Ranged):
     r"""Raise values to a power, as torchvision's adjust_gamma: above 1 darkens the middle, below 1 lightens it.
 
-    Below `GAMMA_TOE` the curve is a chord, whose slope is neither infinite nor 0. 8-bit values get exactly their
-    power.
+    Below `GAMMA_TOE` (1/512) the curve is the chord from 0. For there the derivative of a power below 1 grows without
+    bound, and that of a power above 1 almost vanishes. Every 8-bit value gets exactly its power.
 
     Formula: x \leftarrow x^{\gamma}
     Use: a display or a file with another transfer curve.
@@ -202,7 +208,9 @@ class Saturation(_Factor):
 class Hue(Ranged):
     """Turn the hue in HSV, from red towards green, as torchvision's adjust_hue with a factor of degrees / 360.
 
-    Grey and ties have a gradient too (see `transforms.colour.spaces.rotate_hue`). Pictures of one channel stay.
+    No clamp is needed: value and saturation stay. Grey, and ties between channels, where hue has no derivative, have
+    a gradient too (see `transforms.colour.spaces.rotate_hue`). Pictures of one channel stay as they are; any number
+    of channels but 1 or 3 raises ValueError.
 
     Use: a filter that shifts all hues.
     Not: light of another colour, which changes grey too: `WhiteBalance`.
@@ -247,8 +255,9 @@ class Cutout(Ranged):
         size: side of the square as a share of the shorter side, within [0, 1].
         value: what covers it, in [0,1].
 
-    The square lies wholly inside. A pixel is covered by the share of its area that the square takes, so the place has
-    a gradient; the picture has none under the cover.
+    The square lies wholly inside the picture. A pixel is covered by the share of its area that the square takes, so
+    the place and the size have a gradient, through the pixels that the edge crosses. The picture has none under the
+    cover.
 
     Examples:
         >>> from transforms.colour import Cutout

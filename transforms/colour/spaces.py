@@ -53,9 +53,11 @@ def rotate_hue(images: Tensor, degrees: Tensor) -> Tensor:
     stay. Equal to torchvision's adjust_hue.
 
     With V the largest channel and K = V - (the smallest one), the result is V - K + clamp(2K - |K h|, 0, K), where h
-    is the distance on the hexagon from the new hue to the channel's own; K h is a sum of channels. Where channels
-    tie, the gradient is the mean of both sides'; at grey, where no derivative exists, that of the rotation about the
-    grey axis by the same angle.
+    is the distance on the hexagon from the new hue to the channel's own. K h is a sum of channels, so nothing is
+    divided: the map is piecewise linear in the image. Where channels tie, the gradient is the mean of both sides'.
+    At grey the pieces meet in a cone, which has no derivative. The gradient there is that of the rotation about the
+    grey axis by the same angle. The rotation equals the map at multiples of 120 degrees, and lies between its pieces
+    elsewhere.
     """
     r, g, b = images.split(1, dim=1)
     top, low = torch.maximum(torch.maximum(r, g), b), torch.minimum(torch.minimum(r, g), b)
