@@ -17,6 +17,8 @@ class Draws(Protocol):
         >>> draws: Draws = Uniform()
         >>> torch.equal(draws(4, 2, seed=0, step=3), draws(4, 2, seed=0, step=3))
         True
+        >>> torch.equal(draws(4, 2, seed=0, step=3), draws(4, 2, seed=0, step=4))
+        False
     """
 
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor: ...
@@ -38,7 +40,8 @@ def stream(seed: int, *purpose: object) -> int:
 class Sobol:
     """Owen-scrambled Sobol points: *one* sequence, of which step k takes the points k*n .. k*n + n - 1.
 
-    Powers of two for n keep each step balanced (Sobol 1967; Owen 1995).
+    So the points of all steps together are as even as those of one step (Sobol 1967; Owen 1995). Powers of two for n
+    keep each step balanced.
 
     Use: the default: the views of all steps together are even.
     Not: a test that needs independent views: `Uniform`.
@@ -85,7 +88,7 @@ class Uniform:
 class Antithetic:
     """Independent uniform points and their mirror images, u0, 1 - u0, u1, 1 - u1, ... (Hammersley & Morton 1956).
 
-    An odd n leaves the last point alone.
+    What is odd about the centre of the cube cancels within a pair, exactly. An odd n leaves the last point alone.
 
     Use: a gradient that is odd about the middle of the ranges, of which pairs cancel the noise.
     Not: an odd number of views.
@@ -107,9 +110,12 @@ class Antithetic:
 
 @dataclass(frozen=True)
 class Latin:
-    """Latin hypercube (McKay, Beckman & Conover 1979): of n equal strata of each coordinate, each holds one point.
+    """Latin hypercube (McKay, Beckman & Conover 1979): along each coordinate, every one of n equal strata holds one
+    point, somewhere in it.
 
-    Sums of functions of one coordinate each have a small variance (Stein 1987). Steps are independent.
+    The order of the strata is random, and independent of that along other coordinates. The mean of a sum of functions
+    of one coordinate each has a far smaller variance than over independent points (Stein 1987). Steps are independent
+    of each other.
 
     Use: steps that have to see each slice of each coordinate as often, such as the copies of `transforms=si`.
     Not: steps of one or two views.

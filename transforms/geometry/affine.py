@@ -84,8 +84,9 @@ class Perspective(Homography):
     tests/transforms/sampling/test_homography.py.
 
     Args:
-        jitter: most that a corner moves along each axis, as a share of half the side, below 0.5, which keeps the quad
-            convex; 0 changes nothing. From about 0.4 on the view's corners may look beyond the horizon.
+        jitter: most that a corner moves along each axis, as a share of half the side; 0 changes nothing; below 0.5,
+            which keeps every quad convex, so that no point of the picture's square falls behind the camera. (The
+            view's own corners may look beyond the horizon from about 0.4 on; they show the border value.)
 
     Examples:
         >>> from transforms import Perspective
@@ -118,7 +119,8 @@ class Perspective(Homography):
 
 @dataclass(frozen=True)
 class Crop(InFrame, Homography):
-    """Show a window of the picture, stretched to the whole frame: torchvision's RandomResizedCrop, continuous.
+    """Show a window of the picture, stretched to the whole frame: torchvision's RandomResizedCrop, continuous. The
+    window always lies inside the picture, whatever the frame's shape.
 
     Use: somebody cuts a part out, and it is enlarged again.
     Not: rows and columns that are cut off without a resample: `PixelCrop`.
@@ -127,11 +129,12 @@ class Crop(InFrame, Homography):
 
     Args:
         scale: the window's area as a share of the frame's, within [0.01, 1]; (1, 1) changes nothing.
-        ratio: width over height of the window, divided by that of the frame; 1 keeps shapes. The logarithm is uniform
-            where a window of the drawn area fits: from max(low, area) to min(high, 1 / area).
+        ratio: width over height of the window, divided by that of the frame, so that 1 keeps shapes (on a square
+            frame this is torchvision's ratio). The logarithm is uniform, over that part of the range at which a
+            window of the drawn area still fits: from max(low, area) to min(high, 1 / area).
 
     Raises:
-        ValueError: a range that does not contain 1, with an area at which none of its windows fits.
+        ValueError: a `ratio` that does not contain 1, with an area at which none of its windows fits.
 
     Examples:
         >>> from transforms.geometry import Crop

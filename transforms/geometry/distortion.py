@@ -108,17 +108,17 @@ class RollingShutter(Ranged, InFrame, Geometry):
 class ThinPlate(Geometry):
     """Crumple the picture like a cloth: the smoothest displacement through given points (Bookstein 1989).
 
-    grid x grid control points lie evenly over the largest centred square of the picture; the displacements there are
-    drawn, those in between and beyond follow.
+    grid x grid control points lie evenly over the largest centred square of the picture. At each the view shows what
+    lies a drawn displacement away in the picture; in between and beyond, the displacement is a thin-plate spline.
 
     Use: cloth, or paper that is not flat.
     Not: the regular bend of a bottle, for which `Cylinder` has one coordinate.
     Oracle: SciPy's thin-plate spline, tests/transforms/geometry/test_geometry.py.
 
     Args:
-        jitter: most that a control point looks away along each axis, as a share of half the shorter side, below
-            1 / (grid - 1), half of their spacing; 0 changes nothing. From
-            0.5 / (grid - 1) on, some extreme cloths fold over themselves.
+        jitter: most that a control point looks away along each axis, as a share of half the shorter side; 0 changes
+            nothing; below half of their spacing, 1 / (grid - 1), so that neighbours keep their order. (From
+            0.5 / (grid - 1) on, some extreme cloths fold over themselves.)
         grid: control points along each axis, 2 to 10.
 
     Examples:
@@ -188,7 +188,8 @@ def _spline(grid: int, dtype: torch.dtype, device: torch.device) -> tuple[list[t
 class Cylinder(Ranged, InFrame, Geometry):
     """Show the picture as the label of a bottle, seen by a pinhole camera that looks at the label's middle.
 
-    The middle of the front keeps its place and scale. Past the bottle and the label the view shows the border value.
+    The middle of the front keeps its place and scale. Past the outline of the bottle, and past the label's edges, the
+    view shows the border value. Where a ray meets the bottle twice, the nearer point counts.
 
     Use: a label on a bottle or can, or paper that is rolled.
     Not: folds and uneven paper: `ThinPlate`.
@@ -198,11 +199,14 @@ class Cylinder(Ranged, InFrame, Geometry):
     Args:
         arc: how many degrees of the bottle the picture's width covers, within [0, 360]; 0 is a flat label, and the
             identity. A number x means (0, x).
-        turn: rotation of the bottle about its axis in degrees, at most half of the smallest arc; positive carries the
-            label to the right. A number x means (-x, x).
-        tilt: lean of the axis in degrees, within [-60, 60]; positive leans the bottle's top away. A number x means
-            (-x, x).
+        turn: rotation of the bottle about its axis in degrees; positive carries the label to the right. At most half
+            of the smallest arc, so that a part of the label stays in front. A number x means (-x, x).
+        tilt: lean of the axis in degrees, within [-60, 60]; positive leans the bottle's top away from the camera. A
+            number x means (-x, x).
         distance: from the camera to the label's middle in half shorter sides, at least 1; a number x means (x, x).
+
+    Raises:
+        ValueError: a range that is no range or too wide, with its name.
 
     Examples:
         >>> from transforms.geometry import Cylinder

@@ -15,7 +15,8 @@ from transforms.sampling.homography import invert, matrix_of
 class Viewpoint(Ranged, Homography):
     """See the picture as a flat print through a pinhole camera that looks at its centre from elsewhere.
 
-    The print turns by yaw, then pitch, then roll, about its centre; all zero, at distance 1, is the identity.
+    The print turns by yaw, then pitch, then roll, about its centre, `distance` before the camera. All three zero, at
+    distance 1, is the identity, whatever the field of view.
 
     Use: a flat print or a screen that a camera sees at angles in degrees.
     Not: a picture that is bent: put `Cylinder` or `ThinPlate` before it.
@@ -24,16 +25,17 @@ class Viewpoint(Ranged, Homography):
 
     Args:
         yaw: degrees; positive turns the picture's right edge away from the camera. A number x means (-x, x).
-        pitch: degrees; positive turns the top edge away, as a sheet that leans back.
-        roll: degrees, clockwise as displayed, of the view as a whole.
-        distance: of the camera from the picture's centre, 1 where the unturned picture fills the frame; 2 shows it
-            half as large.
-        fov: field of view in degrees over the frame's shorter side: how strong perspective is. Near 0 is a telephoto
-            lens, which shows parallels as parallels.
+        pitch: degrees; positive turns the top edge away, as a sheet that leans back. A number x means (-x, x).
+        roll: degrees, clockwise as displayed, of the view as a whole. A number x means (-x, x).
+        distance: of the camera from the picture's centre, 1 where the shorter side of the unturned picture exactly
+            fills the frame; 2 shows it half as large.
+        fov: the camera's field of view in degrees over the frame's shorter side: how strong perspective is. Near 0 is
+            a telephoto lens, which shows parallels as parallels. It matters only with yaw or pitch.
 
     Raises:
         ValueError: at some allowed value a point of the picture's largest centred square would lie behind the camera;
-            the message names the least distance. Beyond the square it may, and the border value is shown.
+            the message names the least distance. What a longer picture has beyond the square may lie behind it, and
+            the view shows the border value there.
 
     Examples:
         >>> from transforms import Viewpoint
