@@ -26,7 +26,8 @@ from transforms.scene import Layer, Scene, count_pictures, premultiply, scene_of
 
 @runtime_checkable
 class Stage(Protocol):
-    """A deterministic function of images and of points `u` of the unit cube.
+    """A deterministic function of images and of points `u` of the unit cube. This is all that a stage must have; the
+    other protocols here say what it may have besides.
 
     Examples:
         >>> from transforms import Compose, Stage
@@ -122,8 +123,13 @@ class Physical(Protocol):
 
 @runtime_checkable
 class Discrete(Protocol):
-    """A stage with coordinates that choose (a size in pixels, a seed, which stage) rather than measure: no gradient
-    reaches them, and the stage gets its coordinates on the host."""
+    """A stage with coordinates that choose (a size in pixels, a quality, a seed, which stage) rather than measure. A
+    view is piecewise constant in them, so no gradient reaches them. Of a stage without this protocol all coordinates
+    measure.
+
+    A pipeline gives such a stage its coordinates on the host, whatever the device of the images: a choice by a number
+    on a GPU would wait for all work that is queued there. Other pixel stages get theirs on the device of the images.
+    """
 
     @property
     def discrete(self) -> tuple[int, ...]:
@@ -162,11 +168,14 @@ class Compose:
 
     Args:
         stages: each a `Stage`. Write geometry first: a pixel stage between two geometric ones costs a resample.
-        kernel, border, value, antialias, deterministic: see `transforms.sampling.read.Resampling`; by default the
-            border is mid-grey.
+        kernel, border, value, antialias, deterministic: how the fused geometry is sampled (see
+            `transforms.sampling.read.Resampling`). The default border is mid-grey: what lies beyond the picture is
+            unknown, and black or a smear would be a cue. `value` is a number or a colour.
 
-    Calling it takes images (B,C,H,W) in [0,1], or a `Scene`, and `u` (N,dims), best on the host; the result is
-    (N,C,h,w). N is a multiple of B: the first N / B rows of `u` are views of the first image, and so on.
+    Calling it takes images (B,C,H,W) in [0,1], or a `Scene`, and `u` (N,dims); the result is (N,C,h,w). N is a
+    multiple of B: the first N / B rows of `u` are views of the first image, and so on, and views of one image share
+    what can be shared. A stage with dims 0 and no stages at all are fine: an empty pipeline returns the images
+    themselves. Keep `u` on the host (see `transforms.devices`): one that is not is copied back first.
 
     Examples:
         >>> from transforms import Affine, Brightness, Compose, Perspective, Sobol
@@ -174,6 +183,8 @@ class Compose:
         >>> u = Sobol()(8, camera.dims, seed=0)  # eight views, four of each picture
         >>> camera(torch.full((2, 3, 24, 32), 0.5), u).shape, camera.resamples()
         (torch.Size([8, 3, 24, 32]), 1)
+        >>> camera.describe(torch.full((camera.dims,), 0.75))[0]["affine angle (deg)"]
+        10.0
     """
 
     stages: Sequence[Stage] = ()

@@ -14,7 +14,10 @@ from transforms.sampling.outline import Outline
 class Layer(NamedTuple):
     """One picture in a scene: `pixels` (N,C,h,w); `alpha` (N,1,h,w) in [0,1] or None for opaque;
     `pull` (N,3,3), stage frame of the scene -> stage frame of the layer, on the host. Each may have one row for all.
-    `bends` are geometric stages in the layer's own frame, with their coordinates, in order.
+
+    `bends` are geometric stages in the layer's own frame, with their coordinates, in order: the sheet was bent, and
+    then put into the scene. `outline` is the known edge of its opaque part, so that edge pixels are covered by exact
+    shares of their area (see `transforms.sampling.outline`); None: the coverage is as `alpha` is read.
 
     Examples:
         >>> from transforms import Compose

@@ -42,13 +42,13 @@ def audit(
 
     Args:
         pipeline: a `Compose`, a stage, a torchvision transform or `Compose`, an `nn.Sequential` (kornia's containers
-            too), a function of images, or a list of these. Randomness of other libraries is seeded, and restored.
-            Each stage is called about ten times a draw.
+            too), a function of images, or a list of any of these. Randomness of other libraries is seeded for each
+            draw and stage, and the generators' states are restored. Each stage is called about ten times a draw.
         image: (3,H,W) or (1,3,H,W), floating, in [0,1]; a PIL image or an (H,W,3) array of 8 bits.
-        encoder: images (N,3,h,w) -> features (N,D); with it the end loss is a random projection of these, not of the
-            view, and `stationary` is answered.
+        encoder: images (N,3,h,w) -> features (N,D). With it the end loss is a random projection of the features, and
+            `stationary` is answered; without it the end loss is a random projection of the view.
         draws: number of views.
-        seed: of the views, of the stages' randomness and of the random projections.
+        seed: of the views, of the stages' own randomness and of the random projections.
 
     Returns:
         A `Report`; print it.

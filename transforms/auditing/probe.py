@@ -26,7 +26,8 @@ _TOLERANCE = 1e-3
 
 class Warp(NamedTuple):
     """`stretch`, the largest number of source pixels between neighbouring output pixels; `noise`, the power of white
-    noise that passes where the stretch exceeds `SPACING`, over what the output can hold without aliasing."""
+    noise that passes where the stretch exceeds `SPACING`, relative to what the output can hold without aliasing (1.0
+    if it exceeds it nowhere)."""
 
     stretch: float
     noise: float

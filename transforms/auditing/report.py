@@ -14,13 +14,21 @@ from transforms.auditing.steps import AuditStep
 
 @dataclass(frozen=True)
 class StageReport:
-    """One stage over all draws: `dead`, why its gradient dies (None: it does not), in `dead_draws` of them; `gain`,
-    the local |gradient in| / |gradient out|; `chain_out`, `chain_in`, norms of an end loss's gradient behind and
-    before the stage; `zeros`, the share of exact zeros in the local gradient; `bad`, NaN and inf (forward, backward);
-    `slope`, the numeric slope over the claimed one (None: not measured); `kinds`, what goes in and comes out;
-    `shape`, (C,h,w) of the result; `stretch`, the most source pixels between neighbouring output pixels, and `noise`,
-    the share of white noise that passes, above 1 aliased (None: no pure warp); `repeats`, whether the same seeds gave
-    the same values."""
+    """One stage over all draws: means of norms and shares, sums of counts, and the largest stretch and noise.
+
+    `dead` is the reason why the gradient dies there (None: it does not), in `dead_draws` of the draws. `gain` is the
+    local |gradient in| / |gradient out|. `chain_out` and `chain_in` are norms along the real pipeline, of the end
+    loss's gradient behind and before the stage (0: what reaches this stage was cut off later on, or here). `zeros`
+    is the share of exact zeros in the local gradient. `bad` counts NaN and inf (forward, backward).
+
+    `slope` is the numeric slope over the claimed one: 1 for a true gradient. It is taken over steps of 1e-3 of full
+    scale, or of 4/255 where that disagrees; None if not measured. `kinds` is what goes in and comes out, `shape` the
+    result's (C,h,w), `resamples` how often the stage interpolates pixels. `stretch` is the largest number of source
+    pixels between neighbouring output pixels. `noise` is the power of white noise that passes where the stretch is
+    large, relative to what the result can hold (clearly above 1: aliased, see `aliases`). Both are None if the stage
+    is no pure warp. `dead_coordinates` are those that change the view, but get no gradient. `repeats` says whether
+    the same seeds gave the same values.
+    """
 
     name: str
     dead: str | None
@@ -46,13 +54,20 @@ class StageReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of `audit`: `stages` in pipeline order, the encoder last; `first_dead`, the name of the first where
-    the gradient dies, or None; `coverage`, the share of pixels that receive gradient in any draw, `view_coverage` in
-    single views (mean, least), `effective_coverage` the participation ratio (1: all pixels weigh the same);
-    `sensitivity` (H,W), the pixels' weight, and `dead_zones` (H,W), true where it is 0; `resamples`, how often pixels
-    are interpolated; `minification`, the largest stretch of a stage and the largest that aliases, in source pixels
-    (None: no stage is a warp); `stationary`, whether untargeted losses are flat at delta = 0 though the pipeline is
-    sound (None: no encoder); `flatness`, loss -> gradient norm (at 0, at 1/255); `warnings`, what to repair."""
+    """The result of `audit`.
+
+    `stages` are in pipeline order, the encoder (if any) last. `first_dead` is the name of the first where the
+    gradient dies, or None. `coverage` is the share of the picture's pixels that receive gradient in any draw,
+    `view_coverage` the same for single views (mean, least). `effective_coverage` is the participation ratio over all
+    draws (1 if all pixels weigh the same). `sensitivity` (H,W) is the pixels' weight; `dead_zones` (H,W) bool marks
+    those without any.
+
+    `resamples` is how often pixels are interpolated on the way. `minification` is the largest stretch of any stage,
+    and the largest that aliases for want of a filter, in source pixels (1: none; None: no stage is a warp).
+    `stationary` is True if untargeted losses are flat at delta = 0 though the pipeline is sound: they have a gradient
+    at 1/255 (None without an encoder). `flatness` maps each loss to its gradient norm (at 0, at 1/255). `warnings`
+    says what to repair, most urgent first.
+    """
 
     stages: tuple[StageReport, ...]
     first_dead: str | None

@@ -43,15 +43,17 @@ def warp_affine(
 
     Args:
         images: (N,C,H,W) in [0,1], any floating dtype.
-        M: (2,3) or (N,2,3), source -> destination, pixel centres at integers: tensors, arrays or nested lists.
+        M: (2,3) or (N,2,3), source -> destination, pixel centres at integers: a tensor of any dtype, an array, or
+            nested lists, of tensors too. N broadcasts against the images'.
         size: (height, width) of the result; OpenCV's dsize is (width, height).
         kernel: nearest | bilinear | bicubic (a = -0.75, INTER_CUBIC).
         border: constant | replicate | reflect | reflect101.
         value: border value for `constant`: a number, (C,) or (N,C).
-        antialias: read coarser levels where the map shrinks, which OpenCV does not.
+        antialias: read coarser levels where the map shrinks. OpenCV has no such option, hence it is off.
 
     Returns:
-        (N,C,height,width) in the images' dtype, as OpenCV 5 to float rounding. OpenCV 4 differs by up to 0.02.
+        (N,C,height,width) in the images' dtype. OpenCV >= 5 is matched to float rounding; OpenCV 4 rounds coordinates
+        to 1/32 pixel and differs by up to 0.02.
 
     Raises:
         ValueError: wrong shapes, unknown names, a matrix without inverse.
@@ -85,8 +87,9 @@ def warp_perspective(
 ) -> Tensor:
     """`cv2.warpPerspective` on a batch: `H` (3,3) or (N,3,3) maps source to destination. Otherwise as `warp_affine`.
 
-    H and c H are one homography, whatever the sign of c. Beyond the horizon, where OpenCV draws a mirrored image,
-    pixels have the border value and no gradient.
+    H and c H are one homography, whatever the sign of c: the side of the horizon that shows the image counts as
+    before the camera (see `transforms.sampling.homography.facing`). Output pixels beyond the horizon (w <= 0), where
+    OpenCV draws a mirrored image, take the border value, and no gradient flows from them to the image or `H`.
 
     Examples:
         >>> from transforms import warp_perspective
@@ -123,11 +126,11 @@ def perspective(
 
     Args:
         images: (N,C,H,W) in [0,1], any floating dtype.
-        startpoints, endpoints: four points (x, y), (4,2) or (N,4,2): tensors, arrays or nested lists; `startpoints`
-            of the image go to `endpoints` of the result.
+        startpoints, endpoints: four points (x, y), (4,2) or (N,4,2): tensors of any dtype, arrays, or nested lists,
+            of tensors too; `startpoints` of the image go to `endpoints` of the result.
         kernel: nearest | bilinear | bicubic.
-        fill: value outside: a number, (C,) or (N,C); 0 stands for torchvision's None. With any other the edge pixels
-            are weighed twice, as torchvision does.
+        fill: value outside: a number, (C,) or (N,C); 0 stands for torchvision's default None. With any other value
+            the edge pixels are weighed twice, as torchvision does.
 
     Returns:
         (N,C,H,W).
@@ -169,7 +172,8 @@ def affine(
         angle: degrees, *clockwise* as displayed; a number or (N,).
         translate: (right, down) in pixels, a pair or (N,2); fractions too.
         scale: magnification, positive; a number or (N,).
-        shear: degrees, along x, or a pair along (x, y), or (N,2); a positive angle moves the lower rows to the left.
+        shear: degrees, along x, or a pair along (x, y), or (N,2); a positive angle moves the lower rows to the left
+            (the right columns up).
         kernel: nearest (torchvision's default, without a gradient in the parameters) | bilinear | bicubic.
         fill: see `perspective`.
         center: the point (x, y) that the map keeps, but for `translate`; None for the image's centre.

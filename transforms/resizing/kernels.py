@@ -195,7 +195,11 @@ class Block(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Bands:
     """A matrix (out, length) with few weights in a row, near each other, and its transpose, as dense blocks.
-    `used` are the columns that have a weight; if less than half (`is_sparse`), `transpose` has only theirs."""
+
+    A kernel with fixed support skips most pixels of a large picture: those are not read forward, and their gradient
+    is 0. `used` are the columns that have a weight. If they are less than half of all (`is_sparse`), `transpose` has
+    only their rows.
+    """
 
     length: int
     used: Tensor

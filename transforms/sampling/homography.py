@@ -98,8 +98,11 @@ def transform(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
 
 def lattice(matrix: Tensor, x: Tensor, y: Tensor, device: torch.device = HOST) -> tuple[Tensor, Tensor | None]:
     """`transform` of the points (x_j, y_i) of a lattice, x (w,) and y (h,), or (N,w) and (N,h) where each row has its
-    own: (N,h,w,2), and w (N,h,w), or None if every point is well before the camera. All arguments are on the host,
-    the result is on `device`."""
+    own: (N,h,w,2), and w (N,h,w), or None if every point is well before the camera. The fast way to a grid: a matrix
+    is separable but for its division.
+
+    `matrix`, x and y are on the host, the result is on `device`.
+    """
     x_part = matrix[:, :, 0, None] * x[..., None, :]
     y_part = matrix[:, :, 1, None] * y[..., None, :] + matrix[:, :, 2, None]
     # The extremes of a sum of two vectors are the sums of theirs.
@@ -208,11 +211,12 @@ def homography(src: Tensor, dst: Tensor) -> Tensor:
         src, dst: (N,4,2) or (4,2) points (x, y); N broadcasts. Nested lists are taken too.
 
     Returns:
-        (N,3,3) in the points' dtype, with H[2,2] = 1 (or -1 where the origin lies beyond the horizon) and w > 0 on
-        `src`.
+        (N,3,3), scaled to H[2,2] = 1 (or -1 where the origin lies beyond the horizon; to the norm 1 where it lies on
+        it), with w > 0 on `src`. Solved in float64 where the device has it, returned in the points' dtype.
 
     Raises:
-        ValueError: three points (nearly) in a line, or a pair of quads that no camera can see, with the row's number.
+        ValueError: three points (nearly) in a line, a repeated point, or a pair of quads that no camera can see (one
+            convex and the other folded), with the row's number.
 
     Examples:
         >>> from transforms import homography

@@ -25,14 +25,21 @@ def straight_through(real: Tensor, surrogate: Tensor) -> Tensor:
 
 
 def backward_through(images: Tensor, real: Map, surrogate: Map) -> Tensor:
-    """`real(images)`; the gradient is the vector-Jacobian product of `surrogate`, a map to the same shape, which runs
-    in the backward pass alone (BPDA, Athalye et al. 2018). A second derivative is refused."""
+    """`real(images)`; the gradient is the vector-Jacobian product of `surrogate` at the same images (BPDA, Athalye et
+    al. 2018).
+
+    `surrogate` runs in the backward pass alone: a forward pass costs `real`, and no graph is kept between the two.
+    Both maps must return the same shape. A second derivative is refused.
+    """
     return _BackwardThrough.apply(images, real, surrogate)  # type: ignore[no-any-return]
 
 
 def saturate(values: Tensor) -> Tensor:
-    """Clamp to [0,1], with derivative 1 also on the ends, where `torch.clamp` has 0 or 1 by version, and up to
-    `ROUNDING` beyond, for the mean of a white region is 1 but for rounding."""
+    """Clamp to [0,1], with derivative 1 on the ends as well as between them, and where only rounding leaves [0,1].
+
+    On its bounds `torch.clamp` has derivative 1 or 0 by version (0 in torch 2.15), and a picture of 8 bits is full of
+    exact zeros and ones. The mean of a white region is 1 but for rounding, so `ROUNDING` units beyond count as 1.
+    """
     return _Saturate.apply(values)  # type: ignore[no-any-return]
 
 

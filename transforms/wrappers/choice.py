@@ -207,7 +207,9 @@ class Sometimes(_Choice):
 class OneOf(_Choice):
     """Apply one of several stages, each with its share of the weights.
 
-    The first coordinate decides, the others are those of all stages in turn.
+    The first coordinate decides, the others are those of all stages in turn (so a coordinate means one thing only, at
+    the price of some that a view does not use). Of geometric stages only, the choice fuses; of pixel stages only,
+    each runs on its rows.
 
     Use: one of several resizers, formats or lenses, and nobody knows which.
     Not: one stage that may be left out: `Sometimes`.
@@ -220,7 +222,8 @@ class OneOf(_Choice):
         weights: one a stage, at least 0, of any sum; None: equal.
 
     Raises:
-        ValueError: any of this is not so; when called, two pixel stages make views of different sizes.
+        ValueError: `stages` or `weights` are not as said here; when called, two pixel stages make views of different
+            sizes.
 
     Examples:
         >>> from transforms.colour import Gain

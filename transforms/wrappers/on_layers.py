@@ -19,9 +19,12 @@ class OnLayers(Doored):
     pipeline.
 
     Args:
-        stages: in the layer's own frame: pixel stages that keep its size (a printer's colours, light on the sheet),
-            then geometric ones (the paper's curvature), which fuse with all that follows.
-        place: a homography in the frame of the scene, such as `Placement`, that moves the layer.
+        stages: in the layer's own frame, pixel stages first (a printer's colours, light on the sheet), which change
+            its values and not its size; then geometric ones (the paper's curvature), which fuse with all that follows
+            into the layer's one resample.
+        place: a homography in the frame of the scene, such as `Placement`, that moves the layer from where it lies.
+
+    A pixel stage that draws makes a copy of the layer for each view; one without coordinates (dims 0) does not.
 
     Raises:
         ValueError: geometry before pixel stages, or a `place` that is not a homography.
@@ -31,11 +34,11 @@ class OnLayers(Doored):
         >>> from transforms.colour import Gain
         >>> from transforms.scene import Layer, Scene, scene_of
         >>> from transforms.wrappers import OnLayers
-        >>> base = scene_of(torch.full((1, 1, 8, 8), 0.5))
-        >>> white = Layer(torch.ones(1, 1, 8, 8), alpha=None, pull=torch.eye(3)[None])
+        >>> base, half = scene_of(torch.full((1, 1, 8, 8), 0.5)), torch.diag(torch.tensor([2.0, 2.0, 1.0]))
+        >>> white = Layer(torch.ones(1, 1, 4, 4), alpha=None, pull=half[None])  # half as large as the picture
         >>> view = Compose([OnLayers([Gain((0, 0))])])(Scene((*base.layers, white), base.size), torch.zeros(1, 1))
-        >>> view.max().item()
-        0.0
+        >>> view[0, 0, 4].round(decimals=4).tolist()
+        [0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 0.5]
     """
 
     stages: Sequence[Stage] = ()
