@@ -261,7 +261,8 @@ def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
     all of the list.
 
     Where so few clusters cannot give a corrected p value below 0.05, both p values are None, and `needed` is the
-    number of clusters that could. On pictures that a shared perturbation was made from they are None, too.
+    number of clusters that could. On pictures that a shared perturbation was made from they are None, too, and
+    `needed` is twice that number, for half of the clusters would be held out.
     """
     first, fit = primary(rows, measure), has_fit_rows(rows)
     table: list[dict[str, Any]] = []

@@ -68,7 +68,8 @@ def count(value: object) -> int | None:
 
 
 def word(value: object) -> str:
-    """Text on one line of bounded length."""
+    """Text on one line of at most `MOST_LETTERS` letters, the rest cut off; a number as text, empty for None, and "?"
+    for anything else."""
     if not isinstance(value, str | int | float):
         return "" if value is None else "?"
     text = " ".join(str(value)[: 10 * MOST_LETTERS].split())

@@ -139,7 +139,8 @@ def _values(overrides: Iterable[str]) -> dict[str, str]:
 
 
 def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
-    """Raise ValueError for what only the command line may choose: an encoder of `PROGRAMS`, and the keys `TYPED`."""
+    """Raise ValueError for what only the command line may choose, for a preset may be somebody else's: an encoder of
+    `PROGRAMS`, and the keys `TYPED`."""
     typed, name = _values(overrides), run.encoder.name
     if name in PROGRAMS and (typed.get("encoder") != name or not typed.get("encoder.model")):
         fix = f"where you trust it, say encoder={name} encoder.model=... on the command line"

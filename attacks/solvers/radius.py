@@ -91,8 +91,8 @@ def smallest_radius(
 
 
 def views_of(passes: int) -> int:
-    """The number of views in each trial of a search with so many passes for each picture: `FEWEST` to `VIEWS`, fewer
-    where they would leave room for less than `TRIALS` trials."""
+    """The number of views in each trial of a search with so many passes for each picture: as many as leave room for
+    `TRIALS` trials, but at least `FEWEST` and at most `VIEWS`."""
     return max(FEWEST, min(VIEWS, passes // TRIALS))
 
 

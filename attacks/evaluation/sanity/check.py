@@ -52,7 +52,7 @@ class Sanity:
 
 
 def rule(name: str, good: bool, message: str, remedy: str = "", **figures: float) -> Check:
-    """A passed check, or a failed one with its remedy."""
+    """A check that passed, or one that failed, with the `remedy` after its message."""
     return Check(name, "passed" if good else "failed", message if good else message + remedy, figures)
 
 
