@@ -155,7 +155,8 @@ def _pictures_and_labels(pictures: Any) -> Iterator[tuple[Tensor, str | None]]:
     for item in _items(pictures):
         image, label = (*item, None)[:2] if isinstance(item, tuple | list) and item else (item, None)
         if isinstance(image, Image.Image):
-            image = _of_pil(image)
+            raw = torch.frombuffer(bytearray(image.convert("RGB").tobytes()), dtype=torch.uint8)
+            image = raw.view(image.height, image.width, 3).permute(2, 0, 1)
         if not isinstance(image, Tensor) or image.ndim not in (3, 4) or image.shape[-3] != 3:
             kind = f"one shaped {tuple(image.shape)}" if isinstance(image, Tensor) else f"a {type(image).__name__}"
             raise ValueError(
@@ -178,11 +179,6 @@ def _items(pictures: Any) -> Iterable[Any]:
         "`pictures` must be a path, a list of paths, a tensor, or a list, Dataset or DataLoader of pictures; got "
         f"{type(pictures).__name__}"
     )
-
-
-def _of_pil(picture: Image.Image) -> Tensor:
-    raw = torch.frombuffer(bytearray(picture.convert("RGB").tobytes()), dtype=torch.uint8)
-    return raw.view(picture.height, picture.width, 3).permute(2, 0, 1)
 
 
 def _check_picture(image: Tensor, number: int) -> Tensor:

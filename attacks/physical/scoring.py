@@ -30,7 +30,6 @@ from attacks.physical.sheet import ARMS, arm_folder, read_texture, subject, text
 from attacks.physical.surface_fit import shared_lens
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
 from attacks.runtime.untrusted import refuse_links
-from transforms.scene import Shown
 
 SCHEMA = 2
 #: An error names at most so many photographs.
@@ -239,15 +238,12 @@ def _content(
     }
     content["prediction"] = None
     if fit is not None:
-        attacked_pictures = attacked_scene(origin, expectation.arm)
+        texture = load_texture(texture_file(origin.folder, expectation.arm))
+        images = origin.study.queries.images.to(origin.study.device)
+        perturbation = origin.study.perturbation.for_arm(expectation.arm)
+        attacked_pictures = perturbation.evaluated(images, texture[None].to(images))
         content["prediction"] = predict(origin, judge, attacked_pictures, measurements, fit).to_dict(content)
     return content, colours
-
-
-def attacked_scene(origin: Rerun, arm: str) -> Shown:
-    study, texture = origin.study, load_texture(texture_file(origin.folder, arm))
-    images = study.queries.images.to(study.device)
-    return study.perturbation.for_arm(arm).evaluated(images, texture[None].to(images))
 
 
 def _subset_notes(rows: Sequence[int], queries: Pictures) -> list[str]:

@@ -97,13 +97,12 @@ def render(
             points = _points(np.linalg.inv(fine), extent)
             view = _read(scene, warp.scene(points, scene_at), grey)
             card_layer = np.zeros((*extent, 4), np.float32)
-            (left, high), (right, low) = (
-                map_points(fine, outline).min(0) - SAMPLES,
-                map_points(fine, outline).max(0) + SAMPLES,
-            )
+            edge = map_points(fine, outline)
+            (left, high), (right, low) = edge.min(0) - SAMPLES, edge.max(0) + SAMPLES
             part = np.s_[max(0, int(high)) : max(0, int(low)), max(0, int(left)) : max(0, int(right))]
             if points[part].size:
-                card_layer[part] = _read(ink, _inverse(dots, warp.card(points[part])), 0.0)
+                at = (warp.card(points[part]) - dots[:2, 2]) / np.diag(dots)[:2]
+                card_layer[part] = _read(ink, at, 0.0)
         view = card_layer[:, :, :3] + (1 - card_layer[:, :, 3:]) * view
         bands.append(cv2.resize(view, (size[1], rows), interpolation=cv2.INTER_AREA))
     return np.concatenate(bands)
@@ -112,10 +111,6 @@ def render(
 def _points(matrix: Matrix, size: tuple[int, int]) -> Points:
     x, y = np.meshgrid(np.arange(size[1]), np.arange(size[0]))
     return np.stack([x, y], -1) @ matrix[:2, :2].T + matrix[:2, 2]
-
-
-def _inverse(dots: Matrix, points: Points) -> Points:
-    return (points - dots[:2, 2]) / np.diag(dots)[:2]
 
 
 def _read(pixels: Pixels, points: Points, outside: float) -> Pixels:
