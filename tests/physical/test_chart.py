@@ -21,10 +21,8 @@ QUAD = ((0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
 def photo(path, **options):
     raster = card_picture(chart_card(), np.full((1, 1, 3), 255, np.float32), 100)
     shot = Shot(**{"degrees": 4, "blur": 0.6, "read": 0.001} | options)
-    grey = np.full((64, 64, 3), 90, np.uint8)
-    result = take_photograph(
-        grey, QUAD, chart_card(), print_raster(raster, 1.0), 100, shot, (800, 900), np.random.default_rng(0)
-    )
+    scene, light, rng = np.full((64, 64, 3), 90, np.uint8), print_raster(raster, 1.0), np.random.default_rng(0)
+    result = take_photograph(scene, QUAD, chart_card(), light, 100, shot, (800, 900), rng)
     Image.fromarray(result.pixels).save(path)
     return path
 

@@ -34,6 +34,8 @@ from tests.helpers.photographs import card_light, place_card, render_photo, stor
 from tests.schema.test_configs import composed
 
 OVERRIDES = ["config=patch", "data.photos=[astronaut]", "data.count=2", "data.size=64", "perturbation.size=[16,16]"]
+ID, DPI = "vp-01234567", 150
+CARD = card(80, 80, f"{ID}  eot")
 CORNERS = ((0.05, 0.0), (-0.04, 0.06), (0.0, -0.05), (0.03, 0.02))
 QUAD = [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75], [0.25, 0.75]]
 
@@ -57,7 +59,7 @@ def run(tmp_path_factory):
     record |= {"id": ID, "card": False, "fixed": True}
     write_json(folder / "placement.json", record | {"quads": [[QUAD], [QUAD]]})
     sheet = {"id": ID, "arm": "eot", "sha256": sha256(folder / "patch.png"), "dpi": 300}
-    sheet["card"] = dataclasses.asdict(own_card(folder))
+    sheet["card"] = dataclasses.asdict(CARD)
     write_json(folder / "print" / "sheet.json", sheet)
     return folder
 
@@ -70,26 +72,17 @@ def read_names(run):
     return json.loads((run / "placement.json").read_text())["pictures"]
 
 
-ID, DPI = "vp-01234567", 150
-
-
-def own_card(run):
-    return card(80, 80, f"{ID}  eot")
-
-
 def shot(run, row=0, hidden=(), quad=QUAD, **options):
-    """A photograph of the run's card in one of its pictures, and the corners of the patch."""
-    layout, texture = own_card(run), to_bytes(load_image(run / "patch.png")[0])
-    raster = card_picture(layout, texture.astype(np.float32), DPI)
-    for box in (layout.tags[i].box for i in hidden):
+    """A photograph of the run's card in one of its pictures."""
+    texture = to_bytes(load_image(run / "patch.png")[0])
+    raster = card_picture(CARD, texture.astype(np.float32), DPI)
+    for box in (CARD.tags[i].box for i in hidden):
         x, y, side = (round(v * DPI / 25.4) for v in (box.x, box.y, box.width))
         raster[y - 1 : y + side + 1, x - 1 : x + side + 1] = 255
     scene = to_bytes(load_image(run / "pictures" / "clean" / f"{read_names(run)[row]}.png")[0])
     values = Shot(**{"stops": -0.3, "read": 0.002, "blur": 0.5} | options)
-    result = take_photograph(
-        scene, quad, layout, print_raster(raster, 1.0), DPI, values, (420, 480), np.random.default_rng(0)
-    )
-    return result.pixels, np.array(result.patch)
+    light = print_raster(raster, 1.0)
+    return take_photograph(scene, quad, CARD, light, DPI, values, (420, 480), np.random.default_rng(0)).pixels
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +90,7 @@ def photos(run, tmp_path_factory):
     """Photographs of all kinds, and files that are not photographs."""
     folder = tmp_path_factory.mktemp("photos")
     first, second = read_names(run)
-    plain, _ = shot(run, degrees=10, corners=CORNERS)
+    plain = shot(run, degrees=10, corners=CORNERS)
     grey = np.asarray(Image.fromarray(plain).convert("L"))
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter clockwise
@@ -105,11 +98,11 @@ def photos(run, tmp_path_factory):
     for name, pixels, options in (
         (f"{first}--plain.jpg", plain, {"quality": 95}),
         (f"{first}--turned.jpg", np.rot90(plain), {"quality": 95, "exif": exif}),
-        (f"{first}--upside-down.png", shot(run, degrees=180)[0], {}),
-        (f"{first}--laid-upside-down.png", shot(run, quad=QUAD[2:] + QUAD[:2])[0], {}),
-        (f"{first}--elsewhere.png", shot(run, row=1)[0], {}),
-        (f"{second}/hidden.png", shot(run, 1, hidden=[1], stops=-1.0)[0], {}),
-        (f"{second}--cut.png", shot(run, 1, right=0.3)[0], {}),
+        (f"{first}--upside-down.png", shot(run, degrees=180), {}),
+        (f"{first}--laid-upside-down.png", shot(run, quad=QUAD[2:] + QUAD[:2]), {}),
+        (f"{first}--elsewhere.png", shot(run, row=1), {}),
+        (f"{second}/hidden.png", shot(run, 1, hidden=[1], stops=-1.0), {}),
+        (f"{second}--cut.png", shot(run, 1, right=0.3), {}),
         (f"{first}--grey.png", grey, {}),
         (f"{first}--deep.png", grey.astype(np.uint16) * 257, {}),
         (f"{first}--nothing.png", np.full((200, 300, 3), 90, np.uint8), {}),
@@ -155,35 +148,27 @@ def test_every_photograph_is_scored_or_named(run, photo_scores):
 
 
 @pytest.mark.slow
-def test_a_patch_without_a_place_has_no_pose_of_its_scene_and_old_pictures_go(run, photos, tmp_path, error_line):
+def test_a_patch_without_a_place_has_no_pose_of_its_scene_old_pictures_go_and_the_encoder_is_named(
+    run, photos, tmp_path, error_line
+):
     copy, folder = tmp_path / "run", tmp_path / "in"
     shutil.copytree(run, copy)
     edit(copy / "placement.json", "fixed", False)
+    encoder = json.loads((copy / MANIFEST).read_text())["encoder"]
+    edit(copy / MANIFEST, "encoder", {key: encoder[key] for key in ("sha256", "fingerprint")} | {"defence": [[]]})
     folder.mkdir()
     plain, out = f"{read_names(run)[0]}--plain.jpg", copy / "photos"
     for name in (plain, f"{read_names(run)[0]}--again.jpg"):
         shutil.copy(photos / plain, folder / name)
     assert main(["score", str(copy), str(folder), "--device", "cpu"]) == 0
     assert all(photo["scene"] is None for photo in read_photos(out)["photos"])
+    assert read_photos(out)["encoder"]["encoder"] == "pocket"  # the one that was loaded
     stages = yaml.safe_load((out / "preset.yaml").read_text())["transforms"]["stages"]
     assert list(stages) == list(json.loads((copy / MANIFEST).read_text())["config"]["transforms"]["stages"])
     (folder / plain).unlink()
     assert main(["score", str(copy), str(folder), "--device", "cpu"]) == 0
     assert [path.name for path in (out / "rectified").iterdir()] == [f"{read_names(run)[0]}--again.jpg.png"]
     assert "`--out` another folder" in error_line("score", copy, folder, "--out", folder)
-
-
-@pytest.mark.slow
-def test_the_file_of_scores_names_the_encoder_that_was_loaded(run, photos, tmp_path):
-    copy = tmp_path / "run"
-    shutil.copytree(run, copy)
-    encoder = json.loads((copy / MANIFEST).read_text())["encoder"]
-    edit(copy / MANIFEST, "encoder", {key: encoder[key] for key in ("sha256", "fingerprint")} | {"defence": [[]]})
-    (tmp_path / "in").mkdir()
-    name = f"{read_names(run)[0]}--plain.jpg"
-    shutil.copy(photos / name, tmp_path / "in" / name)
-    assert main(["score", str(copy), str(tmp_path / "in"), "--device", "cpu"]) == 0
-    assert read_photos(copy / "photos")["encoder"]["encoder"] == "pocket"
 
 
 @pytest.mark.slow
@@ -218,6 +203,11 @@ def test_the_difference_to_the_digital_figure_is_split(photo_scores):
     assert any("colour " in line and "geometry " in line and "rest " in line for line in lines)
 
 
+def compose_preset(path, *overrides):
+    ConfigStore.instance().store(group="config", name="next", node=read_preset(path), package="_global_")
+    return validate(composed("config=next", *overrides))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "overrides", "name"),
@@ -231,10 +221,7 @@ def test_the_difference_to_the_digital_figure_is_split(photo_scores):
 def test_the_next_preset_has_nothing_of_the_generic_printer(preset, overrides, name, tmp_path):
     config, colour = dataclasses.asdict(validate(composed(f"config={preset}", *overrides))), tmp_path / "colour.json"
     (tmp_path / "next.yaml").write_text(photo_report.preset_text(config, {}, colour))
-    ConfigStore.instance().store(
-        group="config", name="next", node=read_preset(tmp_path / "next.yaml"), package="_global_"
-    )
-    second = validate(composed("config=next"))
+    second = compose_preset(tmp_path / "next.yaml")
     assert (second.printer.name, second.printer.colour) == (name, str(colour.resolve()))
     assert second.perturbation.gamut == ([0.1, 0.9] if "family" in str(overrides) else None)
     assert getattr(second.penalty, "palette", str(colour)) == str(colour)
@@ -242,13 +229,10 @@ def test_the_next_preset_has_nothing_of_the_generic_printer(preset, overrides, n
 
 @pytest.mark.slow
 def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypatch):
-    output, original = (
-        [],
-        [to_bytes(load_image(run / "pictures/clean" / f"{name}.png")[0]) for name in read_names(run)],
-    )
-    monkeypatch.setattr(
-        scoring, "measure_photo", lambda photo, _, clean, *rest: output.append((photo.row, clean)) or int("no")
-    )
+    original = [to_bytes(load_image(run / "pictures/clean" / f"{name}.png")[0]) for name in read_names(run)]
+    output = []
+    record = lambda photo, _, clean, *rest: output.append((photo.row, clean)) or int("no")  # noqa: E731
+    monkeypatch.setattr(scoring, "measure_photo", record)
     with pytest.raises(ValueError, match="could be scored"):
         scoring.score_photos(run, photos, device="cpu")
     assert {row for row, _ in output} == {0, 1} and all(np.array_equal(original[row], clean) for row, clean in output)
@@ -270,10 +254,8 @@ def test_views_are_scored_as_in_the_run(run):
 
 @pytest.mark.slow
 def test_the_preset_composes_with_the_measured_values(run, photo_scores):
-    preset = read_preset(photo_scores / "preset.yaml")
-    ConfigStore.instance().store(group="config", name="second_patch", node=preset, package="_global_")
-    second, first = (validate(composed(*overrides)) for overrides in (["config=second_patch"], OVERRIDES))
-    assert validate(composed("config=second_patch", "sanity=none")).sanity.pictures == 0  # overrides the preset
+    second, first = compose_preset(photo_scores / "preset.yaml"), validate(composed(*OVERRIDES))
+    assert compose_preset(photo_scores / "preset.yaml", "sanity=none").sanity.pictures == 0  # overrides the preset
     assert second.printer.name == "measured"
     assert second.printer.colour == str((photo_scores / "colour.json").resolve())
     stages = second.transforms.stages
@@ -332,17 +314,8 @@ def test_errors_are_one_line_with_exit_code_2(run, photos, tmp_path, error_line,
 @pytest.mark.slow
 def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, error_line):
     other = card(80, 80, "vp-00000000  eot")
-    pixels = render_photo(
-        card_light(other, fine=8), place_card(other, width=200, size=(420, 480)), (420, 480), points=1, fine=8
-    )
+    size = (420, 480)
+    pixels = render_photo(card_light(other, fine=8), place_card(other, width=200, size=size), size, points=1, fine=8)
     Image.fromarray(pixels).save(tmp_path / f"{read_names(run)[0]}--other.png")
     line = error_line("score", run, tmp_path, "--device", "cpu")
     assert "none of 1 photographs" in line and "another card" in line
-
-
-def test_intervals_count_pictures_and_not_photographs():
-    # However many of each there are, the interval is that of the pictures' means.
-    values, rows = torch.tensor([0.0, 0.2, 0.9, 1.0]), [0, 0, 1, 1]
-    short = score.photo_summary(values, rows, ["a", "a", "b", "b"])
-    long = score.photo_summary(values.repeat(50), rows * 50, ["a", "a", "b", "b"] * 50)
-    assert long == pytest.approx(short, abs=1e-12) and short.high - short.low > 0.5

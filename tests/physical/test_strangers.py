@@ -65,12 +65,8 @@ def test_broken_placements_are_refused(tmp_path):
     assert read_placement(tmp_path).pictures == ("a", "b")
     harmless = [("target", None), *(("target", text) for text in ("x", "../../x", "a\nb: c")), ("fixed", True)]
     for location, value, result in faulty_versions(PLACEMENT):
-        texts = location[0] == "pictures" and value == "x"
-        if (
-            texts
-            or (location[0], value) in harmless
-            or (location[0] == "quads" and value == -1 and len(location) == 5)
-        ):
+        text, outside = location[0] == "pictures" and value == "x", location[0] == "quads" and len(location) == 5
+        if text or (location[0], value) in harmless or (outside and value == -1):
             continue
         path.write_text(json.dumps(result))
         with pytest.raises(ValueError, match=r"not what a run writes|not JSON"):

@@ -85,13 +85,9 @@ def test_only_measured_values_replace_stages():
         "downscale": {},
     }
     assert merge_stages(original, {}) == original
-    assert list(merge_stages(original, {"affine": {}})) == ["affine", "contrast", "exposure", "downscale"]
-    assert list(merge_stages(original, {"affine": {}, "exposure": {}})) == [
-        "affine",
-        "exposure",
-        "contrast",
-        "downscale",
-    ]
+    for measured, order in (("affine", "contrast exposure downscale"), ("affine exposure", "contrast downscale")):
+        result = merge_stages(original, dict.fromkeys(measured.split(), {}))
+        assert list(result) == [*measured.split(), *order.split()]
 
 
 def single_scores(rows):
@@ -102,11 +98,8 @@ def single_scores(rows):
 def test_intervals_equal_those_of_the_run():
     values, hits = torch.tensor([0.1, 0.5, 0.9, 0.3]), torch.tensor([True, False, True, True])
     assert score.photo_summary(values, [0, 0, 0, 0], ["a"] * 4) == interval(values[None].double())
-    for rows, clusters in (
-        ([0, 0, 0, 1], single_scores([0, 0, 0, 1])),
-        ([0, 0, 0, 1], ["a"] * 4),
-    ):  # of one cluster: pictures
-        of_two = score.photo_summary(values, rows, clusters)
+    for clusters in (single_scores([0, 0, 0, 1]), ["a"] * 4):  # of one cluster: pictures
+        of_two = score.photo_summary(values, [0, 0, 0, 1], clusters)
         assert of_two.mean == pytest.approx(0.4) and (of_two.low, of_two.high) == pytest.approx((0.3, 0.5))
     wilson = scipy.stats.binomtest(3, 4).proportion_ci(method="wilson")
     of_one = score.share(hits, [0] * 4, ["a"] * 4)
@@ -114,6 +107,14 @@ def test_intervals_equal_those_of_the_run():
     gap = score.arm_difference(Interval(0.8, 0.5, 0.9), Interval(0.6, 0.56, 0.63))
     assert gap[:3] == pytest.approx((0.2, 0.2 - np.hypot(0.3, 0.03), 0.2 + np.hypot(0.1, 0.04)))
     assert gap.kind == "interval" and score.arm_difference(of_two, of_one).kind == "range"
+
+
+def test_intervals_count_pictures_and_not_photographs():
+    # However many of each there are, the interval is that of the pictures' means.
+    values, rows = torch.tensor([0.0, 0.2, 0.9, 1.0]), [0, 0, 1, 1]
+    short = score.photo_summary(values, rows, ["a", "a", "b", "b"])
+    long = score.photo_summary(values.repeat(50), rows * 50, ["a", "a", "b", "b"] * 50)
+    assert long == pytest.approx(short, abs=1e-12) and short.high - short.low > 0.5
 
 
 @pytest.mark.parametrize("rows", [[0] * 6, list(range(6))])
@@ -168,11 +169,11 @@ def test_photographs_that_repeat_the_run_differ_by_nothing(successes, pictures):
 
 
 def test_the_figures_of_the_run_are_those_of_its_own_table(successes):
+    hits = [float(row < 7) for row in range(8)]
     rows = [
-        {"cluster": name, "views": 100, "success": row < 7, "cosine": (row < 7) / 2}
-        for row, name in enumerate(PLACES)
+        {"cluster": name, "views": 100, "success": hit, "cosine": hit / 2}
+        for name, hit in zip(PLACES, hits, strict=True)
     ]
-    rows = [{key: float(value) if isinstance(value, bool) else value for key, value in row.items()} for row in rows]
     content = compare_scores(successes, range(8))
     for name in ("success", "cosine"):
         assert content["digital"]["eot"][name] == measure_summary(name, rows)
@@ -202,9 +203,7 @@ def test_a_photograph_is_matched_to_its_picture_by_name(tmp_path):
     result, notes = list_photos(tmp_path, ["a", "a-b", "c"])
     assert [(photo.name, photo.row) for photo in result] == [("a--1.jpg", 0), ("a-b--2.jpg", 1), ("c.png", 2)]
     assert notes == ["b.png: left out, the picture that it shows is unknown; name it PICTURE--b.png"]
-    assert {photo.row for photo in list_photos(tmp_path, ["x"])[0]} == {0} and len(
-        list_photos(tmp_path, ["x"])[0]
-    ) == 4
+    assert [photo.row for photo in list_photos(tmp_path, ["x"])[0]] == [0] * 4
     assert {photo.row for photo in list_photos(tmp_path, ["a", "c"], "c")[0]} == {1}
     with pytest.raises(ValueError, match="--picture"):
         list_photos(tmp_path, ["a"], "z")
@@ -309,10 +308,8 @@ def test_an_ideal_printer_predicts_what_the_run_has_measured():
     u = bank(fixed, 64, seed=5, purpose="test").u.float()
     flat = score_views(judge, view, rows, held_out._replace(transforms=fixed, u=u)).cosine.view(3, 64).mean(1)
     for pictures, weights in (((1,), (0, 1, 0)), ((0, 1, 2, 2), (0.25, 0.25, 0.5)), ((0, 1), (0.5, 0.5, 0))):
-        result = predict(origin, judge, view, photographs(*pictures), IDENTITY_FIT)
-        assert result.printer["cosine"].mean == pytest.approx(
-            float(original @ torch.tensor(weights).float()), abs=1e-3
-        )
-        assert result.poses["cosine"].mean == pytest.approx(float(flat @ torch.tensor(weights).float()), abs=0.03)
+        result, share_of = predict(origin, judge, view, photographs(*pictures), IDENTITY_FIT), torch.tensor(weights)
+        assert result.printer["cosine"].mean == pytest.approx(float(original @ share_of.float()), abs=1e-3)
+        assert result.poses["cosine"].mean == pytest.approx(float(flat @ share_of.float()), abs=0.03)
     # Of the second picture no pose is known, so there is no figure of the same pictures.
     assert predict(origin, judge, view, photographs(0) + photographs(1, scene=None), IDENTITY_FIT).poses is None
