@@ -77,16 +77,10 @@ def test_a_range_of_angles_may_cross_180_degrees():
 
 
 def test_only_measured_values_replace_stages():
-    original = {
-        "viewpoint": {},
-        "affine2": {"degrees": 3},
-        "contrast": {"factor": 1},
-        "exposure": {},
-        "downscale": {},
-    }
+    original = {name: {} for name in ("viewpoint", "affine2", "contrast", "exposure", "downscale")}
     assert merge_stages(original, {}) == original
     for measured, order in (("affine", "contrast exposure downscale"), ("affine exposure", "contrast downscale")):
-        result = merge_stages(original, dict.fromkeys(measured.split(), {}))
+        result = merge_stages(original, {name: {"degrees": 3} for name in measured.split()})
         assert list(result) == [*measured.split(), *order.split()]
 
 
