@@ -80,18 +80,14 @@ def detect(photo: Bytes, card: Card) -> Detection:
         scale = min(attempt.zoom, attempt.side / max(grey.shape))
         markers = _markers(cv2, grey, attempt, scale)
         counts = Counter(number for number, _ in markers)
-        corners_of_card = {
-            number: corners for number, corners in markers if number in numbers_of_card
-        } | corners_of_card
+        new = {number: corners for number, corners in markers if number in numbers_of_card}
+        corners_of_card = new | corners_of_card
         foreign |= set(counts) - numbers_of_card
         duplicates |= {number for number, count in counts.items() if count > 1} & numbers_of_card
         if numbers_of_card <= set(corners_of_card):
             break
-    corners_by_number = {
-        number: refine_corners(grey, corners)
-        for number, corners in sorted(corners_of_card.items())
-        if number not in duplicates
-    }
+    numbers = sorted(corners_of_card.keys() - duplicates)
+    corners_by_number = {number: refine_corners(grey, corners_of_card[number]) for number in numbers}
     return Detection(corners_by_number, tuple(sorted(foreign)), tuple(sorted(duplicates)))
 
 
@@ -144,10 +140,8 @@ def refine_corners(grey: Bytes, corners: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
             meets = np.array([np.cross(lines[i - 1], lines[i]) for i in range(4)])
             current = meets[:, :2] / meets[:, 2:]
-        if (
-            not np.isfinite(current).all()
-            or np.linalg.norm(current + origin - corners, axis=1).max() > 2 * module + 2
-        ):
+        distances = np.linalg.norm(current + origin - corners, axis=1)
+        if not np.isfinite(current).all() or distances.max() > 2 * module + 2:
             return corners
     return np.asarray(current + origin)
 

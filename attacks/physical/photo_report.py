@@ -48,17 +48,17 @@ def write_photo_report(
     if (folder / "photos.json").is_file() and (folder / "rectified").is_dir():
         shutil.rmtree(folder / "rectified")  # of photographs before these
     write_json(folder / "photos.json", content)
-    photos, (scored_photos, refused_photos) = [*content["photos"], *content["refused"]], measurements
+    photos, all_measurements = [*content["photos"], *content["refused"]], [*measurements[0], *measurements[1]]
     write_rows(folder / "photos.csv", [csv_row(photo) for photo in photos])
-    for measurement in (*scored_photos, *refused_photos):
+    for measurement in all_measurements:
         _save(folder / "rectified" / file_name(measurement.photo), measurement.patch)
-    _save(folder / "overview.png", overview([*scored_photos, *refused_photos][:MAX_TILES], photos[:MAX_TILES]))
+    _save(folder / "overview.png", overview(all_measurements[:MAX_TILES], photos[:MAX_TILES]))
     colour = folder / "colour.json"
     if fit is None:
         colour.unlink(missing_ok=True)  # of photographs before these
     else:
         write_json(colour, fit.to_dict())
-    stages = ranges(scored_photos, list(stops.values()))
+    stages = ranges(measurements[0], list(stops.values()))
     write_text(folder / "preset.yaml", preset_text(config, stages, None if fit is None else colour))
 
 
@@ -77,7 +77,8 @@ def photo_table(content: dict[str, Any]) -> str:
     wide = max(9, *(len(photo["photo"]) for photo in photos)) + 2
     lines = [f"{'photograph':<{wide}}{'tags':<6}{'px off':<8}{'dE2000':<8}{'cosine':<8}{'success':<9}nearest"]
     for photo in photos:
-        off, change = (_short(photo[key]) for key in ("residual_px", "delta_e"))
+        figures = (photo[key] for key in ("residual_px", "delta_e"))
+        off, change = ("-" if value is None else f"{value:.2f}" for value in figures)
         lines.append(
             f"{photo['photo']:<{wide}}{len(photo['fiducials']):<6}{off:<8}{change:<8}{photo['cosine']:<8.3f}"
             f"{'yes' if photo['success'] else 'no':<9}{photo['nearest']}"
@@ -114,14 +115,9 @@ def _figures(content: dict[str, Any]) -> list[str]:
         lines.append(f"{name:<{wide}}" + "".join(f"{interval_text(cell, 3):<26}" for cell in row.values()).rstrip())
     if prediction is not None:
         shares = ", ".join(f"{name} {value:+.3f}" for name, value in prediction["gap"].items() if value is not None)
-        lines.append(
-            f"success, photographs against digital {content['difference']['success']['mean']:+.3f}: {shares}"
-        )
+        change = content["difference"]["success"]["mean"]
+        lines.append(f"success, photographs against digital {change:+.3f}: {shares}")
     return lines
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def overview(measurements: Sequence[PhotoMeasurement], photos: Sequence[dict[str, Any]]) -> NDArray[np.uint8]:

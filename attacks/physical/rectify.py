@@ -157,9 +157,8 @@ def rectify(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tuple[
     step = np.diag([box.width / (width * fine), box.height / (height * fine), 1.0])
     # A pixel's centre is a whole number in both pictures; the box begins at the edge of its first pixel.
     step[:2, 2] = [box.x + step[0, 0] / 2, box.y + step[1, 1] / 2]
-    pixels = cv2.warpPerspective(
-        photo, homography @ step, (width * fine, height * fine), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    )
+    inverse, fine_size = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, (width * fine, height * fine)
+    pixels = cv2.warpPerspective(photo, homography @ step, fine_size, flags=inverse)
     return np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA) if fine > 1 else pixels)
 
 
@@ -267,9 +266,8 @@ def _gauss_newton(homography: Floats, places: Floats, lines: Floats) -> Floats:
         images = (x @ current[:2].T) / w[:, None]
         off = (images * lines[:, :2]).sum(1) + lines[:, 2]
         trust = 1 / (1 + (off / SOFT) ** 2)
-        slope = np.concatenate(
-            [lines[:, :1] * x, lines[:, 1:2] * x, -(images * lines[:, :2]).sum(1)[:, None] * x[:, :2]], axis=1
-        )
+        along = -(images * lines[:, :2]).sum(1)[:, None] * x[:, :2]
+        slope = np.concatenate([lines[:, :1] * x, lines[:, 1:2] * x, along], axis=1)
         slope /= w[:, None]
         step = np.linalg.lstsq(slope * trust[:, None] ** 0.5, -off * trust**0.5, rcond=None)[0]
         current = current + np.append(step, 0).reshape(3, 3)

@@ -108,10 +108,8 @@ def resemblance(
     photo_windows, referencewindows = _windows(photo), _windows(reference)
     hidden_cells, off = windows & _differences(photo_windows, referencewindows), photo_windows - referencewindows
     glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
-    count = int(windows.sum())
-    return Resemblance(
-        values[""], better, float(hidden_cells.sum()) / count, float(glare.sum()) / count, float(1 - inside.mean())
-    )
+    hidden_share, glare_share = (float(cells.sum()) / int(windows.sum()) for cells in (hidden_cells, glare))
+    return Resemblance(values[""], better, hidden_share, glare_share, float(1 - inside.mean()))
 
 
 def _windows(cells: NDArray[Any]) -> NDArray[Any]:

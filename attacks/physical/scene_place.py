@@ -102,9 +102,8 @@ def find(
     if len(pairs) < MATCHES:
         return None
     picture_points, photo_points = pairs[:, 0] / scale, pairs[:, 1] / scale - margin
-    correction, agree = cv2.findHomography(
-        picture_points, photo_points, cv2.USAC_MAGSAC, OFF / scale, maxIters=5000, confidence=0.999
-    )
+    options = {"maxIters": 5000, "confidence": 0.999}
+    correction, agree = cv2.findHomography(picture_points, photo_points, cv2.USAC_MAGSAC, OFF / scale, **options)
     if correction is None or agree.sum() < MATCHES:
         return None
     # In mm of the card: from where the card says that the scene is, to where it is.

@@ -66,14 +66,13 @@ def score_views(judge: Judge, pictures: Shown, rows: Tensor, bank: Bank) -> Phot
         raise FloatingPointError("the encoder's embedding of a photograph is not finite")
     hit = judge.known.same(scores.nearest, judge.truth[rows, None])
     names = tuple(judge.known.names[row] for row in scores.nearest.flatten().tolist())
-    success = judge.success(scores, rows)
-    return PhotoScores(
-        scores.cosine.flatten(), hit.flatten(), success.flatten(), _view_rows(rows, scores.cosine), names
-    )
+    return _flat(scores.cosine, hit, judge.success(scores, rows), rows, names)
 
 
-def _view_rows(rows: Tensor, values: Tensor) -> tuple[int, ...]:
-    return tuple(rows.repeat_interleave(values.shape[1]).tolist())
+def _flat(cosine: Tensor, hit: Tensor, success: Tensor, rows: Tensor, names: tuple[str, ...] = ()) -> PhotoScores:
+    """The scores (n,V) of pictures with numbers `rows` (n,) as those of photographs."""
+    pictures = tuple(rows.repeat_interleave(cosine.shape[1]).tolist())
+    return PhotoScores(cosine.flatten(), hit.flatten(), success.flatten(), pictures, names)
 
 
 def judge_photos(judge: Judge, measurements: Sequence[PhotoMeasurement]) -> PhotoScores:
@@ -153,10 +152,7 @@ def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict
                 f"`{folder / NAME}` must have ranks, successes and cosines of -1..1 of {count} pictures in the arm "
                 f"{name}; `viewproof verify {folder}` says what has changed"
             )
-        hit = rank[rows] <= 1
-        result[name] = PhotoScores(
-            cosine[rows].flatten(), hit.flatten(), success[rows].flatten(), _view_rows(rows, cosine)
-        )
+        result[name] = _flat(cosine[rows], rank[rows] <= 1, success[rows], rows)
     return result
 
 
@@ -169,23 +165,21 @@ def compare_arms(
         digital_scores: of `digital`, of the pictures that are photographed.
         clusters: of all pictures of the run.
     """
-    photo_figures, digital_figures = (
-        figures(photo_scores, clusters),
-        {name: figures(value_of_arm, clusters) for name, value_of_arm in digital_scores.items()},
-    )
+    photo_figures = figures(photo_scores, clusters)
+    digital_figures = {name: figures(scores_of_arm, clusters) for name, scores_of_arm in digital_scores.items()}
+    differences = {name: arm_difference(value, digital_figures[arm][name]) for name, value in photo_figures.items()}
     several = len({clusters[row] for row in photo_scores.rows}) > 1
     units = "pictures of one cluster" if len(set(photo_scores.rows)) > 1 else "photographs of one picture"
     return {
-        "photographs": {name: value._asdict() for name, value in photo_figures.items()},
-        "digital": {
-            name: {key: value._asdict() for key, value in value_of_arm.items()}
-            for name, value_of_arm in digital_figures.items()
-        },
-        "difference": {
-            name: arm_difference(value, digital_figures[arm][name])._asdict() for name, value in photo_figures.items()
-        },
+        "photographs": _records(photo_figures),
+        "digital": {name: _records(figures_of_arm) for name, figures_of_arm in digital_figures.items()},
+        "difference": _records(differences),
         "intervals": f"95 %, over {'clusters of pictures' if several else units}; their range where they are too few",
     }
+
+
+def _records(measures: Mapping[str, Interval]) -> dict[str, dict[str, Any]]:
+    return {name: value._asdict() for name, value in measures.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,17 +222,13 @@ class Prediction:
         Args:
             content: of photos.json, with `photographs`, `digital` and `arm`.
         """
-        digital, photo_rate = (
-            figures_of_arm["success"]["mean"]
-            for figures_of_arm in (content["digital"][content["arm"]], content["photographs"])
-        )
+        measured = content["digital"][content["arm"]], content["photographs"]
+        digital, photo_rate = (record["success"]["mean"] for record in measured)
         printer = self.printer["success"].mean
         poses = None if self.poses is None else self.poses["success"].mean
         return {
-            "printer": {name: figures_of_arm._asdict() for name, figures_of_arm in self.printer.items()},
-            "poses": None
-            if self.poses is None
-            else {name: figures_of_arm._asdict() for name, figures_of_arm in self.poses.items()},
+            "printer": _records(self.printer),
+            "poses": None if self.poses is None else _records(self.poses),
             "gap": {
                 "colour": printer - digital,
                 "geometry": None if poses is None else poses - printer,
@@ -257,15 +247,11 @@ def predict(
         fit: the colour map that was fitted to them.
     """
     study, camera = origin.study, reprint(origin.study.transforms, fit.table())
-    clusters, pictures = (
-        origin.study.queries.clusters,
-        sorted({measurement.photo.row for measurement in measurements}),
-    )
+    clusters, pictures = study.queries.clusters, sorted({measurement.photo.row for measurement in measurements})
 
     def judge_views(views: Compose, rows: Tensor, u: Tensor) -> PhotoScores:
-        return score_views(
-            judge, taken(attacked_pictures, rows), rows, Bank(views, u.to(base_of(attacked_pictures).dtype))
-        )
+        views_of_bank = Bank(views, u.to(base_of(attacked_pictures).dtype))
+        return score_views(judge, taken(attacked_pictures, rows), rows, views_of_bank)
 
     u = bank(camera, study.evaluate.views, seed=study.seed, purpose="evaluate").u
     printer = figures(judge_views(camera, torch.tensor(pictures), u), clusters)
@@ -291,11 +277,8 @@ def with_poses(camera: Compose, measurements: Sequence[PhotoMeasurement], size: 
     homographies."""
     half = torch.tensor([size[1], size[0]], dtype=torch.float64) / min(size)
     square = half * torch.tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]], dtype=torch.float64)
-    corners = [
-        _corners(measurement.scene, square, min(size))
-        for measurement in measurements
-        if measurement.scene is not None
-    ]
+    scenes = [measurement.scene for measurement in measurements if measurement.scene is not None]
+    corners = [_corners(scene, square, min(size)) for scene in scenes]
     sheet, *remaining_stages = camera.stages
     later_stages = [stage for stage in remaining_stages if not isinstance(stage, Homography)]
     return replace(camera, stages=(sheet, Poses(torch.stack(corners), square), *later_stages))

@@ -113,15 +113,8 @@ def score_photos(
     for photo in shots:
         try:
             clean = to_bytes(origin.study.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
-            measurement = measure_photo(
-                photo,
-                read_photo(photo.path),
-                clean,
-                expectation,
-                placement,
-                view,
-                detections.get(photo.name, CardDetection()),
-            )
+            detection = detections.get(photo.name, CardDetection())
+            measurement = measure_photo(photo, read_photo(photo.path), clean, expectation, placement, view, detection)
             (scored_photos if measurement.evidence.refusal is None else refused_photos).append(measurement)
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
@@ -134,10 +127,8 @@ def score_photos(
         | {"picture": placement.pictures[measurement.photo.row], "reason": measurement.evidence.refusal}
         for measurement in refused_photos
     ]
-    config = origin.manifest["config"]
-    photo_report.write_photo_report(
-        folder, content, (scored_photos, refused_photos), config, colours.fit, colours.stops
-    )
+    measurements, config = (scored_photos, refused_photos), origin.manifest["config"]
+    photo_report.write_photo_report(folder, content, measurements, config, colours.fit, colours.stops)
     return ScoringResult(folder, content, (*notes, *content["notes"]))
 
 
@@ -260,19 +251,15 @@ def _flag_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
     if not names:
         return []
     listing = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
-    return [
-        f"corners: {len(names)} photographs are flagged, the patch may lie more than a pixel off in them: {listing}"
-    ]
+    note = f"corners: {len(names)} photographs are flagged, the patch may lie more than a pixel off in them: "
+    return [note + listing]
 
 
 def _colour_record(measurement: PhotoMeasurement, card: Card, colours: Colours) -> dict[str, Any]:
     """The mean colour difference (CIEDE2000) of one photograph's swatches: to the nominal colours, and to the common
     fit at this photograph's exposure."""
-    content: dict[str, Any] = {
-        "stops": colours.stops.get(measurement.photo.name),
-        "delta_e": None,
-        "delta_e_fitted": None,
-    }
+    stops = colours.stops.get(measurement.photo.name)
+    content: dict[str, Any] = {"stops": stops, "delta_e": None, "delta_e_fitted": None}
     is_valid = measurement.swatches.valid.all(1)
     if not is_valid.any():
         return content

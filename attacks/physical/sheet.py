@@ -13,8 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from attacks.perturbations.patch import card_raster
 from attacks.perturbations.patch.card import SIDES, Card, card, card_words
 from attacks.perturbations.patch.card_raster import INCH, WHITE, Picture, Texture
-from attacks.physical.paper import Page, Plan, draw_page, plan
-from attacks.physical.pdf import font_file, write_pdf
+from attacks.physical.paper import Page, Plan, draw_page, font_file, plan, write_pdf
 from attacks.runtime.decoding import decoded
 from attacks.runtime.files import atomic, sha256, write_json
 from attacks.runtime.untrusted import parse_json, refuse_links
@@ -102,11 +101,8 @@ def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[str, float | Non
     if width is not None and not (type(width) in (int, float) and SIDES[0] <= width <= SIDES[1]):
         got = f"{width!r:.40}"
         raise ValueError(f"`width_mm` in `{path}` must lie in {SIDES[0]:g}..{SIDES[1]:g}, or be null; got {got}")
-    if (
-        not isinstance(patch_id, str)
-        or not re.fullmatch("vp-[0-9a-f]{8}", patch_id)
-        or not isinstance(with_card, bool)
-    ):
+    valid = isinstance(patch_id, str) and re.fullmatch("vp-[0-9a-f]{8}", patch_id)
+    if not valid or not isinstance(with_card, bool):
         raise ValueError(
             f"`{path}` has no `id` and `card` of this version, whose cards name run and arm: start the run again"
         )
@@ -203,6 +199,7 @@ def _save(path: Path, picture: Picture, dpi: int) -> None:
 
 
 def _record(sheets: Plan, source: Subject) -> dict[str, Any]:
+    place = ("left", "top", "row", "column")
     return {
         "schema": 2,
         "id": source.id,
@@ -213,8 +210,7 @@ def _record(sheets: Plan, source: Subject) -> dict[str, Any]:
         "paper": sheets.paper,
         "page": {"width": sheets.width, "height": sheets.height},
         "pages": [
-            dataclasses.asdict(page.tile) | {key: getattr(page, key) for key in ("left", "top", "row", "column")}
-            for page in sheets.pages
+            dataclasses.asdict(page.tile) | {key: getattr(page, key) for key in place} for page in sheets.pages
         ],
     }
 
@@ -227,7 +223,6 @@ def _notes(source: Subject, width: float) -> tuple[str, ...]:
             "than the run's figures, or run again with perturbation.card=true perturbation.width_mm=..."
         )
     if source.width is not None and not math.isclose(source.width, width):
-        notes.append(
-            f"the run placed a patch {source.width:g} mm wide; one of {width:g} mm is seen from another distance"
-        )
+        distance = f"one of {width:g} mm is seen from another distance"
+        notes.append(f"the run placed a patch {source.width:g} mm wide; {distance}")
     return tuple(notes)

@@ -126,9 +126,7 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
         if len(places) < MIN_TAGS:
             raise
         refusal = error
-    source, corners = (
-        np.concatenate([points_by_tag[number] for number in places]) for points_by_tag in (places, tags)
-    )
+    source, corners = (np.concatenate([points[number] for number in places]) for points in (places, tags))
     matrix = extra("cv2").findHomography(source, corners, 0)[0] if refusal else plane.homography
     start = _of_plane(np.eye(3) if matrix is None else matrix, grey.shape, card, k1 or 0.0)
     horizontal, down = np.eye(3)[:2]
@@ -152,14 +150,8 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
     if len(used) < MIN_TAGS:
         raise refusal or ValueError("`tags` do not lie as on the card")
     left = np.concatenate([errors[n] for n in used])
-    return CardFit(
-        surface,
-        tuple(sorted(used)),
-        float(np.sqrt((left**2).mean())),
-        float(left.max()),
-        _uncertainty(solution, card),
-        lens,
-    )
+    residual, worst = float(np.sqrt((left**2).mean())), float(left.max())
+    return CardFit(surface, tuple(sorted(used)), residual, worst, _uncertainty(solution, card), lens)
 
 
 def _of_plane(homography: Floats, size: Sequence[int], card: Card, k1: float) -> Surface:
@@ -262,17 +254,9 @@ def _solve(
         shifted_values[np.arange(len(free)), unknowns] += steps
         return np.asarray(((off(shifted_values) - off(values)) / steps[:, None]).T)
 
-    result = least_squares(
-        lambda free: off(all_values(free)),
-        start.values[list(unknowns)],
-        slopes,
-        loss="cauchy",
-        f_scale=soft,
-        x_scale="jac",
-        ftol=1e-6,
-        xtol=1e-7,
-        max_nfev=limit,
-    )
+    options: dict[str, Any] = {"loss": "cauchy", "f_scale": soft, "x_scale": "jac", "max_nfev": limit}
+    initial = start.values[list(unknowns)]
+    result = least_squares(lambda free: off(all_values(free)), initial, slopes, ftol=1e-6, xtol=1e-7, **options)
     count = len(places)
     power = 2 * result.cost / count
     freedom = 2 * count / len(POINTS)  # an edge has a place and a direction

@@ -73,12 +73,8 @@ def read_placement(folder: Path) -> PlacementRecord:
     try:
         quads = tuple(tuple(entry) for entry in content["quads"])
         names = tuple(_name(entry) for entry in content["pictures"])
-        sizes, target, fixed = (
-            (_size(content["size"]), _size(content["texture"])),
-            content["target"],
-            content["fixed"],
-        )
-        record = PlacementRecord(names, *sizes, quads, target, fixed)
+        sizes = _size(content["size"]), _size(content["texture"])
+        record = PlacementRecord(names, *sizes, quads, content["target"], content["fixed"])
         if not names or len(quads) != len(names) or not all(map(len, quads)):
             raise ValueError("it must name a picture or more, and one quad or more for each")
         for quad in (quad for entry in quads for quad in entry):

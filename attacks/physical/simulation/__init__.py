@@ -12,28 +12,16 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, encode_jpeg, print_raster
 from attacks.physical.simulation.photographs import MM, take_photograph
 from attacks.physical.simulation.shots import Ranges, draw_shot
-from attacks.physical.views import read_placement, read_sheet
+from attacks.physical.views import PrintRecord, read_placement, read_sheet
 from attacks.runtime.files import write_bytes, write_json
 
 __all__ = ["Ranges", "simulate"]
 
 #: The largest picture that is read.
 MOST_PIXELS = 89_000_000
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SimulatedSubject:
-    """The printed card of a run, and its pictures: name, file and quads of each."""
-
-    id: str
-    card: Card
-    ink: Pixels
-    dpi: int
-    pictures: tuple[tuple[str, Path, tuple[Any, ...]], ...]
 
 
 def simulate(
@@ -69,20 +57,18 @@ def simulate(
     ):
         if not low <= value <= high:
             raise ValueError(f"`{name}` must lie in {low}..{high}; got {value}")
-    subject = _subject(run, ink)
+    sheet, light, pictures = _subject(run, ink)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"`{out}` must be a new or an empty folder: photographs that lie there would be scored too")
     out.mkdir(parents=True, exist_ok=True)
     records, files = [], []
     lens = float(np.random.default_rng(seed).uniform(*ranges.k1))  # all photographs are of one camera
     for index in range(count):
-        picture, path, quads = subject.pictures[index % len(subject.pictures)]
-        quad = index // len(subject.pictures) % len(quads)
+        picture, path, quads = pictures[index % len(pictures)]
+        quad = index // len(pictures) % len(quads)
         rng = np.random.default_rng((seed, index))
         shot = dataclasses.replace(draw_shot(ranges, rng), k1=lens)
-        shot_picture = take_photograph(
-            _read(path), quads[quad], subject.card, subject.ink, subject.dpi, shot, size, rng
-        )
+        shot_picture = take_photograph(_read(path), quads[quad], sheet.card, light, sheet.dpi, shot, size, rng)
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
         write_bytes(files[-1], encode_jpeg(shot_picture.pixels, shot.quality))
         corners = {f"{name}_px": getattr(shot_picture, name) for name in ("patch", "card", "tags", "scene")}
@@ -90,7 +76,7 @@ def simulate(
         records.append({**names, **corners, "values": shot.to_dict()})
     truth = {
         "schema": 1,
-        "id": subject.id,
+        "id": sheet.id,
         "frame": "pixel centres are whole numbers; corners from the upper left, clockwise",
         "size": list(size),
         "view_px": [(size[1] - min(size)) / 2 - 0.5, (size[0] - min(size)) / 2 - 0.5, min(size)],  # left, top, side
@@ -103,7 +89,8 @@ def simulate(
     return files
 
 
-def _subject(run: Path, strength: float) -> SimulatedSubject:
+def _subject(run: Path, strength: float) -> tuple[PrintRecord, Pixels, list[tuple[str, Path, tuple[Any, ...]]]]:
+    """The print of a run, the light of its card, and its pictures: name, file and quads of each."""
     if not run.is_dir():
         raise FileNotFoundError(f"run directory `{run}` does not exist")
     if not (run / "placement.json").is_file():
@@ -115,18 +102,13 @@ def _subject(run: Path, strength: float) -> SimulatedSubject:
         if not path.is_file():
             raise FileNotFoundError(f"`{path}` is missing: run `viewproof print {run}` first")
     record, placement = read_sheet(sheet), read_placement(run)
-    card, dpi = record.card, record.dpi
-    pictures = tuple(
-        (name, run / "pictures" / "clean" / f"{name}.png", quads)
-        for name, quads in zip(placement.pictures, placement.quads, strict=True)
-    )
+    pairs, clean = zip(placement.pictures, placement.quads, strict=True), run / "pictures" / "clean"
+    pictures = [(name, clean / f"{name}.png", quads) for name, quads in pairs]
     pixels = _read(raster)
-    if any(
-        abs(side - length * dpi / MM) > 2
-        for side, length in zip(pixels.shape, (card.height, card.width), strict=False)
-    ):
+    sides = zip(pixels.shape, (record.card.height, record.card.width), strict=False)
+    if any(abs(side - length * record.dpi / MM) > 2 for side, length in sides):
         raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
-    return SimulatedSubject(record.id, card, print_raster(pixels, strength), dpi, pictures)
+    return record, print_raster(pixels, strength), pictures
 
 
 def _read(path: Path) -> NDArray[np.uint8]:

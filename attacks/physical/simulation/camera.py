@@ -94,7 +94,9 @@ def render(
             view = _warped(scene, fine @ scene_at, extent, grey)
             card_layer = _warped(ink, fine @ card_at @ dots, extent, 0.0)
         else:
-            points = _points(np.linalg.inv(fine), extent)
+            x, y = np.meshgrid(np.arange(extent[1]), np.arange(extent[0]))
+            back: Matrix = np.linalg.inv(fine)
+            points: Points = np.stack([x, y], -1) @ back[:2, :2].T + back[:2, 2]
             view = _read(scene, warp.scene(points, scene_at), grey)
             card_layer = np.zeros((*extent, 4), np.float32)
             edge = map_points(fine, outline)
@@ -106,11 +108,6 @@ def render(
         view = card_layer[:, :, :3] + (1 - card_layer[:, :, 3:]) * view
         bands.append(cv2.resize(view, (size[1], rows), interpolation=cv2.INTER_AREA))
     return np.concatenate(bands)
-
-
-def _points(matrix: Matrix, size: tuple[int, int]) -> Points:
-    x, y = np.meshgrid(np.arange(size[1]), np.arange(size[0]))
-    return np.stack([x, y], -1) @ matrix[:2, :2].T + matrix[:2, 2]
 
 
 def _read(pixels: Pixels, points: Points, outside: float) -> Pixels:
