@@ -72,9 +72,8 @@ def _reflectance(photo: NDArray[np.uint8], chart: Card) -> Swatches:
     if len(tags) < len(chart.tags):
         raise ValueError(f"{len(tags)} of the chart's 4 fiducials found: the whole chart, sharp, and from the front")
     swatches = colour_fit.measure_swatches(photo, rectify.fit_homography(chart, tags).homography, chart)
-    at = np.array(
-        [[1, swatch.box.x + swatch.box.width / 2, swatch.box.y + swatch.box.height / 2] for swatch in chart.chart]
-    )
+    boxes = [swatch.box for swatch in chart.chart]
+    at = np.array([[1, box.x + box.width / 2, box.y + box.height / 2] for box in boxes])
     white = np.array([swatch.colour == (WHITE,) * 3 for swatch in chart.chart]) & swatches.valid.all(1)
     if white.sum() < WHITES:
         raise ValueError(f"{white.sum()} white swatches are not saturated, {WHITES} are needed: less exposure")

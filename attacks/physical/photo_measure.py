@@ -176,11 +176,10 @@ def measure_photo(
         if not position.belongs and (candidate := place(ideal, picture, other, card, ground)).belongs:
             scene, position = other, candidate
     height, width = placement.size
-    view = (
-        photo_view(pixels, height)
-        if kind == "photo"
-        else scene_view(pixels, scene, (height, width), height, surface.distort)
-    )
+    if kind == "photo":
+        view = photo_view(pixels, height)
+    else:
+        view = scene_view(pixels, scene, placement.size, height, surface.distort)
     frame = Box(0, 0, width, height)
     known_scene = placement.fixed and visible(scene, frame.corners)
     scene_pose = pose(view.frame() @ scene, frame) if known_scene else None
@@ -212,7 +211,7 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
     detection = detect(pixels, card) if detected_card.detection is None else detected_card.detection
     if len(detection.corners) >= MIN_TAGS:
         return locate(grey_picture(pixels), card, detection.corners, detected_card.k1)
-    numbers = ", ".join(str(tag.number) for tag in card.tags)
+    found, numbers = len(detection.corners), ", ".join(str(tag.number) for tag in card.tags)
     if detection.duplicates:
         raise ValueError(f"the card is there more than once (fiducial {detection.duplicates[0]}); photograph one")
     for arm in expected.textures:
@@ -223,20 +222,17 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
         raise ValueError(f"it shows another card: fiducials {foreign}, not {numbers}; is it the print of this run?")
     if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).corners) >= MIN_TAGS:
         raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
-    found = len(detection.corners)
     raise ValueError(f"{found} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, or sharper)")
 
 
-def _scenes(
-    homography: Floats, box: Box, placement: PlacementRecord, row: int, size: tuple[int, int]
-) -> list[Floats]:
+def _scenes(at: Floats, box: Box, placement: PlacementRecord, row: int, size: tuple[int, int]) -> list[Floats]:
     """From the pixels of the run's picture, 0 its edge, to the photograph's: of each placement, by the distance of
     the scene from the photograph's middle."""
     height, width = placement.size
     candidates = []
     for quad in placement.quads[row]:
         corners = np.asarray(quad, np.float64) * [width, height]
-        scene = homography @ from_corners(corners, box.corners)
+        scene = at @ from_corners(corners, box.corners)
         off = project(scene, [width / 2, height / 2]) - [size[1] / 2, size[0] / 2]
         candidates.append((float(np.hypot(*off)), scene))
     return [scene for _, scene in sorted(candidates, key=lambda candidate: candidate[0])]

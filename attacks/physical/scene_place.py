@@ -29,8 +29,6 @@ CELLS = 100
 #: Cells along each side of a part of the scene, how much it must vary (standard deviation, of 255), and the fewest
 #: parts that prove a scene.
 PART, FLAT, PARTS = 8, 2.5, 4
-
-
 #: The picture is enlarged by the first, up to so many pixels along its longer side; the photograph is read as
 #: coarsely.
 LARGER_BY, SIDE = 2.0, 512
@@ -158,7 +156,7 @@ def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float]:
     times as large, sides of the patch away."""
     target = np.array(box.corners, np.float64)
     position = project(shift, target)
-    right, down = ((position[[1, 2]] - position[[0, 3]]).mean(0), (position[[3, 2]] - position[[0, 1]]).mean(0))
+    right, down = (position[[1, 2]] - position[[0, 3]]).mean(0), (position[[3, 2]] - position[[0, 1]]).mean(0)
     frame = np.stack([right / box.width, down / box.height], 1)
     long, short = np.linalg.svd(frame, compute_uv=False)
     angle = math.degrees(math.atan2(frame[0, 1] - frame[1, 0], frame[0, 0] + frame[1, 1]))
@@ -219,13 +217,11 @@ def place(
             match = None
         elif other > own_value:
             cells, value = looks, match_value
-    too_little = cells is None or (value is None and varying_parts(cells.picture, cells.outside) >= PARTS)
+    too_little = cells is None
+    if cells is not None and value is None:  # does the picture vary where the card is not?
+        parts = _parts(cells.picture, cells.picture, cells.outside)
+        too_little = sum(part.std(0).max() >= FLAT / 255 for part, _ in parts) >= PARTS
     return ScenePlace(cells, value, too_little and match is None, *pose, match)
-
-
-def varying_parts(picture: NDArray[np.uint8], use: NDArray[np.bool_]) -> int:
-    """How many parts of the grid vary, of the cells (R,C) that are used."""
-    return sum(cells.std(0).max() >= FLAT / 255 for cells, _ in _parts(picture, picture, use))
 
 
 def _parts(

@@ -201,7 +201,16 @@ def _content(
         }
         for i, measurement in enumerate(measurements)
     ]
-    fit = colours.fit
+    fit, colour = colours.fit, None
+    if fit is not None:
+        colour = {
+            "degree": fit.degree,
+            "swatches": fit.swatches,
+            "exposure": "scene" if colours.comparisons else "median photograph",
+            "compared": colours.comparisons,
+            "delta_e": fit.nominal_error,
+            "delta_e_held_out": fit.held_out_error,
+        }
     content = {
         "schema": SCHEMA,
         "run": str(origin.folder),
@@ -213,16 +222,7 @@ def _content(
         "target": origin.placement.target,
         "photos": table,
         "left_out": list(notes),
-        "colour": None
-        if fit is None
-        else {
-            "degree": fit.degree,
-            "swatches": fit.swatches,
-            "exposure": "scene" if colours.comparisons else "median photograph",
-            "compared": colours.comparisons,
-            "delta_e": fit.nominal_error,
-            "delta_e_held_out": fit.held_out_error,
-        },
+        "colour": colour,
         "no_colour": colours.reason or None,
         "notes": [*colours.notes, *_subset_notes(pictures, queries), *_flag_notes(measurements)],
         **compare_arms(photo_scores, digital_scores, queries.clusters, expectation.arm),

@@ -200,10 +200,8 @@ def test_another_scene_does_not_measure_the_exposure(shots, measurements):
     assert other_scene.comparisons == 0 and len(other_scene.notes) == 1 and off(other_scene.fit) > 6
     assert np.median(list(other_scene.stops.values())) == pytest.approx(0, abs=1e-9)
     for reference, suite in ((2, False), (3, True)):
-        part = [
-            dataclasses.replace(item, gain=item.gain if i < reference else None)
-            for i, item in enumerate(measurements)
-        ]
+        blind = [dataclasses.replace(item, gain=None) for item in measurements]
+        part = [*measurements[:reference], *blind[reference:]]
         colours = colours_of_photos(part, CARD)
         assert bool(colours.comparisons) == suite and (off(colours.fit) < 3) == suite
 
@@ -230,13 +228,8 @@ def test_gains_measure_the_light_for_any_content_of_the_card(gain, inside):
 def test_gains_are_none_without_comparable_pixels():
     photo, reference, scene, original, homography = lay_card(1.0)
     flat = np.full_like(reference, 120)
-    for other in (
-        picture(1),
-        reference[:, ::-1].copy(),
-        flat,
-        np.zeros_like(reference),
-        np.full_like(reference, 255),
-    ):
+    black, white = (np.full_like(reference, level) for level in (0, 255))
+    for other in (picture(1), reference[:, ::-1].copy(), flat, black, white):
         assert colour_fit.gains(scene_cells(photo, other, scene, original, homography)) is None
     assert colour_fit.gains(scene_cells(flat, flat, scene, original, homography)) is None
     near = np.diag([6.0, 6, 1]) @ scene  # only the card is left in the photograph

@@ -94,9 +94,8 @@ def test_the_geometry_equals_that_of_the_transforms(size):
         for stage, original in zip(result, u.split([5, 5, 8], 1), strict=True):
             back = back @ stage.matrix(original)  # from the view to the scene
         ours = transform(invert(back), SQUARE)[0][0].numpy() * min(size) / 2 + (np.array(size[::-1]) - 1) / 2
-        np.testing.assert_allclose(
-            map_points(frame(size) @ view_homography(shot)[:, [0, 1, 3]], SQUARE[0].numpy()), ours, atol=1e-9
-        )
+        theirs = map_points(frame(size) @ view_homography(shot)[:, [0, 1, 3]], SQUARE[0].numpy())
+        np.testing.assert_allclose(theirs, ours, atol=1e-9)
 
 
 @pytest.mark.slow
