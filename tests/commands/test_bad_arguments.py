@@ -39,8 +39,7 @@ def partial(folder):
 
 def faulty(folder):
     """A run whose metrics.json has lost its content, and a policy."""
-    empty(folder)
-    (folder / "run" / "manifest.json").write_text(manifest())
+    partial(folder)
     (folder / "run" / "metrics.json").write_text("{}")
     rows = "requirements: [{measure: success, arm: eot, at_most: 0.6}]"
     (folder / "policy.yaml").write_text(f"claim: Some.\ndate: 2026-11-24\nthreat: {{}}\n{rows}\n")

@@ -13,7 +13,7 @@ from attacks.data.gallery import gather as gather
 from attacks.data.images import save_image
 from attacks.data.pictures import read_files
 from attacks.schema.data import BundledConfig
-from tests.helpers.galleries import all_pictures
+from tests.helpers.galleries import all_pictures, noise
 
 SIZE = 128
 
@@ -31,11 +31,6 @@ def all_tiles():
 def place(name):
     photo, row, column = name.rsplit("-", 2)
     return photo, int(row), int(column)
-
-
-def noise(seed, height=20, width=20):
-    """An 8-bit picture."""
-    return torch.randint(0, 256, (3, height, width), generator=torch.Generator().manual_seed(seed)).float() / 255
 
 
 def pictures(*seeds, names="abcdef"):

@@ -16,13 +16,9 @@ from attacks.data.scenes import read_table
 from attacks.data.split import FIT, JUDGE, MIN_CLUSTERS, WORDS, assign_split
 from attacks.schema.data import FolderConfig
 from attacks.study.data import data
-from tests.helpers.galleries import all_pictures
+from tests.helpers.galleries import all_pictures, noise
 
-SIZE = 16
-
-
-def noise(seed, height=SIZE, width=SIZE):
-    return torch.randint(0, 256, (3, height, width), generator=torch.Generator().manual_seed(seed)).float() / 255
+SIZE = 20
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import io
 import os
-import struct
 import warnings
 import zlib
 
@@ -15,38 +14,28 @@ from attacks.data.images import LONGEST_NAME, file_names, load_image, save_image
 from attacks.data.listing import list_entries
 from attacks.physical.photos import read_photo
 from attacks.runtime.decoding import printable_name
-from tests.run.test_bad_pictures import RGB, chunk, encoded, png
+from tests.run.test_bad_pictures import RGB, chunk, encoded, png, tiff
 
-ROWS = b"".join(b"\0" + row.tobytes() for row in RGB)
 DEEP = np.random.default_rng(1).integers(0, 65536, (24, 32, 3), dtype=np.uint16)
-FRAMES = [Image.fromarray(np.roll(RGB, 5 * i, 1)) for i in range(3)]
+ROWS = b"".join(b"\0" + row.tobytes() for row in RGB)
+MOVING = {"save_all": True, "append_images": [Image.fromarray(np.roll(RGB, 5 * i, 1)) for i in (1, 2)]}
 
 
-def save(kind, picture, **options):
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def save_frames(kind, **options):
-    return save(kind, FRAMES[0], save_all=True, append_images=FRAMES[1:], **options)
-
-
-def save_turned(kind, direction):
+def encode_turned(kind, direction):
     exif = Image.Exif()
     exif[0x0112] = direction
-    return save(kind, Image.fromarray(RGB), exif=exif)
+    return encoded(kind, exif=exif)
 
 
 #: Name -> the file's bytes. The oracle of all is Pillow: the first frame, set upright, over white, as 8-bit RGB.
 PILLOW = {
-    "a.gif": save_frames("GIF"),
-    "a.webp": save_frames("WEBP", lossless=True),
-    "apng.png": save_frames("PNG"),
-    "pages.tif": save_frames("TIFF"),
-    "mpo.jpg": save_frames("MPO", quality=95),
+    "a.gif": encoded("GIF", **MOVING),
+    "a.webp": encoded("WEBP", lossless=True, **MOVING),
+    "apng.png": encoded("PNG", **MOVING),
+    "pages.tif": encoded("TIFF", **MOVING),
+    "mpo.jpg": encoded("MPO", quality=95, **MOVING),
     **{
-        f"turned-{direction}.{kind.lower()}": save_turned(kind, direction)
+        f"turned-{direction}.{kind.lower()}": encode_turned(kind, direction)
         for kind in ("JPEG", "PNG", "WEBP", "TIFF")
         for direction in ((2, 3, 5, 6, 8) if kind == "PNG" else (5, 6))
     },
@@ -113,12 +102,8 @@ def grey_tiff(values, bits, photometric, deflate=False):
         first, second = values.reshape(-1, 2).T.astype(int)
         packed = [first >> 4, (first & 15) << 4 | second >> 8, second & 255]
         body = np.stack(packed, -1).astype(np.uint8).tobytes()
-    body = zlib.compress(body) if deflate else body
     height, width = values.shape
-    tags = {256: width, 257: height, 258: bits, 259: 8 if deflate else 1, 262: photometric, 273: 8, 277: 1}
-    tags |= {278: height, 279: len(body)}
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
-    return struct.pack("<2sHI", b"II", 42, 8 + len(body)) + body + struct.pack("<H", len(tags)) + entries + bytes(4)
+    return tiff(width, height, zlib.compress(body) if deflate else body, bits, photometric, 8 if deflate else 1)
 
 
 @pytest.mark.parametrize("deflate", [False, True])

@@ -61,8 +61,14 @@ class Nursery:
 
 
 def _serve(pipe, arguments):
+    import attacks.experiment.drawings
+    import attacks.report.page
+    from attacks.data.images import save_image
+
+    # Figures take most of the time of a small run; files are written where they were.
+    attacks.experiment.drawings.contact_sheet = lambda path, *_: save_image(path, torch.zeros(3, 1, 1))
+    attacks.report.page.render_page = lambda *_: "a report"
     torch.set_num_threads(1)
-    _stub_drawings()
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         _command_line(arguments)
     pipe.send(None)
@@ -119,16 +125,6 @@ def _command_line(arguments):
     except SystemExit as end:
         return 0 if end.code is None else end.code
     return 0
-
-
-def _stub_drawings():
-    """Figures take most of the time of a small run; files are written where they were."""
-    import attacks.experiment.drawings
-    import attacks.report.page
-    from attacks.data.images import save_image
-
-    attacks.experiment.drawings.contact_sheet = lambda path, *_: save_image(path, torch.zeros(3, 1, 1))
-    attacks.report.page.render_page = lambda *_: "a report"
 
 
 def _wait(pid, patience):

@@ -12,6 +12,11 @@ def all_pictures(gallery):
     return torch.cat([gallery.shelves[k].read([i]) for k, i in gallery.positions])
 
 
+def noise(seed, height=20, width=20):
+    """An 8-bit picture."""
+    return torch.randint(0, 256, (3, height, width), generator=torch.Generator().manual_seed(seed)).float() / 255
+
+
 def gallery_of(identity):
     """A gallery of pictures of noise with these identities."""
     levels = torch.randint(256, (len(identity), 3, 4, 4), generator=torch.Generator().manual_seed(0))

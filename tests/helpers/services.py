@@ -6,6 +6,7 @@ import io
 import json
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -65,12 +66,9 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving(odd=lambda number: None):
     """A server in a thread."""
-    server = Server(odd)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with Server(odd) as server, ThreadPoolExecutor() as pool:
+        pool.submit(server.serve_forever, 0.01)
+        try:
+            yield server
+        finally:
+            server.shutdown()

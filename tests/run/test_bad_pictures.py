@@ -36,18 +36,12 @@ def encoded(kind, array=RGB, **options):
     return buffer.getvalue()
 
 
-def tiff(width, height):
-    """A TIFF of one pixel whose header declares another size."""
-    buffer = io.BytesIO()
-    Image.new("L", (1, 1)).save(buffer, "TIFF")
-    content = bytearray(buffer.getvalue())
-    at = struct.unpack("<I", content[4:8])[0]
-    for entry in range(struct.unpack("<H", content[at : at + 2])[0]):
-        place = at + 2 + 12 * entry
-        tag = struct.unpack("<H", content[place : place + 2])[0]
-        if tag in (256, 257):
-            content[place + 2 : place + 12] = struct.pack("<HII", 4, 1, {256: width, 257: height}[tag])
-    return bytes(content)
+def tiff(width, height, body=b"\0", bits=8, photometric=1, compression=1):
+    """A little-endian TIFF of one strip, `body`, with any header."""
+    tags = {256: width, 257: height, 258: bits, 259: compression, 262: photometric, 273: 8, 277: 1}
+    tags |= {278: height, 279: len(body)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return struct.pack("<2sHI", b"II", 42, 8 + len(body)) + body + struct.pack("<H", len(tags)) + entries + bytes(4)
 
 
 def gif(width, height):

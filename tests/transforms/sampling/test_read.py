@@ -10,17 +10,24 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from tests.helpers.reading import sample
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.slopes import assert_slope
 from transforms import Affine, Compose, Perspective, warp_affine, warp_perspective
 from transforms.sampling.homography import invert
 from transforms.sampling.read import Resampling, read
+from transforms.sampling.warp import warp
 
 double = torch.float64
 BORDERS = ["constant", "replicate", "reflect", "reflect101"]
 KERNELS = ["nearest", "bilinear", "bicubic"]
 borders = pytest.mark.parametrize("border", BORDERS)
+
+
+def sample(images, points, visible=None, **options):
+    """`images` (B,C,H,W) read at `points` (N,h,w,2) of the pixel frame, and the border value where not `visible`."""
+    places = (2 * points + 1).to(torch.promote_types(images.dtype, points.dtype))
+    w = torch.ones_like(places[..., 0]) if visible is None else visible.to(places)
+    return warp(images, lambda *_: (places.clone(), w), points.shape[1:3], Resampling(**options))
 
 
 @pytest.mark.slow
