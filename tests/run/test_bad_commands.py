@@ -86,16 +86,10 @@ def test_a_bad_command_gives_a_one_line_error_and_writes_nothing_else(tmp_path, 
     assert all(map(EARLY_FILES.fullmatch, new_names)), sorted(new_names)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["config=patch"],
-        ["data.count=1", "data.count=2"],
-        ["data.count=1", "++data.count=2"],
-        ["hydra.run.dir=elsewhere"],
-        ["-m", "seed=1,2", "seed=3"],
-    ],
-)
+TWICE = ("config=patch", "data.count=1 data.count=2", "data.count=1 ++data.count=2", "hydra.run.dir=elsewhere")
+
+
+@pytest.mark.parametrize("words", [*map(str.split, (*TWICE, "-m seed=1,2 seed=3"))])
 def test_a_key_that_is_given_twice_is_refused(monkeypatch, capsys, tmp_path, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")

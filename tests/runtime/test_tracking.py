@@ -109,14 +109,11 @@ def test_missing_library_error_gives_the_install_command(tmp_path, monkeypatch, 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("node", "word"),
-    [
-        (WandBConfig(mode="online"), "tracker.mode=online"),
-        (MLflowConfig(uri="https://host"), "tracker.uri=https://host"),
-        (MLflowConfig(uri="sqlite:////tmp/a.db"), "tracker.uri=sqlite:////tmp/a.db"),
-    ],
-)
+REMOTE = {f"tracker.uri={uri}": MLflowConfig(uri=uri) for uri in ("https://host", "sqlite:////tmp/a.db")}
+REMOTE["tracker.mode=online"] = WandBConfig(mode="online")
+
+
+@pytest.mark.parametrize(("word", "node"), REMOTE.items())
 def test_only_the_command_line_can_enable_a_remote_tracker(node, word):
     for overrides in ([], ["tracker=wandb"], ["tracker.mode=offline", "tracker.uri=https://elsewhere"]):
         with pytest.raises(ValueError, match="command line"):
