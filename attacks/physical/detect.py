@@ -21,10 +21,9 @@ from attacks.runtime.extras import extra
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
+LEVELS = np.arange(256) / 255
 #: sRGB level -> linear light.
-LIGHT = np.where(
-    np.arange(256) / 255 > 0.04045, ((np.arange(256) / 255 + 0.055) / 1.055) ** 2.4, np.arange(256) / 255 / 12.92
-).astype(np.float32)
+LIGHT = np.where(LEVELS > 0.04045, ((LEVELS + 0.055) / 1.055) ** 2.4, LEVELS / 12.92).astype(np.float32)
 #: Pixels that a module of a tag needs to be decoded.
 LEAST_MODULE = 2
 #: Search range on both sides of an edge, in modules. A larger one would include the tag's code.

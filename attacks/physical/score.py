@@ -82,13 +82,6 @@ def judge_photos(judge: Judge, measurements: Sequence[PhotoMeasurement]) -> Phot
     return score_views(judge, views, torch.tensor([measurement.photo.row for measurement in measurements]), bank)
 
 
-def join_scores(parts: Sequence[PhotoScores]) -> PhotoScores:
-    """The scores of several pictures as one."""
-    cosine, hit, success = (torch.cat([getattr(part, name) for part in parts]) for name in MEASURES)
-    rows, names = (tuple(x for part in parts for x in getattr(part, name)) for name in ("rows", "nearest"))
-    return PhotoScores(cosine, hit, success, rows, names)
-
-
 def figures(scores: PhotoScores, clusters: Sequence[str]) -> dict[str, Interval]:
     """The mean of each measure with its interval (see `photo_summary` and `share`).
 
@@ -266,7 +259,9 @@ def predict(
         u[:, views.stages[0].dims] = (torch.arange(len(u)) % len(with_row) + 0.5) / len(with_row)
         parts.append(judge_views(views, torch.tensor([row]), u))
     if len(pictures) > 1:
-        return Prediction(printer, figures(join_scores(parts), clusters))
+        cosine, hit, success = (torch.cat([getattr(part, name) for part in parts]) for name in MEASURES)
+        rows_of_views = tuple(row for part in parts for row in part.rows)
+        return Prediction(printer, figures(PhotoScores(cosine, hit, success, rows_of_views), clusters))
     # Of one picture the photographs are the units, as they are of the photographed figures.
     numbers = tuple(i % len(with_pose) for i in range(len(with_pose) * times))
     return Prediction(printer, figures(replace(parts[0], rows=numbers), list(map(str, range(len(with_pose))))))
