@@ -43,92 +43,48 @@ WORDS = SIZES | {"num_hidden_layers": 1, "vocab_size": 12, "max_position_embeddi
 TOWERS = {"vision_config": VISION, "text_config": WORDS}
 CONVS = {"hidden_sizes": [4, 6, 8, 10], "depths": [1, 1, 1, 1]}
 
+LLAVA = {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": 3}
+HEADLESS = SIGLIP | {"vision_use_head": False}
+PALIGEMMA = {"vision_config": HEADLESS, "text_config": GEMMA, "projection_dim": 20}
+BLIP = {"vision_config": VISION, "qformer_config": QFORMER, "text_config": OPT, "num_query_tokens": 5}
+QWEN_VISION = QWEN | {"embed_dim": 16, "hidden_size": 20, "mlp_ratio": 2}
+WINDOWS = {"window_size": 16, "fullatt_block_indexes": [1]}
+QWEN_WINDOWS = QWEN | WINDOWS | {"hidden_size": 16, "intermediate_size": 24, "out_hidden_size": 20}
+NAFLEX = SIZES | {"patch_size": 8, "num_patches": 16}
+PIXTRAL = LLAVA | {"vision_config": VISION | {"model_type": "pixtral", "head_dim": 8, "image_size": 64}}
+PIXTRAL |= {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
+ANYRES = {"image_grid_pinpoints": GRIDS}
+NEXT_PIXELS = ANYRES | {"size": {"shortest_edge": 32}, "crop_size": SQUARE["size"]}
+ONEVISION = LLAVA | ANYRES | {"vision_config": HEADLESS, "text_config": TEXT | {"model_type": "qwen2"}}
+
 #: Of transformers: kind -> its class, the fields of its configuration, its image processor, and that one's settings.
 KINDS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
-    "llava": (
-        "LlavaForConditionalGeneration",
-        {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": 3},
-        "CLIPImageProcessor",
-        SHORT,
-    ),
-    "llava-own": (
-        "LlavaForConditionalGeneration",
-        {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": 3, "vision_feature_layer": [-2, -1]},
-        "LlavaImageProcessor",
-        SHORT,
-    ),
-    "paligemma": (
-        "PaliGemmaForConditionalGeneration",
-        {"vision_config": SIGLIP | {"vision_use_head": False}, "text_config": GEMMA, "projection_dim": 20},
-        "SiglipImageProcessor",
-        SQUARE,
-    ),
-    "blip2": (
-        "Blip2ForConditionalGeneration",
-        {"vision_config": VISION, "qformer_config": QFORMER, "text_config": OPT, "num_query_tokens": 5},
-        "BlipImageProcessor",
-        SQUARE,
-    ),
-    "siglip2": (
-        "SiglipModel",
-        {"vision_config": VISION, "text_config": TEXT},
-        "SiglipImageProcessor",
-        SQUARE | {"resample": 2},
-    ),
-    "qwen2-vl": (
-        "Qwen2VLForConditionalGeneration",
-        {"vision_config": QWEN | {"embed_dim": 16, "hidden_size": 20, "mlp_ratio": 2}, "text_config": QWEN_TEXT},
-        "Qwen2VLImageProcessor",
-        QWEN_PIXELS,
-    ),
-    "qwen2.5-vl": (
-        "Qwen2_5_VLForConditionalGeneration",
-        {
-            "vision_config": QWEN
-            | {"hidden_size": 16, "intermediate_size": 24, "out_hidden_size": 20}
-            | {"window_size": 16, "fullatt_block_indexes": [1]},
-            "text_config": QWEN_TEXT,
-        },
-        "Qwen2VLImageProcessor",
-        QWEN_PIXELS,
-    ),
+    kind: (f"{name}ForConditionalGeneration", fields, f"{processor}ImageProcessor", settings)
+    for kind, name, fields, processor, settings in (
+        ("llava", "Llava", LLAVA, "CLIP", SHORT),
+        ("llava-own", "Llava", LLAVA | {"vision_feature_layer": [-2, -1]}, "Llava", SHORT),
+        ("paligemma", "PaliGemma", PALIGEMMA, "Siglip", SQUARE),
+        ("blip2", "Blip2", BLIP, "Blip", SQUARE),
+        ("qwen2-vl", "Qwen2VL", {"vision_config": QWEN_VISION, "text_config": QWEN_TEXT}, "Qwen2VL", QWEN_PIXELS),
+        (
+            "qwen2.5-vl",
+            "Qwen2_5_VL",
+            {"vision_config": QWEN_WINDOWS, "text_config": QWEN_TEXT},
+            "Qwen2VL",
+            QWEN_PIXELS,
+        ),
+        ("pixtral", "Llava", PIXTRAL, "Pixtral", {"patch_size": 8, "size": {"longest_edge": 52}}),
+        ("llava-next", "LlavaNext", LLAVA | ANYRES, "LlavaNext", NEXT_PIXELS),
+        ("llava-onevision", "LlavaOnevision", ONEVISION, "LlavaOnevision", SQUARE | ANYRES),
+        ("idefics3", "Idefics3", IDEFICS, "Idefics3", SPLIT),
+        ("smolvlm", "SmolVLM", IDEFICS, "SmolVLM", SPLIT),
+    )
+} | {
+    "siglip2": ("SiglipModel", TOWERS | {"text_config": TEXT}, "SiglipImageProcessor", SQUARE | {"resample": 2}),
     "siglip2-naflex": (
-        "Siglip2Model",
-        {"vision_config": SIZES | {"patch_size": 8, "num_patches": 16}, "text_config": TEXT},
-        "Siglip2ImageProcessor",
-        {"patch_size": 8, "max_num_patches": 20},
+        *("Siglip2Model", {"vision_config": NAFLEX, "text_config": TEXT}),
+        *("Siglip2ImageProcessor", {"patch_size": 8, "max_num_patches": 20}),
     ),
-    "pixtral": (
-        "LlavaForConditionalGeneration",
-        {
-            "vision_config": VISION | {"model_type": "pixtral", "head_dim": 8, "image_size": 64},
-            "text_config": LLAMA,
-            "image_token_index": 3,
-            "vision_feature_layer": -1,
-            "vision_feature_select_strategy": "full",
-        },
-        "PixtralImageProcessor",
-        {"patch_size": 8, "size": {"longest_edge": 52}},
-    ),
-    "llava-next": (
-        "LlavaNextForConditionalGeneration",
-        {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": 3, "image_grid_pinpoints": GRIDS},
-        "LlavaNextImageProcessor",
-        {"size": {"shortest_edge": 32}, "crop_size": SQUARE["size"], "image_grid_pinpoints": GRIDS},
-    ),
-    "llava-onevision": (
-        "LlavaOnevisionForConditionalGeneration",
-        {
-            "vision_config": SIGLIP | {"vision_use_head": False},
-            "text_config": TEXT | {"model_type": "qwen2"},
-            "image_token_index": 3,
-            "image_grid_pinpoints": GRIDS,
-        },
-        "LlavaOnevisionImageProcessor",
-        SQUARE | {"image_grid_pinpoints": GRIDS},
-    ),
-    "idefics3": ("Idefics3ForConditionalGeneration", IDEFICS, "Idefics3ImageProcessor", SPLIT),
-    "smolvlm": ("SmolVLMForConditionalGeneration", IDEFICS, "SmolVLMImageProcessor", SPLIT),
     "clip": ("CLIPModel", TOWERS | {"projection_dim": 10}, "CLIPImageProcessor", SHORT),
     "siglip": ("SiglipModel", TOWERS, "SiglipImageProcessor", SQUARE),
     "dinov2": ("Dinov2Model", VISION, "BitImageProcessor", SHORT),

@@ -1,5 +1,6 @@
 """timm's models without their heads: the pooled features that the classifier reads."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -122,14 +123,9 @@ def _heads(network: nn.Module) -> Iterator[str]:
     """The prefixes of names that only a network with its head has."""
     cfg: Any = network.pretrained_cfg
     heads = cfg.get("classifier") or ()
+    modules = dict(network.named_modules(remove_duplicate=False))
     for head in (heads,) if isinstance(heads, str) else heads:
-        parts = head.split(".")
-        for depth in range(1, len(parts) + 1):
-            part = ".".join(parts[:depth])
-            try:
-                is_gone = isinstance(network.get_submodule(part), nn.Identity)
-            except AttributeError:
-                is_gone = True
-            if is_gone:  # a head of several layers goes as a whole
+        for part in itertools.accumulate(head.split("."), "{}.{}".format):
+            if isinstance(modules.get(part, nn.Identity()), nn.Identity):  # a head of several layers goes as a whole
                 yield f"{part}."
                 break

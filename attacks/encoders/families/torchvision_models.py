@@ -9,21 +9,14 @@ from typing import Any
 
 import torch
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models import SqueezeNet
-from torchvision.transforms import InterpolationMode
 
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import PRETRAINED, Request, fetching, with_seed
 from attacks.encoders.weights import fill, read_state
 
-_KERNELS = {
-    InterpolationMode.BILINEAR: "pil_bilinear",
-    InterpolationMode.BICUBIC: "pil_bicubic",
-    InterpolationMode.NEAREST: "pil_nearest",
-    InterpolationMode.LANCZOS: "pil_lanczos",
-}
 #: As for pretrained weights, which need their own normalisation; without the heads that only training uses.
 _ARGUMENTS = {
     name: {"transform_input": True, "aux_logits": False, "init_weights": False}
@@ -78,7 +71,10 @@ def load(request: Request) -> ImageEncoder:
     if not request.needs_no_download:
         file = _fetch(weights)
     if file is not None:
-        fill(network, _rename(read_state(file)), f"weights `{file}`", ignore=surplus)
+        state = read_state(file)
+        for old, new in _OLD_NAMES:
+            state = {old.sub(new, name): tensor for name, tensor in state.items()}
+        fill(network, state, f"weights `{file}`", ignore=surplus)
     name = request.weights if request.needs_no_download else weights.name
     return ImageEncoder(network, preprocess, dataclasses.replace(request.origin, weights=name, file=file))
 
@@ -87,7 +83,7 @@ def preprocessing(preset: Any) -> Preprocess:
     """What a preset of torchvision's (`ImageClassification`) does to a picture."""
     (size,), (crop,) = preset.resize_size, preset.crop_size
     mean, std = tuple(preset.mean), tuple(preset.std)
-    return Preprocess(size, _KERNELS[preset.interpolation], mean, std, fit="cover", crop=(crop, crop))
+    return Preprocess(size, f"pil_{preset.interpolation.value}", mean, std, fit="cover", crop=(crop, crop))
 
 
 def _side(model: str, preprocess: Preprocess) -> dict[str, int]:
@@ -110,12 +106,6 @@ def _fetch(weights: Any) -> Path:
                     f"weights {weights}: what came from {weights.url} is not that file ({error}); try again"
                 ) from None
     return file
-
-
-def _rename(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    for old, new in _OLD_NAMES:
-        state = {old.sub(new, name): tensor for name, tensor in state.items()}
-    return state
 
 
 def _behead(network: nn.Module) -> str:

@@ -71,7 +71,10 @@ def load(request: Request) -> ImageEncoder:
             label = f"{request.model} ({config.model_type})"
             read, is_pooled = tower_pool(tower, preprocess(ramp), request.pool, label), False
         else:
-            tower = _tower(network, config)
+            if hasattr(network, "visual_projection") and hasattr(network, "vision_model"):
+                tower = _ProjectedTower(network)
+            else:
+                tower = network.vision_model if config.model_type in TEXT_PADDING else network
             read, is_pooled = _pool(tower, preprocess, config, request)
     has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
     texts = (
@@ -154,13 +157,6 @@ class _ProjectedTower(nn.Module):
         return answer
 
 
-def _tower(network: Any, config: Any) -> nn.Module:
-    if hasattr(network, "visual_projection") and hasattr(network, "vision_model"):
-        return _ProjectedTower(network)
-    tower: nn.Module = network.vision_model if config.model_type in TEXT_PADDING else network
-    return tower
-
-
 @torch.no_grad()
 def _pool(
     tower: nn.Module, preprocess: Preprocess, config: Any, request: Request
@@ -188,7 +184,10 @@ def _pool(
     first = sum(1 if p.dim() == 1 else p.shape[-2] for p in prefix_tokens)
     if config.model_type == "dinov3_convnext":  # the mean of its positions comes first
         first = 1
-    patches = _patches(config, grey)
+    # The number of patches, where the configuration has their size.
+    size = getattr(getattr(config, "vision_config", config), "patch_size", None)
+    sides = (size, size) if isinstance(size, int) else size
+    patches = None if sides is None else (grey.shape[2] // sides[0]) * (grey.shape[3] // sides[1])
     if tokens.dim() != 3 or (patches is not None and tokens.shape[1] != first + patches):
         raise ValueError(
             f"`encoder.pool`: {label} answers with shape {tuple(tokens.shape)}, and nothing says where its patches "
@@ -199,15 +198,6 @@ def _pool(
     if not first:
         raise ValueError(f"`encoder.pool`: {label} has no class token; take pooled or mean")
     return lambda answer: answer.last_hidden_state[:, 0], False
-
-
-def _patches(config: Any, grey: Tensor) -> int | None:
-    """The number of patches of a picture, where the configuration has their size."""
-    size = getattr(getattr(config, "vision_config", config), "patch_size", None)
-    if size is None:
-        return None
-    height, width = (size, size) if isinstance(size, int) else size
-    return (grey.shape[2] // height) * (grey.shape[3] // width)
 
 
 @dataclass

@@ -55,21 +55,20 @@ def install(folder, monkeypatch, package):
     monkeypatch.delitem(sys.modules, package, raising=False)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def package(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, "tiny_encoders")
-    yield "tiny_encoders"
+    yield
     sys.modules.pop("tiny_encoders", None)
 
 
-def test_a_plugin_without_preprocessing_loads(package):
+def test_a_plugin_without_preprocessing_loads():
     encoder, pictures = load_encoder("plugin", "means"), torch.rand(2, 3, 9, 7)
-    assert not any(m.training for m in encoder.modules())
-    assert not any(p.requires_grad for p in encoder.parameters())
+    assert not any(m.training for m in encoder.modules()) and not any(p.requires_grad for p in encoder.parameters())
     torch.testing.assert_close(encoder(pictures), torch.tensor([1.0, 2.0, 3.0]) * pictures.mean((2, 3)))
 
 
-def test_a_plugin_with_given_preprocessing_loads(package):
+def test_a_plugin_with_given_preprocessing_loads():
     fields = {"size": 8, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.25, 0.5]}
     encoder, pictures = load_encoder("plugin", "means", preprocess=fields), torch.rand(2, 3, 8, 8)
     normalised = (pictures.mean((2, 3)) - 0.5) / torch.tensor([0.5, 0.25, 0.5])
@@ -78,7 +77,7 @@ def test_a_plugin_with_given_preprocessing_loads(package):
     refusal("plugin means says nothing.*`encoder.preprocess.mean`", "means", preprocess={"size": 8})
 
 
-def test_a_plugin_with_its_own_preprocessing_loads(package):
+def test_a_plugin_with_its_own_preprocessing_loads():
     plain, other = load_encoder("plugin", "whole"), load_encoder("plugin", "whole", preprocess={"size": 5})
     assert (plain.preprocess.size, other.preprocess.size) == (8, 5)
     assert isinstance(other.network, type(plain.network)) and not isinstance(other.network, ImageEncoder)
@@ -94,18 +93,18 @@ def test_a_plugin_with_its_own_preprocessing_loads(package):
         ("nowhere", "plugin nowhere of tiny_encoders 1.2 failed: ModuleNotFoundError"),
     ],
 )
-def test_failing_and_unsuitable_plugins_are_refused(package, name, match):
+def test_failing_and_unsuitable_plugins_are_refused(name, match):
     refusal(match, name)
     assert name != "other" or "tiny_encoders" not in sys.modules, "nothing of another plugin is imported"
 
 
-def test_a_name_offered_by_two_packages_is_refused(package, tmp_path, monkeypatch):
+def test_a_name_offered_by_two_packages_is_refused(tmp_path, monkeypatch):
     (tmp_path / "more").mkdir()
     install(tmp_path / "more", monkeypatch, "other_encoders")
     refusal(r"means is offered by more than one package \(other_encoders, tiny_encoders\)", "means")
 
 
-def test_plugins_take_no_weights_and_no_pool(package):
+def test_plugins_take_no_weights_and_no_pool():
     refusal("`weights` is not for plugin.*'random'", "means", weights="random")
     refusal("`pool` is not for plugin.*'cls'", "means", pool="cls")
 
