@@ -89,11 +89,16 @@ def difference(values, expected, preprocess):
     return ((values.double() - expected.double()) * std).abs()
 
 
-def assert_as_tensor(preprocess, transform, limit=1e-5):
-    """Our specification against a library's own transform of float tensors, on the scale of [0,1]."""
+def three_answers(transform):
+    """The name of each of three pictures, the picture, and what a library's own transform gives for it, as a batch."""
     for name, picture in three_pictures().items():
         expected = transform(picture)
-        expected = expected if expected.dim() == 4 else expected[None]
+        yield name, picture, expected if expected.dim() == 4 else expected[None]
+
+
+def assert_as_tensor(preprocess, transform, limit=1e-5):
+    """Our specification against a library's own transform of float tensors, on the scale of [0,1]."""
+    for name, picture, expected in three_answers(transform):
         values = preprocess(picture)
         assert values.shape == expected.shape, (name, values.shape, expected.shape)
         assert float(difference(values, in_range(expected.double(), preprocess), preprocess).max()) <= limit, name
@@ -104,9 +109,7 @@ def assert_as_pil(preprocess, transform, limit=1e-6):
     it Pillow's rounding is all that lies between, and what it cuts of a bicubic overshoot between its two passes."""
     largest, average = PIL["pil_bilinear"]
     rounded = preprocess.replace({"eight_bit": True})
-    for name, picture in three_pictures().items():
-        expected = transform(as_pil(picture))
-        expected = expected if expected.dim() == 4 else expected[None]
+    for name, picture, expected in three_answers(lambda picture: transform(as_pil(picture))):
         assert float(difference(rounded(picture), expected, preprocess).max()) <= limit, name
         gap = 255 * difference(preprocess(picture), expected, preprocess)
         assert float(gap.mean()) <= average + 0.01, name

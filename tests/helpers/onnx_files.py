@@ -60,11 +60,11 @@ def value(name, shape, kind=TensorProto.FLOAT):
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def save_graph(tmp_path, *given, **more):
-    path = tmp_path / "made.onnx"
-    onnx.save(graph(*given, **more), path)
-    return path
-
-
 POOL = [helper.make_node("GlobalAveragePool", ["x"], ["y"])]
 PICTURE, FEATURES = [value("x", [1, 3, 8, 8])], [value("y", None)]
+
+
+def save_graph(tmp_path, nodes=POOL, tensors=(), inputs=PICTURE, outputs=FEATURES, **more):
+    path = tmp_path / "made.onnx"
+    onnx.save(graph(nodes, inputs, outputs, tensors, **more), path)
+    return path

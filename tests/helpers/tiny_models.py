@@ -256,23 +256,23 @@ class Model(NamedTuple):
         return load_encoder(self.family, self.name, **self.options | {"preprocess": fields})
 
 
+RANDOM = {"weights": "random"}
+
+
 def torchvision_model(folder: Path) -> Model:
     torch.manual_seed(1)
     network = torchvision.models.mobilenet_v3_small().eval()
     torch.save(network.state_dict(), file := folder / "w.pt")
     preset = torchvision.models.MobileNet_V3_Small_Weights.DEFAULT.transforms()
-
-    def library(picture: Image.Image) -> torch.Tensor:
-        return before_the_head(network, preset(picture)[None])
-
-    return Model("torchvision", "mobilenet_v3_small", {"weights": str(file)}, library, file)
+    name, options = "mobilenet_v3_small", {"weights": str(file)}
+    return Model("torchvision", name, options, lambda p: before_the_head(network, preset(p)[None]), file)
 
 
 def timm_model(folder: Path, name: str) -> Model:
     timm = pytest.importorskip("timm")
     network = with_seed(lambda: timm.create_model(name, num_classes=0)).eval()
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network))
-    return Model("timm", name, {"weights": "random"}, lambda picture: network(transform(picture)[None]))
+    return Model("timm", name, RANDOM, lambda picture: network(transform(picture)[None]))
 
 
 def open_clip_model(folder: Path, name: str) -> Model:
@@ -280,31 +280,23 @@ def open_clip_model(folder: Path, name: str) -> Model:
     model = with_seed(lambda: open_clip.create_model(name, pretrained_text=False)).eval()
     config = open_clip.transform.PreprocessCfg(**model.visual.preprocess_cfg)
     transform = open_clip.transform.image_transform_v2(config, is_train=False)
-
-    def library(picture: Image.Image) -> torch.Tensor:
-        return model.encode_image(transform(picture)[None], normalize=False)
-
-    return Model("open_clip", name, {"weights": "random"}, library)
+    return Model("open_clip", name, RANDOM, lambda p: model.encode_image(transform(p)[None], normalize=False))
 
 
 def transformers_model(folder: Path, kind: str) -> Model:
-    save(kind, folder)
-
-    def library(picture: Image.Image) -> torch.Tensor:
-        return pooled_rows(library_output(folder, kind, [picture]))
-
-    return Model("transformers", str(folder), {}, library, folder / "model.safetensors")
+    file = save(kind, folder) / "model.safetensors"
+    return Model("transformers", str(folder), {}, lambda p: pooled_rows(library_output(folder, kind, [p])), file)
 
 
 def diffusers_model(folder: Path, kind: str) -> Model:
     diffusers = pytest.importorskip("diffusers")
     vae = diffusers.AutoencoderKL.from_pretrained(save_vae(kind, folder)).eval()
     processor = diffusers.image_processor.VaeImageProcessor(vae_scale_factor=4)
-
-    def library(picture: Image.Image) -> torch.Tensor:
-        return latents(vae, processor.preprocess(picture, height=32, width=32))
-
-    return Model("diffusers", str(folder), {}, library, folder / "diffusion_pytorch_model.safetensors")
+    preprocess, file = (
+        partial(processor.preprocess, height=32, width=32),
+        folder / "diffusion_pytorch_model.safetensors",
+    )
+    return Model("diffusers", str(folder), {}, lambda picture: latents(vae, preprocess(picture)), file)
 
 
 def torchscript_model(folder: Path, is_traced: bool) -> Model:

@@ -7,32 +7,25 @@ import pytest
 import torch
 
 from tests.helpers import encoder_laws as laws
-from tests.helpers.tiny_models import MODELS
+from tests.helpers.tiny_models import KINDS, MODELS, VAES
 
 #: Their libraries come with the package; all others need the extras.
 PLAIN = ("torchvision", "torchscript", "torchscript traced")
-#: Whose networks have a derivative everywhere. The gradient of the others differs at the kinks of a ReLU.
-SMOOTH = [
-    name
-    for name in MODELS
-    if name not in ("torchvision", "timm test_resnet", "timm test_efficientnet", "timm levit_128s")
-    and name not in ("timm test_convnext", "timm test_vit_relpos", "open_clip tiny-resnet", "open_clip tiny-timm")
-]
-QUICK = (
-    *PLAIN,
-    "onnx",
-    "timm test_vit",
-    "open_clip tiny",
-    "diffusers plain",
-    "transformers clip",
-    "transformers llava",
-)
+#: The gradient of these differs at the kinks of a ReLU; the networks of the others have a derivative everywhere.
+KINKED = ("timm test_resnet", "timm test_efficientnet", "timm levit_128s", "timm test_convnext")
+KINKED += ("torchvision", "timm test_vit_relpos", "open_clip tiny-resnet", "open_clip tiny-timm")
+SMOOTH = [name for name in MODELS if name not in KINKED]
+QUICK = (*PLAIN, "onnx", "timm test_vit", "open_clip tiny", "diffusers plain", "transformers clip")
+QUICK += ("transformers llava",)
+
+
+mark = pytest.mark
 
 
 def each_model(names):
-    marks = {name: [] if name in PLAIN else [pytest.mark.families] for name in names}
-    marks |= {name: [*marks[name], pytest.mark.slow] for name in names if name not in QUICK}
-    return pytest.mark.parametrize("model", [pytest.param(name, marks=marks[name]) for name in names], indirect=True)
+    marks = {name: [] if name in PLAIN else [mark.families] for name in names}
+    marks |= {name: [*marks[name], mark.slow] for name in names if name not in QUICK}
+    return mark.parametrize("model", [pytest.param(name, marks=marks[name]) for name in names], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +86,24 @@ def test_the_digest_is_that_of_the_file_and_random_weights_repeat(model):
         assert (random.fingerprint() == encoder.fingerprint()) == (model.options.get("weights") == "random")
 
 
-RANDOM = {"weights": "random"}
-#: Family, model, options -> the error.
+NO_ROW = r"torchvision:.*does not go through.*`encoder\.preprocess`"
+TOKENS = r"`encoder.pool`: .*\(llava\) gives tokens for a picture, so take mean, or layers .*; got cls"
+
+
+def sized(**fields):
+    return {"weights": "random", "preprocess": fields}
+
+
+#: Family, model (or the kind of a tiny one in a folder), options -> the error.
 ERRORS = [
     ("torchvision", None, {}, r"`encoder\.model` says which"),
     ("torchvision", "resnet50", {"weights": "V3"}, r"of resnet50 .*IMAGENET1K_V1, IMAGENET1K_V2.*got 'V3'"),
     ("torchvision", "resnet18", {"weights": "gone.pth"}, "do not exist"),
+    ("torchvision", "resnet18", sized(std=[0, 1, 1]), r"`encoder\.preprocess\.std` must be positive"),
+    ("torchvision", "vit_b_32", sized(size=97, crop=[97, 97]), "preprocess` gives vit_b_32 a size .*indivisible"),
+    ("torchvision", "vit_b_32", sized(crop=[64, 32]), NO_ROW),
+    ("torchvision", "maxvit_t", sized(size=64, crop=[64, 64]), NO_ROW),
+    ("torchvision", "alexnet", sized(size=[1, 1], crop=None, fit="squash"), NO_ROW),
     ("timm", "test_vitt", {}, "one of timm's .*'test_vitt'.*near it: test_vit"),
     ("timm", "test_vit.best", {}, "`encoder.model`: 'best' is no tag .*it has r160_in1k"),
     ("timm", "test_vit", {"weights": "best"}, "`encoder.weights`: 'best' is no tag"),
@@ -106,17 +111,24 @@ ERRORS = [
     ("timm", "test_mambaout", {}, "timm has no weights for test_mambaout"),
     ("timm", "test_vit", {"weights": "gone.safetensors"}, "gone.safetensors. do not exist"),
     ("timm", "local-dir:nowhere", {}, "there is no `nowhere/config.json`"),
-    ("timm", "convit_tiny", RANDOM | {"preprocess": {"crop": [96, 96]}}, "takes 224x224 pixels and no others"),
+    ("timm", "convit_tiny", sized(crop=[96, 96]), "takes 224x224 pixels and no others"),
     ("open_clip", "ViT-B-33", {}, "one of open_clip's .*'ViT-B-33'.*near it: ViT-B-32"),
     ("open_clip", "tiny", {"weights": "best"}, "must be pretrained, random or a file"),
     ("open_clip", "tiny-coca", {}, "open_clip has no weights for tiny-coca"),
     ("open_clip", "tiny", {"weights": "gone.safetensors"}, "gone.safetensors. do not exist"),
     ("open_clip", "local-dir:nowhere", {}, "there is no `nowhere/open_clip_config.json`"),
-    ("open_clip", "tiny", RANDOM | {"preprocess": {"crop": [48, 48]}}, "takes 32x32 pixels and no others"),
+    ("open_clip", "tiny", sized(crop=[48, 48]), "takes 32x32 pixels and no others"),
     ("transformers", "./nowhere", {}, "is no folder here, and no name on the hub"),
     ("transformers", "/nowhere/at/all", {}, "is no folder here, and no name on the hub"),
     ("transformers", "a/b/c", {}, "is no folder here, and no name on the hub"),
+    ("transformers", "vit", {"weights": "laion"}, "weights` must be pretrained, random or a file; got 'laion'"),
+    ("transformers", "vit", {"pool": "max"}, "`encoder.pool` must be one of pooled, cls, mean, or null; got 'max'"),
+    ("transformers", "siglip", {"pool": "cls"}, "has no class token; take pooled or mean"),
+    ("transformers", "llava", {"pool": "cls"}, TOKENS),
+    ("transformers", "vit", {"preprocess": {"size": 48}}, r"not take a picture of 48x48 by itself \(Input image"),
     ("diffusers", "./nowhere", {}, "no folder here, and no name on the hub"),
+    ("diffusers", "plain", {"pool": "mean"}, "`encoder.pool` is for transformers"),
+    ("diffusers", "plain", {"weights": "ema"}, "must be pretrained, random or a file; got 'ema'"),
     # without a network
     ("timm", "test_vit", {}, "timm's weights of test_vit.* could not be fetched.*encoder.weights=random"),
     ("timm", "test_vit", {"weights": "r160_in1k"}, "timm's weights of test_vit.* could not be fetched"),
@@ -127,7 +139,10 @@ ERRORS = [
 
 @pytest.mark.parametrize(
     ("family", "name", "options", "message"),
-    [pytest.param(*row, marks=() if row[0] in PLAIN else pytest.mark.families) for row in ERRORS],
+    [
+        pytest.param(*row, marks=[mark.slow] * ("preprocess" in row[2]) if row[0] in PLAIN else mark.families)
+        for row in ERRORS
+    ],
 )
 def test_an_error_has_one_line(family, name, options, message, request):
     if family != "torchvision":
@@ -135,4 +150,6 @@ def test_an_error_has_one_line(family, name, options, message, request):
         request.getfixturevalue("offline")
     if family == "open_clip":
         request.getfixturevalue("tiny_clips")
+    if name in KINDS or name in VAES:
+        name = request.getfixturevalue("tiny_folder")(name)
     laws.refusal(message, name, (ValueError, FileNotFoundError), family=family, **options)

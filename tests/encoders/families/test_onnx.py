@@ -92,8 +92,7 @@ def test_weights_shared_through_identity_nodes_load(tmp_path):
         node("GlobalAveragePool", ["b"], ["y"]),
     ]
     weight = helper.make_tensor("w", TensorProto.FLOAT, [3, 3, 1, 1], torch.randn(9).tolist())
-    path = save_graph(tmp_path, nodes, PICTURE, FEATURES, [weight])
-    assert_equals_runtime(path)
+    assert_equals_runtime(save_graph(tmp_path, nodes, [weight]))
 
 
 @pytest.mark.parametrize("first", ["y", "z"])
@@ -101,7 +100,7 @@ def test_the_first_of_several_outputs_is_used_and_named(tmp_path, first):
     nodes = [*POOL, node("Split", ["y", "n"], ["z", "rest"], axis=1), node("Strange", ["x"], ["s"])]
     sizes = helper.make_tensor("n", TensorProto.INT64, [2], [2, 1])
     outputs = [value(name, None) for name in (first, "rest", "s")]
-    path = save_graph(tmp_path, nodes, PICTURE, outputs, [sizes])
+    path = save_graph(tmp_path, nodes, [sizes], outputs=outputs)
     encoder, pictures = onnx_encoder(path), torch.rand(3, 3, 8, 8)
     means = encoder.preprocess(pictures).mean((2, 3))
     torch.testing.assert_close(encoder(pictures), means if first == "y" else means[:, :2])
@@ -113,19 +112,18 @@ def test_opsets_old_and_new(tmp_path, opset):
     axes = helper.make_tensor("axes", TensorProto.INT64, [2], [2, 3])
     attributes = {"axes": [2, 3]} if opset < 18 else {}
     mean = node("ReduceMean", ["x"] if attributes else ["x", "axes"], ["y"], keepdims=0, **attributes)
-    path = save_graph(tmp_path, [mean], PICTURE, FEATURES, [] if attributes else [axes], opset=opset)
-    assert_equals_runtime(path)
+    assert_equals_runtime(save_graph(tmp_path, [mean], [] if attributes else [axes], opset=opset))
 
 
 @pytest.mark.parametrize("bounds", [(1, 6, 2), (6, 1, -2), (-1, -100, -1), (2, 1000, 1)])
 def test_slices_equal_onnxruntime(tmp_path, bounds):
-    start, end, step = (
-        helper.make_tensor(n, TensorProto.INT64, [1], [v]) for n, v in zip("abc", bounds, strict=True)
-    )
-    axis = helper.make_tensor("axis", TensorProto.INT64, [1], [-1])
-    nodes = [node("Slice", ["x", "a", "b", "axis", "c"], ["y"])]
-    path = save_graph(tmp_path, nodes, PICTURE, FEATURES, [start, end, axis, step])
-    assert_equals_runtime(path)
+    start, end, step = bounds
+    tensors = [
+        helper.make_tensor(name, TensorProto.INT64, [1], [number])
+        for name, number in {"start": start, "end": end, "axis": -1, "step": step}.items()
+    ]
+    nodes = [node("Slice", ["x", "start", "end", "axis", "step"], ["y"])]
+    assert_equals_runtime(save_graph(tmp_path, nodes, tensors))
 
 
 def test_half_precision_becomes_float32(tmp_path):
@@ -136,7 +134,7 @@ def test_half_precision_becomes_float32(tmp_path):
         node("Mul", ["h", "w"], ["y"]),
     ]
     weight = helper.make_tensor("w", TensorProto.FLOAT16, [1, 3, 1, 1], [0.1, 0.2, 0.3])
-    path = save_graph(tmp_path, nodes, [value("x", [1, 3, 8, 8], TensorProto.FLOAT16)], FEATURES, [weight])
+    path = save_graph(tmp_path, nodes, [weight], [value("x", [1, 3, 8, 8], TensorProto.FLOAT16)])
     encoder, pictures = onnx_encoder(path), torch.rand(2, 3, 8, 8)
     assert all(p.dtype == torch.float32 for p in encoder.parameters())
     weights = torch.tensor([0.1, 0.2, 0.3]).half()
@@ -152,13 +150,13 @@ def test_code_in_a_node_name_is_not_run(tmp_path):
     # onnx2torch passes it to torch.fx, which inserts it into generated source.
     bomb = tmp_path / "bomb"
     relu = node("Relu", ["x"], ["r"], name=f'training"), open("{bomb}", "w"), ("')
-    path = save_graph(tmp_path, [relu, node("GlobalAveragePool", ["r"], ["y"])], PICTURE, FEATURES)
+    path = save_graph(tmp_path, [relu, node("GlobalAveragePool", ["r"], ["y"])])
     assert onnx_encoder(path)(torch.rand(2, 3, 8, 8)).shape == (2, 3)
     assert not bomb.exists()
 
 
 def test_an_unknown_operation_gives_a_printable_one_line_error(tmp_path):
-    path = save_graph(tmp_path, [node("a\n\x1b[2Jb", ["x"], ["y"])], PICTURE, FEATURES)
+    path = save_graph(tmp_path, [node("a\n\x1b[2Jb", ["x"], ["y"])])
     assert refusal("does not know: a", path, preprocess=HALF).isprintable()
 
 
@@ -170,13 +168,13 @@ def test_any_node_names_work(tmp_path, names):
         node("GlobalAveragePool", ["r"], ["y"], name=names[1]),
     ]
     weight = helper.make_tensor("w", TensorProto.FLOAT, [1], [2.0])
-    encoder, pictures = onnx_encoder(save_graph(tmp_path, nodes, PICTURE, FEATURES, [weight])), torch.rand(2, 3, 8, 8)
+    encoder, pictures = onnx_encoder(save_graph(tmp_path, nodes, [weight])), torch.rand(2, 3, 8, 8)
     expected = (2 * encoder.preprocess(pictures)).relu().mean((2, 3))  # onnxruntime wants names that differ
     torch.testing.assert_close(encoder(pictures), expected)
 
 
 def refused_graph(tmp_path, match, nodes=POOL, inputs=PICTURE, opset=17, **preprocess):
-    path = save_graph(tmp_path, nodes, inputs, FEATURES, opset=opset)
+    path = save_graph(tmp_path, nodes, inputs=inputs, opset=opset)
     assert path.name in refusal(match, path, preprocess=HALF | preprocess)
 
 
@@ -189,29 +187,28 @@ def test_graphs_of_another_kind_are_refused(tmp_path):
         ([*PICTURE, value("more", [1])], r"one input.*2 \(x, more\)"),
     ):
         refused_graph(tmp_path, match, inputs=inputs)
-    refused_graph(tmp_path, "does not know: Det, Strange", [
-        node("Strange", ["x"], ["s"]), node("Det", ["s"], ["y"])
-    ])  # fmt: skip
+    strange = [node("Strange", ["x"], ["s"]), node("Det", ["s"], ["y"])]
+    refused_graph(tmp_path, "does not know: Det, Strange", strange)
     refused_graph(tmp_path, "floating-point features.*int64", [node("ArgMax", ["x"], ["y"], axis=1)])
     resize = node("Resize", ["x", "", "x"], ["y"], antialias=1)
     refused_graph(tmp_path, "opset 18 cannot be brought to opset 17 .*antialias", [resize], opset=18)
 
 
 def test_preprocessing_must_match_the_input_size(tmp_path):
-    fixed, free = PICTURE, [value("x", ["n", 3, "h", "w"])]
-    refused_graph(tmp_path, r"`encoder.preprocess` must make pictures of \(8, 8\)", inputs=fixed, size=9)
-    refused_graph(tmp_path, r"must make pictures of \(8, 8\)", inputs=fixed, size=8, fit="cover")
+    free = [value("x", ["n", 3, "h", "w"])]
+    refused_graph(tmp_path, r"`encoder.preprocess` must make pictures of \(8, 8\)", size=9)
+    refused_graph(tmp_path, r"must make pictures of \(8, 8\)", size=8, fit="cover")
     refused_graph(tmp_path, r"give `encoder.preprocess.size`", inputs=free)
-    encoder = onnx_encoder(save_graph(tmp_path, POOL, fixed, FEATURES), size=10, fit="cover", crop=[8, 8])
+    encoder = onnx_encoder(save_graph(tmp_path), size=10, fit="cover", crop=[8, 8])
     assert encoder(torch.rand(1, 3, 30, 20)).shape == (1, 3)
-    assert onnx_encoder(save_graph(tmp_path, POOL, free, FEATURES), size=9)(torch.rand(1, 3, 30, 20)).shape == (1, 3)
-    refusal("give `encoder.preprocess.mean`", save_graph(tmp_path, POOL, fixed, FEATURES))
+    assert onnx_encoder(save_graph(tmp_path, inputs=free), size=9)(torch.rand(1, 3, 30, 20)).shape == (1, 3)
+    refusal("give `encoder.preprocess.mean`", save_graph(tmp_path))
 
 
 def test_files_of_another_kind_are_refused(tmp_path):
-    path = save_graph(tmp_path, POOL, PICTURE, FEATURES)
-    message = "cannot be read as ONNX|holds no ONNX graph"
-    laws.assert_broken_files_are_refused(path, partial(refusal, preprocess=HALF), message)
+    path = save_graph(tmp_path)
+    match = "cannot be read as ONNX|holds no ONNX graph"
+    laws.assert_broken_files_are_refused(path, partial(refusal, preprocess=HALF), match)
     refusal("`weights` is not for onnx", path, weights="random", preprocess=HALF)
 
 

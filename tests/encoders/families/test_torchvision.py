@@ -180,24 +180,6 @@ def test_an_unknown_model_is_refused_with_the_nearest_name(model, near):
     assert near in message and message.count(",") <= 3
 
 
-NO_ROW = r"torchvision:.*does not go through.*`encoder\.preprocess`"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("message", "model", "fields"),
-    [
-        (r"`encoder\.preprocess\.std` must be positive", "resnet18", {"std": [0, 1, 1]}),
-        (r"`encoder\.preprocess` gives vit_b_32 a size .*indivisible", "vit_b_32", {"size": 97, "crop": [97, 97]}),
-        (NO_ROW, "vit_b_32", {"crop": [64, 32]}),
-        (NO_ROW, "maxvit_t", {"size": 64, "crop": [64, 64]}),
-        (NO_ROW, "alexnet", {"size": [1, 1], "crop": None, "fit": "squash"}),
-    ],
-)
-def test_unsuitable_preprocessing_gives_a_one_line_error(message, model, fields):
-    refusal(message, model, weights="random", preprocess=fields)
-
-
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """An empty cache of torch.hub, and the content of a download."""

@@ -279,18 +279,6 @@ def test_weights_of_another_model_are_refused(tiny_folder, tmp_path):
     refusal(r"do not fit ViTModel: 0 keys missing, \d+ of another shape \(first: .*\(1, 1, 16\), must be", folder)
     other = tiny_folder("siglip") / "model.safetensors"
     refusal(r"do not fit ViTModel: \d+ keys missing.*are they of another model", tiny_folder("vit"), weights=other)
-    refusal(
-        r"`encoder.weights` must be pretrained, random or a file; got 'laion'", tiny_folder("vit"), weights="laion"
-    )
-
-
-def test_an_unknown_pool_or_a_wrong_size_is_named(tiny_folder):
-    refusal("`encoder.pool` must be one of pooled, cls, mean, or null; got 'max'", tiny_folder("vit"), pool="max")
-    refusal("has no class token; take pooled or mean", tiny_folder("siglip"), pool="cls")
-    message = r"`encoder.pool`: .*\(llava\) gives tokens for a picture, so take mean, or layers .*; got cls"
-    refusal(message, tiny_folder("llava"), pool="cls")
-    message = r"does not take a picture of 48x48 by itself \(Input image size"
-    refusal(message, tiny_folder("vit"), preprocess={"size": 48})
 
 
 def test_tokens_that_are_not_the_patches_are_refused(tmp_path):
