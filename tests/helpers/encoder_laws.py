@@ -90,7 +90,7 @@ def difference(values, expected, preprocess):
 
 
 def three_answers(transform):
-    """The name of each of three pictures, the picture, and what a library's own transform gives for it, as a batch."""
+    """The name of each of three pictures, the picture, and what a library's own transform gives, as a batch."""
     for name, picture in three_pictures().items():
         expected = transform(picture)
         yield name, picture, expected if expected.dim() == 4 else expected[None]

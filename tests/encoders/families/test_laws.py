@@ -19,13 +19,13 @@ QUICK = (*PLAIN, "onnx", "timm test_vit", "open_clip tiny", "diffusers plain", "
 QUICK += ("transformers llava",)
 
 
-mark = pytest.mark
+def marks(is_plain, is_slow):
+    return [pytest.mark.families] * (not is_plain) + [pytest.mark.slow] * is_slow
 
 
 def each_model(names):
-    marks = {name: [] if name in PLAIN else [mark.families] for name in names}
-    marks |= {name: [*marks[name], mark.slow] for name in names if name not in QUICK}
-    return mark.parametrize("model", [pytest.param(name, marks=marks[name]) for name in names], indirect=True)
+    models = [pytest.param(name, marks=marks(name in PLAIN, name not in QUICK)) for name in names]
+    return pytest.mark.parametrize("model", models, indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +139,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(
     ("family", "name", "options", "message"),
-    [
-        pytest.param(*row, marks=[mark.slow] * ("preprocess" in row[2]) if row[0] in PLAIN else mark.families)
-        for row in ERRORS
-    ],
+    [pytest.param(*row, marks=marks(row[0] in PLAIN, row[0] in PLAIN and "preprocess" in row[2])) for row in ERRORS],
 )
 def test_an_error_has_one_line(family, name, options, message, request):
     if family != "torchvision":
