@@ -60,7 +60,10 @@ def load(request: Request) -> ImageEncoder:
     network, file = _Encoder(whole), None
     if request.weights != RANDOM:
         state, file, label = read_weights(request, folder, _STEM)
-        fill(network, _rename(state), label, ignore=_DECODER)
+        # The attention of older files, such as sd-vae-ft-mse's, by the names that the library has now.
+        for old, new in (("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0")):
+            state = {name.replace(f".attentions.0.{old}.", f".attentions.0.{new}."): t for name, t in state.items()}
+        fill(network, state, label, ignore=_DECODER)
     fields = dict(request.preprocess)
     if "size" in fields and fields["size"] is None:  # `multiple` replaces it
         fields.setdefault("multiple", _reduction(whole.config))
@@ -99,10 +102,3 @@ class _Encoder(nn.Module):
             means, stds = (latents.new_tensor(values)[:, None, None] for values in (self.means, self.stds))
             latents = (latents - means) / stds
         return (latents * self.scale).flatten(1)
-
-
-def _rename(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The attention of older files, such as sd-vae-ft-mse's, by the names that the library has now."""
-    for old, new in (("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0")):
-        state = {name.replace(f".attentions.0.{old}.", f".attentions.0.{new}."): t for name, t in state.items()}
-    return state

@@ -74,7 +74,7 @@ def load(request: Request) -> ImageEncoder:
             if hasattr(network, "visual_projection") and hasattr(network, "vision_model"):
                 tower = _ProjectedTower(network)
             else:
-                tower = network.vision_model if config.model_type in TEXT_PADDING else network
+                tower = network.get_submodule("vision_model") if config.model_type in TEXT_PADDING else network
             read, is_pooled = _pool(tower, preprocess, config, request)
     has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
     texts = (

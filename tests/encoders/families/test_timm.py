@@ -95,22 +95,30 @@ def test_a_folder_with_a_bad_configuration_is_refused(config, message, tmp_path)
     refusal(message, model, weights="random")
 
 
-def test_a_pickle_and_the_file_of_another_model_are_refused(tmp_path, monkeypatch):
-    """In a folder, and from the hub."""
+def serve(monkeypatch, folder):
+    """Let timm download from a folder. Returns the names of the repositories that it asks for."""
     from huggingface_hub.utils import EntryNotFoundError
 
+    repositories = set()
+
+    def download(repo_id, filename, **_):
+        repositories.add(repo_id)
+        if not (folder / filename).is_file():
+            raise EntryNotFoundError("no such file")
+        return str(folder / filename)
+
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
+    return repositories
+
+
+def test_a_pickle_and_the_file_of_another_model_are_refused(tmp_path, monkeypatch):
+    """In a folder, and from the hub."""
     timm.models.save_for_hf(timm.create_model("test_resnet"), tmp_path, safe_serialization=True)
     file = (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
     refusal(r"other\.safetensors. do not fit", "test_vit", weights=file)
     torch.save({"head.weight": laws.Bomb()}, tmp_path / "pytorch_model.bin")
     refusal("hold more than tensors", f"local-dir:{tmp_path}")
-
-    def download(repo_id, filename, **_):
-        if filename.endswith(".safetensors"):
-            raise EntryNotFoundError("no such file")
-        return str(tmp_path / "pytorch_model.bin")
-
-    monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
+    serve(monkeypatch, tmp_path)
     refusal("timm's weights of test_vit .*weights_only=True blocked", "test_vit")
 
 
@@ -118,14 +126,8 @@ def test_downloaded_weights_are_those_of_the_tag(tmp_path, monkeypatch):
     torch.manual_seed(5)
     classifier = timm.create_model("test_vit").eval()
     save_file(classifier.state_dict(), tmp_path / "model.safetensors")
-    repositories = []
-
-    def download(repo_id, filename, **_):
-        repositories.append(repo_id)
-        return str(tmp_path / filename.replace("pytorch_model.bin", "model.safetensors"))
-
-    monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
+    repositories = serve(monkeypatch, tmp_path)
     encoder = load_encoder("timm", "test_vit", weights="r160_in1k")
-    assert repositories == ["timm/test_vit.r160_in1k"]
+    assert repositories == {"timm/test_vit.r160_in1k"}
     laws.assert_same_weights(encoder.network, classifier.state_dict())
     assert encoder.origin.file is None

@@ -38,10 +38,8 @@ def test_the_repr_names_the_file_and_layers_take_no_hooks(encoder):
 
 def test_a_map_of_features_is_flattened(tmp_path):
     path = save_script(tmp_path / "network.pt", nn.Conv2d(3, 2, 4, 4))
-    assert load_encoder("torchscript", str(path), preprocess=PREPROCESS)(torch.rand(2, 3, 9, 9)).shape == (
-        2,
-        2 * 4 * 4,
-    )
+    encoder = load_encoder("torchscript", str(path), preprocess=PREPROCESS)
+    assert encoder(torch.rand(2, 3, 9, 9)).shape == (2, 2 * 4 * 4)
 
 
 def test_files_of_another_kind_are_refused(tmp_path):

@@ -107,6 +107,9 @@ def tiny_vit():
     return torchvision.models.VisionTransformer(32, 16, 2, 2, 8, 16, num_classes=5)
 
 
+OLD_VIT = [(r"\.mlp\.0\.", ".mlp.linear_1."), (r"\.mlp\.3\.", ".mlp.linear_2.")]
+
+
 def read_densenet(network, state):
     _load_state_dict(network, SimpleNamespace(get_state_dict=lambda **_: state), progress=False)
 
@@ -115,12 +118,7 @@ def read_densenet(network, state):
     ("model", "tiny", "names", "read"),
     [
         ("densenet121", tiny_densenet, [(r"(denselayer\d+\.(?:norm|relu|conv))([12]\.)", r"\1.\2")], read_densenet),
-        (
-            "vit_b_32",
-            tiny_vit,
-            [(r"\.mlp\.0\.", ".mlp.linear_1."), (r"\.mlp\.3\.", ".mlp.linear_2.")],
-            nn.Module.load_state_dict,
-        ),
+        ("vit_b_32", tiny_vit, OLD_VIT, nn.Module.load_state_dict),
     ],
 )
 def test_old_weight_names_are_read_like_torchvision(tmp_path, monkeypatch, model, tiny, names, read):

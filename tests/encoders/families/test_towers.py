@@ -22,18 +22,11 @@ from tests.helpers import tiny_models as tiny  # noqa: E402
 
 KINDS = tuple(tiny.KINDS)
 #: With a language model beside the tower: what the tower and its projector are called.
-WHOLE = {
-    "llava": ("vision_tower", "multi_modal_projector"),
-    "paligemma": ("vision_tower", "multi_modal_projector"),
-    "blip2": ("vision_model", "language_projection"),
-    "qwen2-vl": ("visual", "visual.merger"),
-    "qwen2.5-vl": ("visual", "visual.merger"),
-    "pixtral": ("vision_tower", "multi_modal_projector"),
-    "llava-next": ("vision_tower", "multi_modal_projector"),
-    "llava-onevision": ("vision_tower", "multi_modal_projector"),
-    "idefics3": ("vision_model", "connector"),
-    "smolvlm": ("vision_model", "connector"),
-}
+WHOLE = {"blip2": ("vision_model", "language_projection")}
+WHOLE |= dict.fromkeys(("idefics3", "smolvlm"), ("vision_model", "connector"))
+WHOLE |= dict.fromkeys(("qwen2-vl", "qwen2.5-vl"), ("visual", "visual.merger"))
+LLAVAS = ("llava", "paligemma", "pixtral", "llava-next", "llava-onevision")
+WHOLE |= dict.fromkeys(LLAVAS, ("vision_tower", "multi_modal_projector"))
 
 
 def load(folder, **options):
@@ -50,9 +43,8 @@ def test_tokens_before_and_after_the_projector(tiny_folder, kind):
     images = pictures(40, 60)
     answer = tiny.library_output(tiny_folder(kind), kind, [laws.as_pil(image[None]) for image in images])
     tokens = torch.stack(tuple(answer.pooler_output))
-    with Layers(
-        load(tiny_folder(kind)), {tower_name: "tokens", projector_name: "tokens", "output": "flat"}
-    ) as layers:
+    names = {tower_name: "tokens", projector_name: "tokens", "output": "flat"}
+    with Layers(load(tiny_folder(kind)), names) as layers:
         features = layers(images)
     inner = answer.last_hidden_state.reshape(features[tower_name].shape)
     torch.testing.assert_close(features[tower_name], inner, rtol=0, atol=1e-4)
@@ -97,10 +89,8 @@ def test_pixels_equal_the_processor(tiny_folder, kind):
     for picture in (*laws.three_pictures().values(), laws.levels(1, 3, 300, 200)):
         expected = processor(laws.as_pil(picture), return_tensors="pt")
         values = patches(kind, preprocess, picture)
-        assert (
-            gap(values["pixel_values"], expected.pixel_values, preprocess)
-            <= (1e-3 if preprocess.eight_bit else 1e-2) / 255
-        )
+        limit = (1e-3 if preprocess.eight_bit else 1e-2) / 255
+        assert gap(values["pixel_values"], expected.pixel_values, preprocess) <= limit
         for key in expected.keys() - {"pixel_values"}:
             assert torch.as_tensor(values[key]).tolist() == torch.as_tensor(expected[key]).tolist(), key
 
@@ -162,16 +152,11 @@ def test_sizes_are_those_of_the_library(height, width, patch, limit):
 
     assume(max(height, width) / min(height, width) <= 200)
     limits = (patch * patch * 4, patch * patch * limit)
-    assert by_area(height, width, limits, patch) == _at_least_a_patch(
-        smart_resize(height, width, patch, *limits), patch
-    )
+    expected = smart_resize(height, width, patch, *limits)
+    assert by_area(height, width, limits, patch) == tuple(max(patch, side) for side in expected)
     assert by_patches(height, width, limit, patch) == get_image_size_for_max_num_patches(height, width, patch, limit)
     expected = get_resize_output_image_size(torch.empty(3, height, width), limit, patch, "channels_first")
-    assert fit_within(height, width, (limit, limit), patch) == _at_least_a_patch(expected, patch)
-
-
-def _at_least_a_patch(size, patch):
-    return tuple(max(patch, side) for side in size)
+    assert fit_within(height, width, (limit, limit), patch) == tuple(max(patch, side) for side in expected)
 
 
 @pytest.mark.parametrize("kind", ["anyres", "split"])
