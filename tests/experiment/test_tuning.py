@@ -19,7 +19,7 @@ from attacks.verification.verify import verify
 from tests.helpers.processes import facts
 from tests.helpers.runs import LEAN, TINY, call
 
-SHORT = ["config=smoke", "attack.steps=2", "evaluate.views=4", "evaluate.refine=1", "data.count=2"]
+SHORT = ["config=smoke", "attack.steps=2", "evaluate.views=4", "evaluate.refine=1", "data.count=2", "data.size=64"]
 
 
 @pytest.fixture
