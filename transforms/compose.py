@@ -27,7 +27,8 @@ from transforms.scene import Layer, Scene, count_pictures, premultiply, scene_of
 @runtime_checkable
 class Stage(Protocol):
     """A deterministic function of images and of points `u` of the unit cube. This is all that a stage must have; the
-    other protocols here say what it may have besides.
+    other protocols here say what it may have besides, and a `label`: the word for it in names of coordinates, in
+    place of the name of its class.
 
     Examples:
         >>> from transforms import Compose, Stage

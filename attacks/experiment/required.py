@@ -93,5 +93,5 @@ def verdict_of(study: Study, out: Path, content: Mapping[str, Any], rows: Sequen
 def is_decided(out: Path, rows: Sequence[Row]) -> bool:
     """Whether the rows so far, of whole clusters, decide every requirement of the policy in `out`."""
     requirements = read_policy(out / POLICY).requirements
-    words = [(row.of, decided_row(row, rows, sequential=True).verdict) for row in requirements]
+    words = ((row.of, decided_row(row, rows, sequential=True).verdict) for row in requirements)
     return all(word == "FAIL" if of == "worst" else word != "UNDECIDED" for of, word in words)

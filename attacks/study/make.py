@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def make(part: Callable[..., T], node: Any, group: str, /, **arguments: Any) -> T:
-    """Call `part` with the keys of a `node` that are its arguments, and with the arguments `given`. Raises ValueError
+    """Call `part` with the keys of a `node` that are its arguments, and with `arguments`. Raises ValueError
     with the full key, such as `optimiser.momentum`, if the part refuses a value."""
     keys = {name: getattr(node, name) for name in argument_keys(part, type(node)) if name not in arguments}
     try:
@@ -31,7 +31,7 @@ def declared_class(group: str, name: str) -> Any:
 
 
 def class_at(place: str) -> Any:
-    """The class at `place`, such as "attacks.objectives.bits.Bits"."""
+    """The class or function at `place`, such as "attacks.objectives.bits.Bits"."""
     module, _, kind = place.rpartition(".")
     return getattr(importlib.import_module(module), kind)
 

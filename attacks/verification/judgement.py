@@ -244,6 +244,8 @@ def _row_problems(section: Section, slack: Slack, old: Rows, new: Rows) -> Itera
         return tuple("" if value is None else str(value) for column, value in row.items() if column not in other)
 
     by_key = {key(row): row for row in old}
+    if len(by_key) < len(old):
+        yield f"{section.key}.csv: two of its rows are of the same"
     problems, successes = list[str](), list[str]()
     for row in new:
         old_row, place = by_key.get(key(row)), f"{section.key}.csv {', '.join(filter(None, key(row)))}"

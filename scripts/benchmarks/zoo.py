@@ -66,7 +66,7 @@ def truth(case: RiggedEncoder, pictures: int) -> Truth:
     own_delta = _delta(lambda: test.run().delta)
     deltas = {name: _delta(partial(_transfer, test, twin)) for name, twin in case.twins.items()}
     noisy = nn.Sequential(Lambda(jitter(NOISE)), case.encoder).eval()
-    deltas["noise"] = _delta(lambda: test.run(encoder=noisy).delta)
+    deltas[f"noise {NOISE}"] = _delta(lambda: test.run(encoder=noisy).delta)
     choosing = replace(test, judges=test.choosers)
     candidates = [delta for delta in deltas.values() if delta is not None]
     best = min(candidates, key=lambda delta: mean(choosing.judge(delta)))

@@ -5,10 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
 from attacks.runtime.tables import read_rows
+from attacks.schema.options import declared_fields
+from attacks.schema.run import SECTIONS, EvaluateConfig
 from tests.helpers.liars import cell, file_bytes
 from tests.test_rooms import ROOT
 
@@ -130,6 +133,13 @@ PARTS = {
         '    "roughness": "attacks.experiment.sections.roughness.Roughness",\n',
     ),
 }
+
+
+def test_sections_declare_no_key_of_evaluate_and_none_twice():
+    (base,) = EvaluateConfig.__bases__
+    declared = [name for place in SECTIONS.values() for name, *_ in declared_fields(place)]
+    names = [field.name for field in fields(base)] + declared
+    assert len(set(names)) == len(names) == len(fields(EvaluateConfig))
 
 
 @pytest.mark.slow

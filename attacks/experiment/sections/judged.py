@@ -51,7 +51,8 @@ class DeploymentSection(Section):
     @classmethod
     def arguments(cls, study: Study) -> dict[str, Any]:
         height, width = study.queries.images.shape[2:]
-        return {"size": deployment.deployed_size(study.encoder, (height, width))}
+        size = deployment.deployed_size(study.encoder, (height, width))
+        return {"size": size, "ratios": tuple(study.evaluate.ratios)}
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         study, pictures = bench.study, pictures_of(bench, sample)

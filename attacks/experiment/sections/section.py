@@ -47,13 +47,15 @@ class Section:
     drawer: ClassVar[str] = ""
     #: The facts that `viewproof verify` takes as they were recorded, and their shapes (see `misfit`).
     facts: ClassVar[Mapping[str, Any]] = {}
-    #: Columns that are judged; all others say of what.
+    #: Columns that are judged: numbers of the size of a cosine, for they may differ by `Slack` of `verify`. All
+    #: others say of what, in words or whole numbers, and no two rows say it of the same.
     measures: ClassVar[tuple[str, ...]] = ("cosine", "success", "likeness")
     measures += ("coverage", "view_coverage", "effective_coverage")
     #: Columns that follow from the rows of all pictures, so that the rows of some have others.
     derived: ClassVar[tuple[str, ...]] = ()
-    #: Whether `rows` repeats an attack, whether the rows of a picture depend on the others, and whether it has rows
-    #: of pictures that are not judged.
+    #: Whether `rows` repeats an attack, so that `viewproof verify` does not make its rows again; whether the rows of
+    #: a picture depend on the others, so that it does so for all pictures only (`--sample 1`); and whether it has
+    #: rows of pictures that are not judged.
     attacks: ClassVar[bool] = False
     joint: ClassVar[bool] = False
     unjudged: ClassVar[bool] = False
