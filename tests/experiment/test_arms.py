@@ -32,12 +32,8 @@ RUNS = {
 @pytest.fixture(scope="module", params=RUNS)
 def run(request, tmp_path_factory):
     """A run: the (options, selection) of each arm, the result of its batch, and its directory."""
-    watch_calls, results, real, real_attack = (
-        [],
-        [],
-        attacks.experiment.arms.run_steps,
-        attacks.experiment.units.attack_unit,
-    )
+    watch_calls, results = [], []
+    real, real_attack = attacks.experiment.arms.run_steps, attacks.experiment.units.attack_unit
 
     def watch(problem, options, **rest):
         watch_calls.append((options, rest["select"]))
@@ -115,16 +111,11 @@ def test_arms_follow_the_configuration():
     [
         ([], (1, 128, True)),
         (["transforms=identity"], (1, 128, False)),  # all views are the same
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                (["optimiser=apgd"], (4, 32, False)),
-                (["optimiser=square"], (4, 32, False)),
-                (["draws=fixed"], (4, 32, False)),
-                (["attack.adversary=8"], (4, 32, False)),
-                (["attack.steps=5"], (1, 5, True)),
-            )
-        ),
+        (["optimiser=apgd"], (4, 32, False)),
+        (["optimiser=square"], (4, 32, False)),
+        (["draws=fixed"], (4, 32, False)),
+        (["attack.adversary=8"], (4, 32, False)),
+        (["attack.steps=5"], (1, 5, True)),
         (["attack=suite", "attack.gradients=30"], (4, 7, False)),
         (["attack.steps=5", "attack.views=8"], (8, 5, False)),
     ],

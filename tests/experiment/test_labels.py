@@ -262,10 +262,7 @@ def test_the_order_of_the_gallery_does_not_change_the_numbers(album, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "objective",
-    ["retrieval", *(name for name in ("infonce", "mixed", "toward"))],
-)
+@pytest.mark.parametrize("objective", ["retrieval", *(name for name in ("infonce", "mixed", "toward"))])
 def test_a_view_is_recognised_if_the_nearest_picture_has_its_identity(objective, album, tmp_path):
     overrides = [f"objective={objective}", f"data.path={album / 'known.csv'}", f"data.gallery={album / 'known.csv'}"]
     overrides += ["objective.target=another"] * (objective == "toward")

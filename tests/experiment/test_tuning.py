@@ -42,25 +42,28 @@ def figures(folder):
 
 
 @pytest.mark.slow
-def test_fixed_settings_are_kept_and_nothing_is_measured(job):
-    code, folder = job("a", "engine.layout=channels_last", "engine.fold=true", "engine.chunk=3")
+def test_fixed_settings_are_kept_and_nothing_is_measured_and_a_weak_attack_is_reported(job, capsys):
+    settings = ["engine.layout=channels_last", "engine.fold=true", "engine.chunk=3"]
+    code, folder = job("a", *settings, "optimiser.rel_step_size=1e-6")
     assert code == 0
     assert engine(folder)["decision"] == Decision("channels_last", fold=True, chunk=3).to_dict()
     assert engine(folder)["measurements"] == []
+    assert "hardly more than random noise" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_short_run_is_not_worth_measuring(job):
-    code, folder = job("a", "engine=auto")
+def test_a_short_run_is_not_worth_measuring_and_eight_steps_are_not_weak(job, capsys):
+    code, folder = job("a", "engine=auto", "attack.steps=8")
     assert code == 0
     (measurement,) = engine(folder)["measurements"]
     assert "not measured" in measurement["why"] or "too short" in measurement["why"]
     assert engine(folder)["decision"]["precision"] == "float32"
+    assert "hardly more than random noise" not in capsys.readouterr().out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("views", ["2", "auto"])
-def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, capsys, views):
+@pytest.mark.parametrize(("views", "reuse"), [("2", "overrides"), ("auto", "run")])
+def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, capsys, views, reuse):
     monkeypatch.setattr(tuner, "SHORT", 0.0)
     monkeypatch.setattr(tuner, "BUDGET", 1e9)
     code, measured_run = job("a", "engine=auto", f"attack.views={views}")
@@ -77,11 +80,10 @@ def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, ca
     assert f"note: engine: {' '.join(result['settings'])}" in output
     monkeypatch.setattr("attacks.experiment.preparation.choose", None)  # nothing is measured again
     commands = {"overrides": result["settings"], "run": [f"engine.reuse={measured_run}"]}
-    for name, overrides in commands.items():
-        code, second_run = job(name, "engine=auto", *overrides, f"attack.views={views}")
-        assert code == 0
-        assert engine(second_run)["decision"] == result["decision"]
-        assert figures(second_run) == figures(measured_run)
+    code, second_run = job("b", "engine=auto", *commands[reuse], f"attack.views={views}")
+    assert code == 0
+    assert engine(second_run)["decision"] == result["decision"]
+    assert figures(second_run) == figures(measured_run)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"engine": 3}', '{"engine": {"decision": {"speed": 9}}}'])
@@ -114,14 +116,8 @@ def test_an_evaluation_that_was_stopped_goes_on_with_its_decision_and_can_be_ver
 def test_judged_numbers_do_not_depend_on_the_precision_of_the_attack(tmp_path):
     for seed in range(2):
         save_image(tmp_path / f"{seed}.png", torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(seed)))
-    words_of_run = [
-        "data=folder",
-        f"data.path={tmp_path}",
-        f"data.gallery={tmp_path}",
-        "data.size=64",
-        "evaluate.views=4",
-    ]
-    run = compose("evaluate", words_of_run)
+    pictures = ["data=folder", f"data.path={tmp_path}", f"data.gallery={tmp_path}", "data.size=64"]
+    run = compose("evaluate", [*pictures, "evaluate.views=4"])
     assert {run.engine.name, run.engine.precision} == {"auto"}
     study = prepare_run(run, ALONE, "evaluate", []).study
     images = study.queries.images
@@ -143,13 +139,3 @@ def test_tf32_is_refused_on_a_cpu():
     run = compose("evaluate", [*TINY[1:], "engine.precision=tf32"])
     with pytest.raises(ValueError, match=r"`engine.precision` must not be tf32 on cpu"):
         prepare_run(run, ALONE, "evaluate", [])
-
-
-@pytest.mark.slow
-def test_a_weak_attack_is_reported_as_weak(job, capsys):
-    code, _ = job("a", "optimiser.rel_step_size=1e-6")
-    assert code == 0
-    assert "hardly more than random noise" in capsys.readouterr().out
-    code, _ = job("b", "attack.steps=8")
-    assert code == 0
-    assert "hardly more than random noise" not in capsys.readouterr().out

@@ -27,14 +27,8 @@ class Colour(nn.Module):
     def forward(self, images):
         return self.weight * images.mean((2, 3))
 """
-COMMON = [
-    "config=smoke",
-    "transforms=identity",
-    "data=folder",
-    "data.size=16",
-    "encoder=plugin",
-    "encoder.model=colour",
-]
+COMMON = ["config=smoke", "transforms=identity", "data=folder", "data.size=16", "data.count=null"]
+COMMON += ["encoder=plugin", "encoder.model=colour"]
 
 
 @pytest.fixture
@@ -57,14 +51,8 @@ def folder(tmp_path, monkeypatch):
 
 def run(monkeypatch, folder, *arguments):
     out = folder / "run"
-    words_of_run = [
-        *COMMON,
-        f"data.classes={folder / 'classes.txt'}",
-        "data.count=null",
-        f"hydra.run.dir={out}",
-        *arguments,
-    ]
-    assert call(monkeypatch, *words_of_run) == 0
+    classes = f"data.classes={folder / 'classes.txt'}"
+    assert call(monkeypatch, *COMMON, classes, f"hydra.run.dir={out}", *arguments) == 0
     return json.loads((out / "metrics.json").read_text()), json.loads((out / "manifest.json").read_text())
 
 
@@ -118,7 +106,7 @@ def test_a_targeted_attack_reaches_the_class_it_names(folder, monkeypatch, capsy
 def test_an_impossible_setting_gives_a_one_line_error(folder, monkeypatch, capsys, words_of_run, message):
     (folder / "wrong.csv").write_text("path,identity\na.png,mauve\n")
     (folder / "alike.txt").write_text("red\nblue\ndeep red\n")
-    base = [f"data.path={folder / 'a.png'}", f"data.classes={folder / 'classes.txt'}", "data.count=null"]
+    base = [f"data.path={folder / 'a.png'}", f"data.classes={folder / 'classes.txt'}"]
     base += [*COMMON, f"hydra.run.dir={folder / 'run'}"]
     values = dict(word.replace("{}", str(folder)).split("=", 1) for word in (*base, *words_of_run))
     if "pocket" in values.values():
