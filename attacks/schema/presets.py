@@ -201,8 +201,9 @@ def plain_word(word: str) -> str:
         raise ValueError(f"`{printable_config(key)}` is refused; {problem}")
     if group == "hydra.verbose" and not VERBOSE.fullmatch(value):
         raise ValueError(f"`hydra.verbose` must be true, false, or names of loggers; got {printable_config(value)}")
-    if re.search(rf"\d{{{MOST_DIGITS + 1}}}", value):
-        raise ValueError(f"`{printable_config(key)}` must be a number of at most {MOST_DIGITS:,} digits")
+    if digits := re.search(rf"\d{{{MOST_DIGITS + 1},}}", value):
+        count = f"{len(digits[0]):,}"
+        raise ValueError(f"`{printable_config(key)}` must be a number of at most {MOST_DIGITS:,} digits; got {count}")
     if not group or word.startswith("-") or ("=" not in word and not word.startswith("~")):
         is_choice = word in choices()["config"]
         fix = f"; did you mean config={word}?" if is_choice else ", such as perturbation.eps=8/255"

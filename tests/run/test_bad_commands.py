@@ -36,7 +36,7 @@ WORDS = {
     "config=smoke ++encoder._target_=os.system": "_target_",
     "config=smoke seed=${oc.env:HOME}": "environment",
     "config=smoke seed=[": "no viable alternative|mismatched|token",
-    f"config=smoke seed={'1' * 5000}": "`seed` must be a number of at most 4,300 digits",
+    f"config=smoke seed={'1' * 5000}": "`seed` must be a number of at most 4,300 digits; got 5,000",
     "config=smoke engine.reuse={here}": "manifest.json",
     "--config-dir={here}/none config=smoke": "none",
     "--experimental-rerun=x.pickle": "refused",
