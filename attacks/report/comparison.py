@@ -32,8 +32,9 @@ MAX_GROUPS, MAX_TRIALS = 26, 500
 
 
 class Standing(NamedTuple):
-    """A run of a table: its place from 1, and the letters of its groups; none where there are more groups than
-    letters, or where too few clusters allow no test, which then needs `clusters_needed`."""
+    """A run of a table: its place from 1, its `value` with the 95 % interval, and the letters of its groups; none
+    where there are more groups than letters. With too few clusters for a test there are no letters either, and
+    `clusters_needed` is the number that a test needs."""
 
     run: RunSummary
     scores: RunScores
