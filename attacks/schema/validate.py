@@ -9,6 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attacks.schema.groups import CHOICES, GROUPS, OPEN
 from attacks.schema.options import refuse_out_of_range
+from attacks.schema.run import OF_THE_RUN
 from attacks.schema.run import Run as Run  # for those who check one
 from attacks.schema.suggestions import did_you_mean
 
@@ -30,7 +31,8 @@ def validate(config: DictConfig) -> Run:
         raise ValueError(f"`{error.full_key}`: {printable_config(str(error).splitlines()[0])}") from None
     assert isinstance(plain, dict)
     run: Run = _typed(Run, {key: value for key, value in plain.items() if key not in GROUPS}, "")
-    refuse_out_of_range(run.evaluate, "evaluate.")
+    for prefix in OF_THE_RUN:
+        refuse_out_of_range(getattr(run, prefix[:-1]) if prefix else run, prefix)
     for group in GROUPS:
         node = plain.get(group)
         if not isinstance(node, dict) or "name" not in node:

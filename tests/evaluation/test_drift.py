@@ -1,5 +1,6 @@
 """The drift of the features: encoders that flip at a known layer, and the line of a run."""
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from attacks.evaluation.clusters import Sample
 from attacks.evaluation.drift import Drift, drift_summary, layer_order, line
 from attacks.runtime.distributed import World
 from tests.helpers import report_pages
+from tests.helpers.runs import call
 from transforms import Affine, Compose
 
 CLUSTERS = list("abc")
@@ -204,3 +206,15 @@ def test_a_line_says_where_the_embedding_flips():
     row = next(row for row in content["layers"] if row["layer"] == content["flips"])
     assert line(content).startswith(f"{text} at {row['layer']} (cosine eot {row['eot']['mean']:.3f}, noise ")
     assert line(content | {"flips": None}).startswith(f"{text} nowhere (cosine of the output eot ")
+
+
+@pytest.mark.slow
+def test_a_run_reports_its_drift(monkeypatch, capsys, tmp_path):
+    short = ["config=smoke", "data.count=1", "attack.steps=16", "evaluate.views=4", f"hydra.run.dir={tmp_path}"]
+    assert call(monkeypatch, *short, "evaluate.layers=all") == 0
+    drift = json.loads((tmp_path / "metrics.json").read_text())["drift"]
+    assert drift["views"] == 4 and drift["cost"]["forward"] == 5 * 1 * 4
+    assert all(row["eot"]["mean"] < row["noise"]["mean"] for row in drift["layers"])
+    assert (tmp_path / "report.html").read_text().count('<th scope="row">stages.5</th>') == 1
+    text = f"drift over {len(drift['layers'])} layers: the embedding flips at {drift['flips']} (cosine eot "
+    assert text in capsys.readouterr().out

@@ -282,6 +282,9 @@ def test_every_pass_is_counted():
     assert result.forward == 4 + 3 * by_arm + 3 * VIEWS
     assert result.backward == 2 + 3 * 3 + 3 * VIEWS
     assert result.seconds > 0
+    for arm, pictures in {"clean": CLEAN, **ATTACKED_ARMS}.items():
+        cosine = torch.cosine_similarity(encoder(pictures), encoder(CLEAN))
+        torch.testing.assert_close(result.arms[arm].likeness, cosine, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow

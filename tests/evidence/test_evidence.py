@@ -200,7 +200,7 @@ def test_the_worst_view_has_its_picture_where_another_of_the_same_stem_failed(tm
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(POLICY)
     with monkeypatch.context() as patch:
-        spoil(patch, ["anna/1.png"], NAN)
+        spoil(patch, {"anna/1.png": NAN})
         assert call(patch, *SMALL, "data.path=in", "evaluate.batch=1", "hydra.run.dir=run") == 1
     assert main(["gate", "mine.yaml", "run", "--out", "evidence"]) == 4
     (file,) = (tmp_path / "run" / "pictures" / "eot").iterdir()

@@ -62,7 +62,7 @@ def test_a_short_run_is_not_worth_measuring_and_eight_steps_are_not_weak(job, ca
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("views", "reuse"), [("2", "overrides"), ("auto", "run")])
+@pytest.mark.parametrize(("views", "reuse"), [("2", ("overrides", "run")), ("auto", ("run",))])
 def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, capsys, views, reuse):
     monkeypatch.setattr(tuner, "SHORT", 0.0)
     monkeypatch.setattr(tuner, "BUDGET", 1e9)
@@ -80,10 +80,11 @@ def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, ca
     assert f"note: engine: {' '.join(result['settings'])}" in output
     monkeypatch.setattr("attacks.experiment.preparation.choose", None)  # nothing is measured again
     commands = {"overrides": result["settings"], "run": [f"engine.reuse={measured_run}"]}
-    code, second_run = job("b", "engine=auto", *commands[reuse], f"attack.views={views}")
-    assert code == 0
-    assert engine(second_run)["decision"] == result["decision"]
-    assert figures(second_run) == figures(measured_run)
+    for name in reuse:
+        code, second_run = job(name, "engine=auto", *commands[name], f"attack.views={views}")
+        assert code == 0
+        assert engine(second_run)["decision"] == result["decision"]
+        assert figures(second_run) == figures(measured_run)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"engine": 3}', '{"engine": {"decision": {"speed": 9}}}'])

@@ -82,7 +82,7 @@ def seen_by_the_judge(monkeypatch, defence, names, seed=0):
 
     monkeypatch.setattr("attacks.evaluation.deployment.score_cells", judge_spy)
     sample = Sample(torch.arange(len(names)), names, names)
-    cells = deployment({"eot": images}, sample, None, (48, 48), (1.0,), defence, seed).rows
+    cells = deployment({"eot": images}, sample, None, (48, 48), (1.0,), defence, seed)[0]
     keys = dict.fromkeys((row["codec"], row["resampler"]) for row in cells)
     return dict(zip(keys, views, strict=True)), map(to_bytes, images)
 

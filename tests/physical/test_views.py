@@ -77,11 +77,14 @@ def test_a_range_of_angles_may_cross_180_degrees():
 
 
 def test_only_measured_values_replace_stages():
-    original = {name: {} for name in ("viewpoint", "affine2", "contrast", "exposure", "downscale")}
+    names = ("viewpoint", "affine2", "contrast", "exposure", "downscale")
+    original = {name: {"value": number} for number, name in enumerate(names)}
     assert merge_stages(original, {}) == original
     for measured, order in (("affine", "contrast exposure downscale"), ("affine exposure", "contrast downscale")):
-        result = merge_stages(original, {name: {"degrees": 3} for name in measured.split()})
+        measured_stages = {name: {"degrees": 3} for name in measured.split()}
+        result = merge_stages(original, measured_stages)
         assert list(result) == [*measured.split(), *order.split()]
+        assert result == measured_stages | {name: original[name] for name in order.split()}
 
 
 def single_scores(rows):

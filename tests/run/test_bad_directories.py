@@ -80,7 +80,7 @@ MANIFESTS = {
 ONLINE = {"name": "wandb", "mode": "online", "project": "x"}
 #: The same, of a manifest with other values.
 CHANGES = {
-    "a number that is none": ({"threads": float("nan")}, "."),
+    "a number that is none": ({"threads": float("nan")}, "threads|NaN|nan"),
     "a configuration in words": ({"config": "smoke"}, "no `config`"),
     "a target": ({"config__encoder__weights": {"_target_": "os.system"}}, "_target_"),
     "the environment": ({"config__seed": "${oc.env:HOME}"}, "environment"),

@@ -4,12 +4,12 @@ import errno
 import json
 import sys
 from types import SimpleNamespace
-from unittest.mock import Mock
 from unittest.mock import call as mock_call
+from unittest.mock import create_autospec
 
 import pytest
 
-from attacks.runtime.tracking import Trackers, journal, log_end, log_step, started
+from attacks.runtime.tracking import Tracker, Trackers, journal, log_end, log_step, started
 from attacks.schema.groups import CHOICES
 from attacks.schema.presets import refuse_untyped
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, WandBConfig
@@ -81,7 +81,7 @@ def test_full_disk_error_names_the_file_and_does_not_hide_the_original_error(tmp
 
 @pytest.mark.parametrize("call", ["log_scalars", "log_artifact", "close"])
 def test_failing_tracker_is_dropped_after_one_warning(tmp_path, capsys, call):
-    bad, good = Mock(), Mock()
+    bad, good = (create_autospec(Tracker, instance=True) for _ in range(2))
     getattr(bad, call).side_effect = ConnectionError("the server\nis gone")
     assert log_run(tmp_path, bad, good)[-1]["event"] == "end"
     output = capsys.readouterr().err
@@ -92,7 +92,7 @@ def test_failing_tracker_is_dropped_after_one_warning(tmp_path, capsys, call):
 
 
 def test_all_trackers_are_closed_when_the_run_fails(tmp_path):
-    recorder = Mock()
+    recorder = create_autospec(Tracker, instance=True)
     with pytest.raises(RuntimeError), Trackers(journal(tmp_path), {"one": recorder}):
         raise RuntimeError
     assert recorder.method_calls == [mock_call.close(True)]
@@ -106,6 +106,15 @@ def test_missing_library_error_gives_the_install_command(tmp_path, monkeypatch, 
     with pytest.raises(ValueError, match=rf'pip install "viewproof\[{name}\]"') as error:
         started(CHOICES["tracker"][name](), tmp_path, tmp_path, CONFIG)
     assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("uri", "word"), [("mlruns", "sqlite:///FILE"), ("https://me:secret@host/x", "MLFLOW_TRACKING_PASSWORD")]
+)
+def test_impossible_settings_are_refused_before_any_file_is_written(tmp_path, uri, word):
+    with pytest.raises(ValueError, match=word):
+        started(MLflowConfig(uri=uri), tmp_path, tmp_path, CONFIG)
     assert not list(tmp_path.iterdir())
 
 

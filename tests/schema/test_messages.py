@@ -192,6 +192,7 @@ def test_a_number_beyond_the_declared_ends_is_refused_with_its_key():
 
 #: Key -> values that no part takes: the message names the key.
 NUMBERS = {
+    "data.count": (0, -1),
     "attack.steps": (0, -1, "nan", "inf", "1e3", "abc", 10**30),
     "attack.views": (0, -1, 10**8),
     "attack.stop": ("nan", "inf", "-inf"),

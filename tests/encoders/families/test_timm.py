@@ -99,10 +99,10 @@ def serve(monkeypatch, folder):
     """Let timm download from a folder. Returns the names of the repositories that it asks for."""
     from huggingface_hub.utils import EntryNotFoundError
 
-    repositories = set()
+    repositories = []
 
     def download(repo_id, filename, **_):
-        repositories.add(repo_id)
+        repositories.append(repo_id)
         if not (folder / filename).is_file():
             raise EntryNotFoundError("no such file")
         return str(folder / filename)
@@ -128,6 +128,6 @@ def test_downloaded_weights_are_those_of_the_tag(tmp_path, monkeypatch):
     save_file(classifier.state_dict(), tmp_path / "model.safetensors")
     repositories = serve(monkeypatch, tmp_path)
     encoder = load_encoder("timm", "test_vit", weights="r160_in1k")
-    assert repositories == {"timm/test_vit.r160_in1k"}
+    assert repositories == ["timm/test_vit.r160_in1k"]
     laws.assert_same_weights(encoder.network, classifier.state_dict())
     assert encoder.origin.file is None

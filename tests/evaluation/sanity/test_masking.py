@@ -137,6 +137,15 @@ def test_each_indicator_alone_is_flagged():
     assert masking([Check(name, "skipped", "") for name in MASKING]).figures["asked"] == 0
 
 
+@pytest.mark.slow
+def test_a_detached_branch_fails_several_checks(pictures):
+    encoder = rigged_encoders()["weak branch"].encoder
+    sanity = examine(pictures, encoder(pictures), views=2, **setup(encoder, steps=30))
+    failed = {check.name for check in sanity.failed}
+    assert {SLOPES, CHANGES, "masking"} <= failed, table(sanity)
+    assert "active test" not in failed  # the optimiser is not to blame
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", [(ball, n) for n in range(5) for ball in (Linf(8 / 255), L2(4.0))])
 def test_an_intact_encoder_is_never_flagged(case):
