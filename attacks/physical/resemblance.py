@@ -105,8 +105,8 @@ def resemblance(
     values = {name: _likeness(photo, look, inside) for name, look in ({"": reference} | rivals).items()}
     best = max(values, key=lambda name: values[name])
     better = best if values[best] >= CORRELATION else ""
-    photo_windows, referencewindows = _windows(photo), _windows(reference)
-    hidden_cells, off = windows & _differences(photo_windows, referencewindows), photo_windows - referencewindows
+    photo_windows, reference_windows = _windows(photo), _windows(reference)
+    hidden_cells, off = windows & _differences(photo_windows, reference_windows), photo_windows - reference_windows
     glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     hidden_share, glare_share = (float(cells.sum()) / int(windows.sum()) for cells in (hidden_cells, glare))
     return Resemblance(values[""], better, hidden_share, glare_share, float(1 - inside.mean()))

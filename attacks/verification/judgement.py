@@ -245,7 +245,7 @@ def _row_problems(section: Section, slack: Slack, old: Rows, new: Rows) -> Itera
 
     by_key = {key(row): row for row in old}
     if len(by_key) < len(old):
-        yield f"{section.key}.csv: two of its rows are of the same"
+        yield f"{section.key}.csv: two of its rows differ in nothing but what is judged"
     problems, successes = list[str](), list[str]()
     for row in new:
         old_row, place = by_key.get(key(row)), f"{section.key}.csv {', '.join(filter(None, key(row)))}"

@@ -148,6 +148,7 @@ LIES = {
     "its table": ("parts", metric("deployment", "cells", 0, "arms", "eot", "cosine", "mean"), "metrics"),
     "a resize": ("parts", cell("detection", "cosine", 3), "detection.csv"),
     "a flag": ("parts", cells("detection", lambda row: row.update(flagged="1"), 3), "detection.csv line 5, flagged"),
+    "a doubled row": ("parts", lines("detection.csv", lambda x: [*x[:2], x[1], *x[3:]]), "detection.csv: two of its"),
     "its share": ("parts", metric("detection", "arms", "eot", "flagged", "mean"), "metrics.json detection arms eot"),
     "an explanation": ("parts", cell("explanations", "likeness", 3), "explanations.csv"),
     "its coverage": ("parts", metric("explanations", "coverage"), "metrics.json explanations cov"),

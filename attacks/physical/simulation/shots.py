@@ -24,7 +24,7 @@ SQUARE = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
 
 
 def ranged_field(low: float, high: float, default: Any) -> Any:
-    """A field of `Ranges` whose values lie in [least, most]."""
+    """A field of `Ranges` whose values lie in [low, high]."""
     return field(default=default, metadata={"limits": (low, high)})
 
 
@@ -93,7 +93,7 @@ class Ranges:
                 raise ValueError(f"`{entry.name}` must be LOW <= HIGH within [{minimum:g}, {maximum:g}]; got {value}")
 
 
-LIMITS: dict[str, Range] = {each.name: each.metadata["limits"] for each in dataclasses.fields(Ranges)}
+LIMITS: dict[str, Range] = {item.name: item.metadata["limits"] for item in dataclasses.fields(Ranges)}
 #: What `hard` adds to the default ranges, factor by factor; the camera is a pinhole before the scene, as a lens and a
 #: curled sheet need one.
 FACTORS: dict[str, dict[str, Any]] = {
@@ -108,7 +108,7 @@ PINHOLE: dict[str, Any] = {"jitter": 0.0, "yaw": (-25.0, 25.0), "pitch": (-20.0,
 #: Ranges by name: those that the attack is optimised for, and harder ones.
 PRESETS: dict[str, Ranges] = {
     "kind": Ranges(),
-    "hard": Ranges(**PINHOLE, **{name: value for each in FACTORS.values() for name, value in each.items()}),
+    "hard": Ranges(**PINHOLE, **{name: value for factor in FACTORS.values() for name, value in factor.items()}),
 }
 
 
