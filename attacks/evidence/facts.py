@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from attacks import __version__
 from attacks.eot.bank import bank
+from attacks.evidence.custody import Custody, custody_of
 from attacks.experiment.bench import WIDE
 from attacks.experiment.directory import PreviousRun, open_run
 from attacks.experiment.view_scores import read_scores
@@ -61,6 +62,7 @@ class RunFacts:
     content: Mapping[str, Any]
     files: str
     worst: tuple[WorstView | None, ...]
+    custody: Custody = field(default_factory=Custody)
 
     @property
     def shown_view(self) -> tuple[RequirementResult, WorstView] | None:
@@ -112,7 +114,8 @@ def run_facts(verdict: Verdict, folder: Path) -> RunFacts:
     previous, content = open_run(folder)
     worst = tuple(_worst(previous, content, row.requirement) for row in verdict.rows)
     name = folder.resolve().name
-    return RunFacts(name, folder, verdict, content, sha256(folder / "files.json"), worst)
+    custody = custody_of(previous.manifest, content)
+    return RunFacts(name, folder, verdict, content, sha256(folder / "files.json"), worst, custody)
 
 
 def requirement_rule(requirement: Requirement) -> str:

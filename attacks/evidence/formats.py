@@ -160,7 +160,7 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
     ranges = zip(bank["coordinates"], bank["ranges"], strict=True)
     views = [f"{name} {low:.3g}" + (f" to {high:.3g}" if high > low else "") for name, (low, high) in ranges]
     rows = [
-        ("encoder", f"{content['encoder']['name']}, SHA-256 of the tensors {run.encoder}"),
+        *run.custody.rows,
         ("pictures", sample_words(content)),
         ("attacker's goal", goal),
         ("knowledge", knows),
