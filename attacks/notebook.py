@@ -178,7 +178,7 @@ def robustness(
         >>> small = {"preset": "smoke", "steps": 1, "data.size": 32, "evaluate.views": 4}
         >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +ELLIPSIS
         ...     result = robustness("phash", pictures, out=f"{folder}/run", **small)
-        In 4 held-out views of each of 2 pictures in 2 clusters, the attack with EOT makes the encoder phash take ...
+        ...
         >>> result.table().head, list(result.arms)
         (('arm', 'success', 'cosine to clean'), ['clean', 'noise', 'no_eot', 'one_view', 'eot'])
     """

@@ -4,6 +4,7 @@ import hashlib
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -22,13 +23,15 @@ from attacks.experiment.chance import chance_levels
 from attacks.experiment.directory import SCHEMA
 from attacks.experiment.required import verdict_of
 from attacks.experiment.view_scores import ViewScores
-from attacks.report.facts import step_text, verdict
+from attacks.report.answer import answer
+from attacks.report.environment import together
+from attacks.report.facts import step_text
 from attacks.report.words import fit_arms, interval_text, p_value
 from attacks.study.pipeline import input_side
 from attacks.study.study import Study
 
-#: Characters in a line of the verdict in the terminal.
-WIDTH = 110
+#: Characters in a line of the first words in the terminal.
+WIDTH = 80
 #: How intervals are made (docs/intervals.md).
 INTERVALS = "95 %, over clusters of pictures; the range of the clusters where they are too few for an interval"
 
@@ -196,8 +199,11 @@ def _identities(study: Study) -> list[str]:
 
 
 def headline(content: dict[str, Any]) -> str:
-    """The verdict of the report in lines of a terminal."""
-    return textwrap.fill(verdict(content), WIDTH, break_long_words=False, break_on_hyphens=False)
+    """The first words of the report in lines of a terminal: the verdict, the reason, what they leave open."""
+    words = answer(content)
+    lines = [words.verdict, words.reason, words.comparison, words.limits, *(f"Next: {step}" for step in words.steps)]
+    fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(fill(together(line)) for line in lines if line).replace("\u00a0", " ")
 
 
 def table_text(content: dict[str, Any]) -> str:

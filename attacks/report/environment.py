@@ -10,7 +10,7 @@ from markupsafe import Markup
 from attacks.encoders.description import description_rows
 from attacks.evaluation.sanity.check import counts
 from attacks.gate.verdict import verdict_rows
-from attacks.report import facts, words
+from attacks.report import answer, facts, words
 from attacks.report.colours import DARK, LIGHT, RAMP, shade
 from attacks.report.columns import in_words
 
@@ -19,14 +19,26 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @cache  # compiling the templates takes a tenth of a small run
 def environment() -> Environment:
-    """The templates, with the names of `words` and `facts`. The page's styles and colours are not escaped."""
+    """The templates, with the names of `words`, `facts` and `answer`. Styles and colours are not escaped."""
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     result = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, **options)
     functions = (counts, description_rows, in_words, shade, verdict_rows)
-    result.globals |= vars(words) | vars(facts) | {function.__name__: function for function in functions}
+    result.globals |= (
+        vars(words) | vars(facts) | vars(answer) | {function.__name__: function for function in functions}
+    )
     for theme, palette in (("light", LIGHT), ("dark", DARK)):
         result.globals[theme] = Markup(" ".join(f"--{name}: {colour};" for name, colour in palette.items()))
     result.globals["ramp"] = Markup(", ".join(RAMP))
     result.globals["style"] = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
-    result.filters |= {"capital": words.capital, "count_text": words.count_text, "short": words.short}
+    result.filters |= {
+        "capital": words.capital,
+        "count_text": words.count_text,
+        "together": together,
+        "short": words.short,
+    }
     return result
+
+
+def together(text: str) -> str:
+    """The text without line breaks before a sign of per cent."""
+    return text.replace(" %", "\u00a0%")

@@ -4,52 +4,9 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attacks.encoders.description import MODULE, description_rows
-from attacks.report.words import (
-    arm_names,
-    count_text,
-    fit_arms,
-    interval_text,
-    measure_name,
-    p_value,
-    radius,
-    sample_counts,
-    sample_words,
-)
+from attacks.encoders.description import MODULE
+from attacks.report.words import arm_names, count_text, radius, sample_counts, sample_words
 from attacks.resizers.pipeline import GIVEN
-
-#: Of a shared perturbation with too few clusters to hold some out.
-NOT_HELD_OUT = "Judged on the pictures it was made from: says nothing of other photographs"
-
-
-def verdict(content: Mapping[str, Any]) -> str:
-    """The result in two sentences: the success of the attack and of the strongest baseline, and the primary
-    comparison of both."""
-    first, arms, names = content["primary"], content["arms"], arm_names(content)
-    sample_text = sample_words(content)
-    views = f"In {sample_text}, seen as the file is, without a camera"
-    if content["bank"]["coordinates"]:
-        views = f"In {content['bank']['views']} held-out views of each of {sample_text}"
-    picture = " with the patch" if content["threat"]["patch"] else ""
-    step = step_text(arms[first["against"]])
-    baseline = f"the {names[first['against']]}{step and f' at its step {step}'}"
-    text = (
-        f"{views}, the {names[first['arm']]} makes the encoder {description_rows(content['encoder'])[0][1]} take "
-        f"{interval_text(arms[first['arm']]['success'])} of the views{picture} for {aim(content)}; the strongest "
-        f"baseline, {baseline}, {interval_text(arms[first['against']]['success'])}. "
-    )
-    measure_text = "" if first["measure"] == "success" else f" of the {measure_name(first['measure'])}"
-    text += f"Difference{measure_text} {interval_text(first['difference'], sign='+')}, {_test(first)}."
-    if fit := fit_arms(content).get("same"):
-        return f"{text} On the pictures that the perturbation was made from: {interval_text(fit['eot']['success'])}."
-    return f"{text} {NOT_HELD_OUT}." if content.get("split") else text
-
-
-def _test(first: Mapping[str, Any]) -> str:
-    if first["p"] is None:
-        return f"not tested: {p_value(None, first['needed'])}"
-    p = f"p {p_value(first['p'])} ({first['test']} of {count_text(first['clusters'], 'cluster')}"
-    return f"{p}; the comparison was declared before the run)"
 
 
 def aim(content: Mapping[str, Any]) -> str:
@@ -141,7 +98,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
 def gallery(content: Mapping[str, Any]) -> str:
     """What a view can be taken for: its number, where it is from, and what was joined and left out."""
     audit = content["gallery_audit"]
-    text = f"{content['gallery']}, {audit['source']}"
+    text = f"{count_text(content['gallery'], 'picture')}, {audit['source']}"
     if audit["near_duplicates"]:
         text += f"; {count_text(audit['near_duplicates'], 'pair')} of near duplicates (duplicates.csv)"
     if audit["alone"]:

@@ -12,7 +12,7 @@ from attacks.data.images import save_image
 from attacks.evaluation.per_image import arms_table
 from attacks.gate.decide import decided_row
 from attacks.gate.policy import Requirement
-from attacks.report.facts import NOT_HELD_OUT, verdict
+from attacks.report.answer import NOT_HELD_OUT, answer, percent
 from tests.helpers.recomputation import from_rows, leaves, read, rows
 from tests.helpers.runs import call
 
@@ -95,14 +95,14 @@ def test_all_numbers_are_over_the_held_out_rows(shared):
     subset = [row for row in table if (row["split"], row["arm"], row["bank"]) == ("fit", "eot", "same")]
     shares = [float(row["success"]) for row in subset]
     assert fit == pytest.approx({"mean": sum(shares) / 6, "low": min(shares), "high": max(shares), "kind": "range"})
-    assert f"made from: {fit['mean']:.2f}" in verdict(content) and verify(folder).passed
+    assert f"made from: {percent(fit)}." in answer(content).limits and verify(folder).passed
 
 
 @pytest.mark.slow
 def test_without_held_out_pictures_no_figure_is_of_a_split(tmp_path, pictures):
     folder = run(tmp_path / "a", pictures[:9], *KINDS["universal"])
     content, table = read(folder), rows(folder, "per_image")
-    assert {*split_of(folder).values()} == {"fit"} and f"{NOT_HELD_OUT}." in verdict(content)
+    assert {*split_of(folder).values()} == {"fit"} and f"{NOT_HELD_OUT}." in answer(content).limits
     kinds = {value for place, value in leaves(content).items() if place[0] != "detection" and place[-1] == "kind"}
     assert kinds == {"range"}
     assert content["primary"]["p"] is None and content["primary"]["needed"] == 12 and verify(folder).passed
@@ -114,7 +114,7 @@ def test_without_held_out_pictures_no_figure_is_of_a_split(tmp_path, pictures):
 def test_a_column_chooses_and_pictures_of_their_own_have_no_split(tmp_path, pictures):
     sides = ["judge", "fit", "fit"]
     folder = run(tmp_path / "a", pictures[:3], *KINDS["patch"], "data.split=side", sides=sides)
-    assert [*split_of(folder).values()] == sides and "1 held-out picture in 1 cluster" in verdict(read(folder))
+    assert [*split_of(folder).values()] == sides and "With 1 photograph," in answer(read(folder)).limits
     subset = run(tmp_path / "b", pictures[:3], *KINDS["one each"])
     assert "split" not in rows(subset, "per_image")[0] and "split" not in read(subset)
     assert arms_table(rows(subset, "per_image"))["same"]["eot"].items() <= read(subset)["arms"]["eot"].items()

@@ -9,7 +9,8 @@ import torch
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import surround
 from attacks.perturbations.patch.placement import Placements
-from attacks.report.facts import patch_rows, verdict
+from attacks.report.answer import answer
+from attacks.report.facts import patch_rows
 from attacks.report.warnings import warnings
 from attacks.schema.groups import CHOICES, PatchConfig, PrinterConfig
 from attacks.schema.validate import validate
@@ -84,7 +85,7 @@ def test_a_patch_gives_no_warning_about_the_unused_budget():
     content = quiet(0.1, 0.2, bank={"coordinates": []}, encoder=report_pages.encoder(), threat=threat)
     content["primary"] = report_pages.primary()
     assert warnings(content) == []
-    assert "take 0.90 [0.90, 0.90] of the views with the patch for something else" in verdict(content)
+    assert "already lost in 90 % of pictures; after the attack, in 90 % (90-90 %)." in answer(content).reason
 
 
 def test_a_patch_that_lies_anywhere_keeps_its_aspect():

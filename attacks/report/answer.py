@@ -1,0 +1,230 @@
+"""The first words of every page about a run: may the encoder be deployed, why, how sure is that, and what is next."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attacks.encoders.description import MODULE, description_rows
+from attacks.evaluation.per_image import MEANS
+from attacks.gate.decide import AT_RANDOM
+from attacks.report.facts import aim, gallery
+from attacks.report.warnings import CHANCE, MIN_RECALL
+from attacks.report.words import (
+    capital,
+    count_text,
+    fit_arms,
+    number_words,
+    p_value,
+    radius,
+    sample_counts,
+)
+
+#: Of a shared perturbation with too few clusters to hold some out.
+NOT_HELD_OUT = "Judged on the photographs it was made from: says nothing of others"
+#: What a share of views says, by the measure; of a rate of true accepts.
+SHARES = {
+    "recall_at_1": "matched to the right picture",
+    "recall_at_5": "matched within the first five",
+    "recall_at_10": "matched within the first ten",
+    "knn": "put into the right class",
+}
+ACCEPTED = "accepted as the right one"
+#: What a mean over views is.
+NAMES = {
+    "cosine": "likeness to the original",
+    "worst_cosine": "likeness of the worst view",
+    "shift": "change of likeness",
+    "cosine_p10": "likeness of the worst views",
+    "mrr": "mean reciprocal rank",
+    "goal_cosine": "likeness to the target",
+}
+#: When a view was taken, by the arm.
+WHEN = {"clean": "before an attack", "noise": "after random noise", "eot": "after the attack"}
+OTHER = "after another attack"
+#: What is wrong with a run whose result says little, as half a sentence, and what to do about it.
+TASK, GALLERY, WEIGHTS = (
+    "untouched photographs are already lost",
+    "the gallery is too small to tell",
+    "the encoder's weights are random",
+)
+MENDING = {
+    TASK: "Make untouched photographs work first: narrower views (transforms), a clean gallery, or another encoder.",
+    GALLERY: "Give a larger gallery of different pictures (--index, data.gallery), and test again.",
+    WEIGHTS: "Name the weights that will be deployed (encoder.weights), and test again.",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a page about a run says first. `verdict`: at most 15 words, empty without a policy; `reason`: a sentence
+    of at most 25 words and 4 numbers; `comparison`: in at most 25 words whether seeing many views helps the
+    attacker; `limits`: what the number of photographs leaves open; `steps`: what to do next."""
+
+    verdict: str
+    reason: str
+    comparison: str
+    limits: str
+    steps: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.verdict} {self.reason}".strip()
+
+
+def answer(content: Mapping[str, Any]) -> Answer:
+    """The first words about a run, from the content of metrics.json."""
+    gate, count = content.get("gate"), sample_counts(content)[1]
+    limits = f"With {count_text(count, 'photograph')}, up to {100 * unseen_share(count):.0f} % of photographs may "
+    limits += "behave otherwise, unseen."
+    if fit := fit_arms(content).get("same"):
+        limits += f" On the photographs it was made from: {percent(fit['eot']['success'])}."
+    elif content.get("split"):
+        limits += f" {NOT_HELD_OUT}."
+    if gate is None:
+        return Answer("", _effect(content), _comparison(content), limits, _steps(content, None))
+    return Answer(
+        _verdict(content, gate), _reason(content, gate), _comparison(content), limits, _steps(content, gate)
+    )
+
+
+def encoder_name(content: Mapping[str, Any]) -> str:
+    """The encoder's name with its model; of a module from Python, its class."""
+    encoder = content["encoder"]
+    return str(encoder["model"] if encoder["name"] == MODULE else description_rows(encoder)[0][1])
+
+
+def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was tested and when, how sure the answer is, and what to do next, in rows (question, text)."""
+    words, encoder, threat = answer(content), content["encoder"], content["threat"]
+    attack = "a patch" if threat["patch"] else f"changes within {threat['norm']} {radius(threat)}"
+    digest, (pictures, count) = str(encoder.get("fingerprint"))[:12], sample_counts(content)
+    photographs = count_text(count, "photograph") + (
+        f" ({count_text(pictures, 'picture')})" if pictures > count else ""
+    )
+    return [
+        ("On what", f"{encoder_name(content)}, SHA-256 of the tensors {digest}; {photographs}"),
+        ("Gallery", f"{content['gallery']} classes given as text" if content.get("classes") else gallery(content)),
+        ("Against", f"{attack}, {threat['gradients']} gradients a picture, views: {threat['transforms']}"),
+        ("When", run_time(manifest)),
+        ("How sure", words.limits),
+        ("What next", " ".join(words.steps)),
+    ]
+
+
+def run_time(manifest: Mapping[str, Any]) -> str:
+    """When the run began, as its record says."""
+    return str(manifest.get("started", "the record has no time"))
+
+
+def percent(value: Mapping[str, Any]) -> str:
+    """A share with the ends of its interval, such as "80 % (51-95 %)"; with as many digits as tables have."""
+    digits = 1 if 0 < value["high"] - value["low"] < 0.02 else 0
+    mean, low, high = (f"{100 * value[key]:.{digits}f}" for key in ("mean", "low", "high"))
+    return f"{mean} % ({low}-{high} %)"
+
+
+def _flaw(content: Mapping[str, Any]) -> str:
+    """What makes the result say little; empty if nothing was found."""
+    clean, chance = content["arms"]["clean"], content.get("chance", {}).get("success", {}).get("chance")
+    recall = clean["recall_at_1"]["mean"] if clean.get("recall_at_1") else 1.0
+    if recall < MIN_RECALL or clean["success"]["mean"] > 1 - MIN_RECALL:
+        return TASK
+    if chance is not None and chance < CHANCE and not content["threat"].get("targeted"):
+        return GALLERY
+    return WEIGHTS if content["encoder"]["weights"] == "random" else ""
+
+
+def _verdict(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
+    word, rows, flaw = gate["verdict"], gate["rows"], _flaw(content)
+    if word == "PASS":
+        if flaw:
+            return f"Meets its policy, yet says little: {flaw}."
+        return "May be deployed against this attack: every requirement is met."
+    if word == "FAIL":
+        arms = [row["requirement"]["arm"] for row in rows if row["verdict"] == "FAIL"]
+        fault = "the attack succeeds too often" if "eot" in arms else "it fails without an attack"
+        return f"Do not deploy: {flaw or fault}."
+    if flaw or gate["reasons"]:
+        return f"Undecided: {flaw or 'the attack was too weak, or not checked'}."
+    open_rows = [row for row in rows if row["verdict"] == "UNDECIDED"]
+    if any(AT_RANDOM in row["reason"] for row in open_rows):
+        return "Undecided: the bar is so low that guessing would pass."
+    counts = [row["more"] for row in open_rows]
+    if None in counts:
+        return "Undecided: more photographs are needed."
+    return f"Undecided: about {count_text(max(counts), 'more photograph')} are needed."
+
+
+def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
+    """The sentence behind a verdict: of the row that decides it."""
+    if gate["verdict"] == "UNDECIDED" and gate["reasons"]:
+        return f"{capital(gate['reasons'][0])}."
+    rows = [row for row in gate["rows"] if row["verdict"] == gate["verdict"]]
+    clean = _flaw(content) == TASK
+    row = next((row for row in rows if (row["requirement"]["arm"] == "clean") == clean), rows[0])
+    requirement = row["requirement"]
+    least, bar, measure = requirement["at_least"], requirement["at_most"], requirement["measure"]
+    side, bar = ("at most", bar) if least is None else ("at least", least)
+    is_mean, of, number = measure in MEANS, requirement["of"], {**row, "mean": row["value"]}
+    what = NAMES.get(measure) or SHARES.get(measure, f"taken for {aim(content)}")
+    what = ACCEPTED if measure.startswith("tar_") else what
+    when = WHEN.get(requirement["arm"], OTHER) + (" (wider views)" if requirement["bank"] == "wide" else "")
+    bar_text = f"{bar:g}" if is_mean else f"{100 * bar:g} %"
+    need = f"{side} {bar_text} {'is required' if side == 'at least' else 'is allowed'}"
+    if of == "p10":
+        state = f"the {what} is {side} {bar_text}" if is_mean else f"{side} {bar_text} of views are {what}"
+        return f"{capital(when)}, in {percent(number)} of photographs {state}; nine in ten must."
+    if of == "worst":
+        value = f"a {what} of {row['value']:.2f}" if is_mean else f"{100 * row['value']:.0f} % of views {what}"
+        return f"{capital(when)}, the worst photograph has {value}; {need}."
+    if is_mean:
+        return f"{capital(when)}, the {what} is {' '.join(number_words(number))}; {need}."
+    return f"{capital(when)}, {percent(number)} of camera views are {what}; {need}."
+
+
+def _effect(content: Mapping[str, Any]) -> str:
+    """Without a policy: what the attack does."""
+    arms, views = content["arms"], "unseen camera views" if content["bank"]["coordinates"] else "pictures"
+    share, before = percent(arms["eot"]["success"]), percent(arms["clean"]["success"]).partition(" (")[0]
+    attack = "With the patch" if content["threat"]["patch"] else "After the attack"
+    if _flaw(content) == TASK:
+        return f"Untouched photographs are already lost in {before} of {views}; after the attack, in {share}."
+    return f"{attack}, {share} of {views} are taken for {aim(content)}; before it, {before}."
+
+
+def _comparison(content: Mapping[str, Any]) -> str:
+    """Whether seeing many views helps the attacker: the primary comparison."""
+    first = content["primary"]
+    other = "random noise" if first["against"] == "noise" else "one made for the file alone"
+    if first["p"] is None:
+        needed = count_text(first["needed"], "photograph")
+        return f"Whether an attack made for many views beats {other} was not tested: {needed} needed."
+    change, unit = first["difference"], "points" if first["measure"] == "success" else "of likeness"
+    scale, digits = (100, 0) if first["measure"] == "success" else (1, 2)
+    mean, low, high = (f"{scale * change[key]:+z.{digits}f}" for key in ("mean", "low", "high"))
+    text = f"{mean} {unit} ({low} to {high}), p {p_value(first['p'])}"
+    gain = change["mean"] if first["measure"] == "success" else -change["mean"]
+    word = "is not shown to differ from" if first["p"] >= 0.05 else "beats" if gain > 0 else "is weaker than"
+    return f"An attack made for many views {word} {other}: {text}."
+
+
+def _steps(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """What to do next."""
+    if flaw := _flaw(content):
+        return (MENDING[flaw],)
+    if gate is None:
+        return ("State what you need, and decide it: viewproof check, or a policy of your own (viewproof gate).",)
+    if gate["verdict"] == "FAIL":
+        return (
+            "Try another encoder, or a defence before it (defence=jpeg), with the same photographs.",
+            "Compare both runs: viewproof compare.",
+        )
+    if gate["verdict"] == "PASS":
+        return ("Keep this run as the record; test again when encoder, gallery, cameras or attacks change.",)
+    if gate["reasons"]:
+        return ("Attack longer and with its checks (attack.gradients, sanity=standard), and test again.",)
+    return ("Give more photographs of different things and run the same command into a new folder.",)
+
+
+def unseen_share(count: int) -> float:
+    """The share of photographs that may behave otherwise though none of `count` did, at 95 %."""
+    return float(1 - 0.05 ** (1 / count))

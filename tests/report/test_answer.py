@@ -1,0 +1,120 @@
+"""The first words of a page: few words and numbers, none of them the laboratory's, whatever the run's result is."""
+
+import re
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attacks.evaluation.per_image import MEANS, SHARES
+from attacks.gate.decide import AT_RANDOM
+from attacks.report.answer import GALLERY, NOT_HELD_OUT, TASK, WEIGHTS, answer, encoder_name
+from tests.helpers import report_pages
+
+JARGON = re.compile(r"\b(eot|arms?|banks?|clusters?)\b", re.IGNORECASE)
+
+
+def words(text):
+    return len([word for word in text.split() if re.search(r"\w", word)])
+
+
+def numbers(text):
+    return len(re.findall(r"\d+(?:\.\d+)?", text))
+
+
+def gate_of(verdict="FAIL", measure="success", value=0.8, reasons=(), **changes):
+    """The section `gate` of metrics.json with one row."""
+    row = {"measure": measure, "arm": "eot", "bank": "same", "of": "mean", "at_least": None, "at_most": None}
+    row["at_most" if measure.startswith(("succ", "goal")) else "at_least"] = 0.5
+    row |= {key: changes.pop(key) for key in ("arm", "bank", "of") if key in changes}
+    ends = {"value": value, "low": max(0.0, value - 0.123456), "high": min(1.0, value + 0.123456)}
+    result = {"requirement": row, "verdict": verdict, "more": None, "reason": "", "text": "", "chance": None} | ends
+    return {"verdict": verdict, "rows": [result | changes], "reasons": list(reasons), "policy": {"claim": "A claim."}}
+
+
+def check_length(content):
+    result = answer(content)
+    assert words(result.verdict) <= 15 and words(result.reason) <= 25 and words(result.comparison) <= 25, result
+    assert numbers(result.verdict) + numbers(result.reason) <= 4 and numbers(result.comparison) <= 4, result
+    assert not JARGON.search(" ".join([*vars(result).values()][:4]) + " ".join(result.steps)), result
+    assert result.reason.endswith(".") and result.steps
+    return result
+
+
+@given(
+    st.sampled_from(["PASS", "FAIL", "UNDECIDED", None]),
+    st.sampled_from([*MEANS, *SHARES, "tar_0.01"]),
+    st.sampled_from(["clean", "noise", "no_eot", "eot"]),
+    st.sampled_from(["same", "wide"]),
+    st.sampled_from(["mean", "p10", "worst"]),
+    st.floats(0, 1),
+    st.sampled_from(["", AT_RANDOM]),
+    st.sampled_from([None, 1, 123456]),
+    st.booleans(),
+)
+def test_the_first_words_are_few_and_plain(verdict, measure, arm, bank, of, value, reason, more, targeted):
+    content = report_pages.content()
+    content["threat"]["targeted"] = targeted
+    content["arms"]["clean"]["recall_at_1"]["mean"] = 1 - value
+    if verdict:
+        gate = gate_of(verdict, measure, value, arm=arm, bank=bank, of=of, reason=reason, more=more)
+        content["gate"] = gate
+    result = check_length(content)
+    beginnings = {"PASS": ("May be deployed", "Meets its policy"), "FAIL": ("Do not deploy",), None: ("",)}
+    assert result.verdict.startswith(beginnings.get(verdict, ("Undecided",)))
+
+
+def test_the_comparison_follows_its_p_value_and_its_sign():
+    content = report_pages.content()
+    assert check_length(content).comparison == (
+        "An attack made for many views beats one made for the file alone: +48 points (+36 to +60), p 0.0024."
+    )
+    first = content["primary"]
+    for change, part in (
+        ({"p": 0.05}, "is not shown to differ from"),
+        ({"difference": report_pages.interval(-0.3)}, "is weaker than"),
+        (
+            {"measure": "cosine", "against": "noise", "difference": report_pages.interval(-0.3)},
+            "beats random noise: -0.30",
+        ),
+        ({"p": None, "needed": 6}, "was not tested: 6 photographs needed"),
+    ):
+        assert part in check_length(content | {"primary": first | change}).comparison
+
+
+def test_numbers_are_those_of_the_tables_and_of_the_requirement():
+    content = report_pages.content()
+    assert answer(content).reason == (
+        "After the attack, 93 % (89-97 %) of unseen camera views are taken for something else; before it, 2 %."
+    )
+    assert "the attacker's target" in answer(content | {"threat": content["threat"] | {"targeted": True}}).reason
+    assert "of pictures are" in answer(content | {"bank": content["bank"] | {"coordinates": []}}).reason
+    assert answer(content).limits.startswith("With 12 photographs, up to 22 % of photographs may behave otherwise")
+    assert f"{NOT_HELD_OUT}." in answer(content | {"split": {"judge": [], "arms": None}}).limits
+    failed = check_length(content | {"gate": gate_of()})
+    assert str(failed) == (
+        "Do not deploy: the attack succeeds too often. After the attack, 80 % (68-92 %) of camera views are taken "
+        "for something else; at most 50 % is allowed."
+    )
+    undecided = gate_of("UNDECIDED", more=40)
+    assert answer(content | {"gate": undecided}).verdict == "Undecided: about 40 more photographs are needed."
+
+
+@pytest.mark.parametrize(("flaw", "verdict"), [*product((TASK, GALLERY, WEIGHTS), ("PASS", "FAIL", "UNDECIDED"))])
+def test_a_broken_gallery_or_task_is_in_the_verdict(flaw, verdict):
+    content = report_pages.content(gate=gate_of(verdict, value=0.4))
+    if flaw == TASK:
+        content["arms"]["clean"]["recall_at_1"]["mean"] = 0.5
+    elif flaw == GALLERY:
+        content["chance"] = report_pages.CHANCE | {"success": report_pages.level(0.8)}
+    else:
+        content["encoder"]["weights"] = "random"
+    assert flaw in check_length(content).verdict
+
+
+def test_a_module_is_named_by_its_class():
+    content = report_pages.content()
+    assert encoder_name(content) == "pocket"
+    content["encoder"] |= {"name": "module", "model": "Net"}
+    assert encoder_name(content) == "Net"
