@@ -91,7 +91,7 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
             pairs.append((row["other"], row["difference"]))
     for other, difference in pairs:
         if difference["high"] < 0 if measure == "success" else difference["low"] > 0:  # also of a range
-            reasons.append(f"the arm {other} is stronger than the attack with EOT")
+            reasons.append(f"another attack ({other}) is stronger than the one made for many views")
     return tuple(dict.fromkeys(reasons))
 
 

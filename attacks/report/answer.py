@@ -151,7 +151,8 @@ def _verdict(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     counts = [row["more"] for row in open_rows]
     if None in counts:
         return "Undecided: more photographs are needed."
-    return f"Undecided: about {count_text(max(counts), 'more photograph')} are needed."
+    number = max(counts)
+    return f"Undecided: about {count_text(number, 'more photograph')} {'is' if number == 1 else 'are'} needed."
 
 
 def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
@@ -165,6 +166,9 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     least, bar, measure = requirement["at_least"], requirement["at_most"], requirement["measure"]
     side, bar = ("at most", bar) if least is None else ("at least", least)
     is_mean, of, number = measure in MEANS, requirement["of"], {**row, "mean": row["value"]}
+    share, mean = percent(number), " ".join(number_words(number))
+    if gate["verdict"] == "UNDECIDED":  # between the ends: which of them is the question
+        share, mean = share.partition("(")[2].removesuffix(")"), number_words(number)[1]
     what = NAMES.get(measure) or SHARES.get(measure, f"taken for {aim(content)}")
     what = ACCEPTED if measure.startswith("tar_") else what
     when = WHEN.get(requirement["arm"], OTHER) + (" (wider views)" if requirement["bank"] == "wide" else "")
@@ -172,13 +176,13 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     need = f"{side} {bar_text} {'is required' if side == 'at least' else 'is allowed'}"
     if of == "p10":
         state = f"the {what} is {side} {bar_text}" if is_mean else f"{side} {bar_text} of views are {what}"
-        return f"{capital(when)}, in {percent(number)} of photographs {state}; nine in ten must."
+        return f"{capital(when)}, in {share} of photographs {state}; nine in ten must."
     if of == "worst":
         value = f"a {what} of {row['value']:.2f}" if is_mean else f"{100 * row['value']:.0f} % of views {what}"
         return f"{capital(when)}, the worst photograph has {value}; {need}."
     if is_mean:
-        return f"{capital(when)}, the {what} is {' '.join(number_words(number))}; {need}."
-    return f"{capital(when)}, {percent(number)} of camera views are {what}; {need}."
+        return f"{capital(when)}, the {what} is {mean}; {need}."
+    return f"{capital(when)}, {share} of camera views are {what}; {need}."
 
 
 def _effect(content: Mapping[str, Any]) -> str:

@@ -98,7 +98,10 @@ def test_numbers_are_those_of_the_tables_and_of_the_requirement():
         "for something else; at most 50 % is allowed."
     )
     undecided = gate_of("UNDECIDED", more=40)
-    assert answer(content | {"gate": undecided}).verdict == "Undecided: about 40 more photographs are needed."
+    assert str(check_length(content | {"gate": undecided})) == (
+        "Undecided: about 40 more photographs are needed. After the attack, 68-92 % of camera views are taken for "
+        "something else; at most 50 % is allowed."
+    )
 
 
 @pytest.mark.parametrize(("flaw", "verdict"), [*product((TASK, GALLERY, WEIGHTS), ("PASS", "FAIL", "UNDECIDED"))])
