@@ -140,7 +140,7 @@ def better(other):
         ({"sanity": {"failed": [], "checks": checks(plateau="skipped")["checks"][1:]}}, "no check of the"),
         ({"sanity": checks(plateau="skipped")}, "too short to show"),
         ({"failed": [{"picture": 1}]}, "1 of the pictures failed"),
-        ({"comparisons": better("one_view")}, "one_view is stronger"),
+        ({"comparisons": better("one_view")}, "(one_view) is stronger"),
     ],
 )
 def test_a_weak_attack_never_passes_and_may_fail(changes, reason):
