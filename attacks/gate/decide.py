@@ -70,29 +70,37 @@ def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[
 
 def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
     """Why no row of a run can pass, from the content of its metrics.json."""
-    sanity, reasons = content["sanity"], []
-    if sanity is None:
-        reasons.append("the attack was not checked (sanity=none)")
-    else:
-        reasons += [f"the check of the attack {name} failed" for name in sanity["failed"]]
-        skipped_checks = [check["name"] for check in sanity["checks"] if check["verdict"] == "skipped"]
-        if len(skipped_checks) == len(sanity["checks"]):
-            reasons.append("no check of the attack was made")
-        elif "plateau" in skipped_checks:
-            reasons.append("the attack is too short to show that its loss has settled (attack.gradients)")
+    reasons = check_faults(content)
     if (split := content.get("split")) is not None and not split["judge"]:
         reasons.append("the perturbation is judged on the pictures it was made from (docs/shared_perturbations.md)")
     if content["failed"]:
         reasons.append(f"{len(content['failed'])} of the pictures failed and are in no table")
-    measure = content["primary"]["measure"]
-    pairs = [(content["primary"]["against"], content["primary"]["difference"])]
+    arms = dict.fromkeys(stronger_arms(content))
+    return (*reasons, *(f"another attack ({arm}) is stronger than the one made for many views" for arm in arms))
+
+
+def check_faults(content: Mapping[str, Any]) -> list[str]:
+    """What the sanity checks of a run say against its attack."""
+    if (sanity := content["sanity"]) is None:
+        return ["the attack was not checked (sanity=none)"]
+    faults = [f"the check of the attack {name} failed" for name in sanity["failed"]]
+    skipped_checks = {check["name"]: check["words"] for check in sanity["checks"] if check["verdict"] == "skipped"}
+    if len(skipped_checks) == len(sanity["checks"]):
+        faults.append("no check of the attack was made")
+    elif not skipped_checks.get("plateau", "not applicable").startswith("not applicable"):
+        faults.append("the attack is too short to show that its loss has settled (attack.gradients)")
+    return faults
+
+
+def stronger_arms(content: Mapping[str, Any]) -> list[str]:
+    """The attacks whose difference to that with EOT excludes 0, by the primary measure: also by a range."""
+    first = content["primary"]
+    pairs = [(first["against"], first["difference"])]
     for row in content["comparisons"]:
-        if (row["bank"], row["measure"]) == ("same", measure) and row["other"] in ATTACK_ARMS:
+        if (row["bank"], row["measure"]) == ("same", first["measure"]) and row["other"] in ATTACK_ARMS:
             pairs.append((row["other"], row["difference"]))
-    for other, difference in pairs:
-        if difference["high"] < 0 if measure == "success" else difference["low"] > 0:  # also of a range
-            reasons.append(f"another attack ({other}) is stronger than the one made for many views")
-    return tuple(dict.fromkeys(reasons))
+    is_share = first["measure"] == "success"
+    return [arm for arm, row in pairs if (row["high"] < 0 if is_share else row["low"] > 0)]
 
 
 def _beyond_chance(decisions: Sequence[RequirementResult], content: Mapping[str, Any]) -> list[RequirementResult]:

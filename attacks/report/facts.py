@@ -84,6 +84,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("views at evaluation", banks),
         ("intervals", content["intervals"].replace(" %", "%")),
         ("precision", _precision(manifest["engine"])),
+        ("continued in float32", ", ".join(content.get("fell_back", ())) or None),
         ("git revision", manifest["git"]),
         ("device", manifest["device"]),
         ("threads, processes", f"{manifest['threads']}, {manifest['processes']}"),

@@ -1,103 +1,124 @@
-"""Warnings that stand above the numbers of a run."""
+"""Warnings that stand above the numbers of a run: one for each cause, the heaviest first, each with what to do."""
 
 from typing import Any
 
-from attacks.report.words import count_text, sample_counts, sample_words
+from attacks.gate.decide import check_faults, stronger_arms
+from attacks.report.words import count_text
 
 #: The most failed pictures that a warning names.
 MAX_NAMED = 3
-#: A run, or a part of one, with fewer clusters has a warning (see docs/intervals.md).
-MIN_CLUSTERS = 10
 #: The least recall@1 of clean views, and the least mean cosine: below it, which is 1/sqrt(2), less than half of the
 #: squared length of a view's embedding is along that of the file.
 MIN_RECALL, MIN_COSINE = 0.8, 0.5**0.5
 #: The least success of answers at random, of an attack without a target: that of a gallery of ten.
 CHANCE = 0.9
-PARTS = ("radii", "response", "left_out", "deployment", "explanations")
+#: From this success on a stronger attack, or a larger gallery, would tell a reader nothing new.
+HIGH = 0.9
+#: By so much an attack must exceed random noise, and another attack must exceed it to be the stronger one.
+HARDLY, AHEAD = 0.02, 0.05
+#: Other attacks, and what to do where one is the stronger.
+MORE = "take more gradients (attack.gradients) or longer steps (optimiser.lr, rel_step_size)"
+OTHERS = {
+    "no_eot": ("an attack that ignores the views", MORE),
+    "one_view": ("the attack with one view a step", "set attack.views=1, or take more gradients (attack.gradients)"),
+    "noise": ("random noise", MORE),
+}
 
 
 def warnings(content: dict[str, Any]) -> list[str]:
     """The warnings of a run, from the content of metrics.json."""
-    checks = content["sanity"]["checks"] if content["sanity"] else []
-    messages: list[str] = []
-    add = messages.append
-    if content["encoder"]["weights"] == "random":
-        add("THE ENCODER HAS RANDOM WEIGHTS: the run works, but its numbers say nothing about any encoder")
-    messages += [f"SANITY CHECK FAILED, {c['name']}: {c['words']}" for c in checks if c["verdict"] == "failed"]
-    if checks and all(c["verdict"] == "skipped" for c in checks):
-        add(f"NO SANITY CHECK WAS MADE: {checks[0]['words']}")
-    if content.get("failed"):
-        failures = [f"{failure['name']} ({failure['reason']})" for failure in content["failed"]]
-        rest = [f"and {len(failures) - MAX_NAMED} more, in metrics.json"] if len(failures) > MAX_NAMED else []
-        add(f"{len(failures)} PICTURE(S) FAILED, and are in no table: {', '.join(failures[:MAX_NAMED] + rest)}")
-    messages += [f"THE PART {name} FAILED: {reason}" for name, reason in content.get("failed_parts", {}).items()]
-    if content.get("fell_back"):
-        add(
-            f"the engine's precision was not enough for {', '.join(content['fell_back'])}; float32 was used there: "
-            "set engine.precision=float32"
-        )
-    arms = content["arms"]
-    # The attacker's goal: low cosines, or views that are taken for something else.
-    lowers_cosine = content["threat"]["objective"] in ("away", "layers", "verification", "bits")
-    measure, sign = ("cosine", 1) if lowers_cosine else ("success", -1)
-    if sign * (arms["eot"][measure]["mean"] - arms["noise"][measure]["mean"]) > -0.02:
-        add(
-            "the attack does hardly more than random noise of the same budget: before you call the encoder robust, "
-            "check that its steps are neither too short nor too few (optimiser.lr or rel_step_size, attack.gradients)"
-        )
-    # A patch has no budget: its change is its difference from the pixels behind it.
-    if arms["eot"]["budget_used"] < 0.5 and not content["threat"].get("patch"):
-        add(
-            f"the attacked files use {arms['eot']['budget_used']:.0%} of the budget: 8 bits cannot represent it, or "
-            "the attack stays inside its set"
-        )
-    if content.get("guessed"):
-        add(
-            f"{count_text(content['guessed'], 'picture')} without an identity: the class is the encoder's own "
-            "prediction, and recall shows how far it agrees with itself, not its accuracy"
-        )
-    messages += few_clusters(content)
-    chance = content.get("chance", {}).get("success", {}).get("chance")
-    if chance is not None and chance < CHANCE and not content["threat"].get("targeted"):
-        add(
-            f"A GALLERY OF {content['gallery']}: a view has little to be taken for, so that answers at random would "
-            f"have a success of only {chance:.2f}; read the cosine, or give more pictures (data.gallery)"
-        )
-    clean, files = arms["clean"], content.get("files_right")
+    causes = (_failures, _clean_views, _weak_attack, _small_gallery, _guesses)
+    if content["encoder"]["weights"] == "random":  # of which other findings are effects
+        text = "The encoder has random weights, so that no number is about an encoder in use: set encoder.weights"
+        return [text, *filter(None, [_failures(content)])]
+    return [text for cause in causes if (text := cause(content))]
+
+
+def _failures(content: dict[str, Any]) -> str:
+    pictures = [f"{failure['name']} ({failure['reason']})" for failure in content.get("failed", ())]
+    parts = [f"the part {name} ({reason})" for name, reason in content.get("failed_parts", {}).items()]
+    if not pictures + parts:
+        return ""
+    more = [f"{len(pictures) - MAX_NAMED} pictures more"] if len(pictures) > MAX_NAMED else []
+    head = f"{count_text(len(pictures), 'picture')} failed" if pictures else "A part failed"
+    return f"{head}, and no table has {', '.join(pictures[:MAX_NAMED] + more + parts)}: mend the cause and run again"
+
+
+def _clean_views(content: dict[str, Any]) -> str:
+    """About views that lose the pictures without an attack."""
+    clean, files = content["arms"]["clean"], content.get("files_right")
     recall = clean["recall_at_1"]["mean"] if clean["recall_at_1"] else 1.0
-    if recall < MIN_RECALL or clean["cosine"]["mean"] < MIN_COSINE:
-        add(
-            f"THE TASK FAILS IN THE CLEAN VIEWS ALREADY: mean cosine {clean['cosine']['mean']:.2f} to the file's "
-            f"embedding, recall@1 {recall:.2f}{'' if files is None else f', of the files {files:.2f}'}; the attack's "
-            "success says little: narrow the views (transforms), and see its success on the views that the clean "
-            "picture survives"
+    if recall < MIN_RECALL:
+        return (
+            f"The views lose the clean pictures already, recall@1 is {recall:.2f}"
+            f"{'' if files is None else f' (of the files {files:.2f})'}, so that success is not the attack's alone: "
+            f"read the lost views, or narrow the views (transforms)"
         )
-    # Where all views are equal, a mean over views is one gradient.
-    views = content["bank"]["coordinates"]
-    if views and sign * (arms["eot"][measure]["mean"] - arms["no_eot"][measure]["mean"]) > 0:
-        add("EOT is weaker than the attack without it: too few steps or views, so this is no sign of robustness")
-    if _one_view_is_stronger(content):
-        add("EOT with one view a step is stronger than with several: set attack.views=1, or take more gradients")
-    return messages
+    if clean["cosine"]["mean"] < MIN_COSINE:
+        return (
+            f"The views lower the cosine of the clean pictures to {clean['cosine']['mean']:.2f}: read its shift, "
+            "which is the attack's alone, or narrow the views (transforms)"
+        )
+    return ""
 
 
-def few_clusters(content: dict[str, Any]) -> list[str]:
-    """A warning about few clusters in the run, or in some parts of a run with many."""
-    place = sample_words(content) if sample_counts(content)[1] < MIN_CLUSTERS else ""
-    if not place:
-        counts = ((name, (content.get(name) or {}).get("clusters", MIN_CLUSTERS)) for name in PARTS)
-        parts = [f"{count_text(n, 'cluster')} in the part {name}" for name, n in counts if n < MIN_CLUSTERS]
-        place = ", ".join(parts)
-    return [f"{place}: fewer than {MIN_CLUSTERS} clusters say little about other pictures"] if place else []
+def _weak_attack(content: dict[str, Any]) -> str:
+    """About signs that a stronger attack exists. Where success is high, only a failed check still matters."""
+    arms = content["arms"]
+    success, noise = (arms[arm]["success"]["mean"] for arm in ("eot", "noise"))
+    is_noise = min(_leads(content, "noise")) > -HARDLY and not _clean_views(content)
+    if success >= HIGH and not (content["sanity"] or {}).get("failed"):
+        text = f"Random noise of this size reaches {noise:.2f}, so that the budget does it and not the attack"
+        return f"{text}: lower eps, or shrink the patch" if is_noise else ""
+    remedy = "turn the checks on (sanity=short)" if content["sanity"] is None else "do what Sanity checks says"
+    signs = [(fault, remedy) for fault in check_faults(content)]
+    stronger = {*stronger_arms(content), *filter(lambda arm: _is_ahead(content, arm), ("no_eot", "one_view"))}
+    for arm in (arm for arm in OTHERS if arm in stronger | ({"noise"} if is_noise else set())):
+        reach = (arms[arm][key]["mean"] for key in ("success", "cosine"))
+        signs.append(("{} reaches {:.2f}, cosine {:.2f}".format(OTHERS[arm][0], *reach), OTHERS[arm][1]))
+    # A patch has no budget: its change is its difference from the pixels behind it.
+    if (used := arms["eot"]["budget_used"]) < 0.5 and not content["threat"].get("patch"):
+        longer = "take longer steps, or a larger eps where 8 bits are too coarse"
+        signs.append((f"its files use {used:.0%} of the budget", longer))
+    texts = "; ".join(text for text, _ in signs)
+    head = f"A stronger attack may exist ({texts}), so that the success of {success:.2f} is a lower limit"
+    return f"{head}: {signs[0][1]}" if signs else ""
 
 
-def _one_view_is_stronger(content: dict[str, Any]) -> bool:
-    """Whether the interval of the difference in the measure of the primary comparison excludes 0."""
-    measure = content["primary"]["measure"]
-    key = {"other": "one_view", "bank": "same", "measure": measure}
-    rows = [row["difference"] for row in content["comparisons"] if key.items() <= row.items()]
-    rows = [row for row in rows if row["kind"] == "interval"]
-    return any(row["high"] < 0 if measure == "success" else row["low"] > 0 for row in rows)
+def _leads(content: dict[str, Any], arm: str) -> tuple[float, float]:
+    """By how much an arm exceeds the attack in success, and in the attacker's goal, which may be a low cosine."""
+    first, other = content["arms"]["eot"], content["arms"][arm]
+    lowers_cosine = content["threat"]["objective"] in ("away", "layers", "verification", "bits")
+    success, cosine = (other[key]["mean"] - first[key]["mean"] for key in ("success", "cosine"))
+    return success, -cosine if lowers_cosine else success
+
+
+def _is_ahead(content: dict[str, Any], arm: str) -> bool:
+    """Whether another attack is clearly stronger; where all views are equal, all attacks are one."""
+    if arm not in content["arms"] or not content["bank"]["coordinates"]:
+        return False
+    success, goal = _leads(content, arm)
+    return success > AHEAD or (success >= 0 and goal > AHEAD)
+
+
+def _small_gallery(content: dict[str, Any]) -> str:
+    success = content["arms"]["eot"]["success"]["mean"]
+    chance = content.get("chance", {}).get("success", {}).get("chance", 1.0)
+    if chance >= CHANCE or content["threat"].get("targeted") or success >= HIGH:
+        return ""
+    return (
+        f"A gallery of {content['gallery']} has little that a view can be taken for (answers at random reach "
+        f"{chance:.2f}), so that a larger one may raise the success of {success:.2f}: give more of it (data.gallery)"
+    )
+
+
+def _guesses(content: dict[str, Any]) -> str:
+    if not content.get("guessed"):
+        return ""
+    return (
+        f"{count_text(content['guessed'], 'picture')} without an identity, so that the class is the encoder's guess "
+        "and recall its agreement with itself: name the identities (data.path)"
+    )
 
 
 def refuse_failed(content: dict[str, Any]) -> None:

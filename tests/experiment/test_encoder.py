@@ -15,11 +15,9 @@ from attacks.encoders.description import description_rows, identity
 from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.encoders.preprocess import Preprocess
 from attacks.experiment.results import encoder_line
-from attacks.report.warnings import warnings
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
 from attacks.study.encoder import subject_encoder
-from tests.helpers.runs import quiet
 
 CPU = torch.device("cpu")
 RANDOM = ("encoder=torchvision", "encoder.model=squeezenet1_1", "encoder.weights=random")
@@ -157,11 +155,3 @@ def test_the_terminal_describes_the_encoder_in_one_line():
 def test_an_encoder_without_weights_has_no_weights_in_the_report():
     output = [("encoder", "phash"), ("weights", "none"), ("defence", "none")]
     assert rows("encoder=phash", "objective=bits") == output
-
-
-def test_random_weights_give_the_first_warning():
-    sanity = {"checks": [{"verdict": "failed", "name": "a", "words": "b"}]}
-    messages = warnings(quiet(sanity=sanity, encoder={"weights": "random"}))
-    assert messages[0].startswith("THE ENCODER HAS RANDOM WEIGHTS") and "SANITY" in messages[1]
-    for weights in (None, "pretrained", "random.pt"):
-        assert warnings(quiet(sanity=sanity, encoder={"weights": weights})) == messages[1:]

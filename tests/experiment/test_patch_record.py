@@ -18,7 +18,6 @@ from attacks.study.perturbation import facts, patch, patch_id
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part
 from tests.helpers import report_pages
-from tests.helpers.runs import quiet
 from tests.schema.test_configs import composed
 from transforms import Compose
 
@@ -81,11 +80,12 @@ def test_the_rows_name_printer_colours_and_target():
 
 
 def test_a_patch_gives_no_warning_about_the_unused_budget():
-    threat = {"objective": "away", "targeted": False, "patch": record()}
-    content = quiet(0.1, 0.2, bank={"coordinates": []}, encoder=report_pages.encoder(), threat=threat)
-    content["primary"] = report_pages.primary()
-    assert warnings(content) == []
-    assert "already lost in 90 % of pictures; after the attack, in 90 % (90-90 %)." in answer(content).reason
+    content = report_pages.content(arms=report_pages.arm_values(0.9), comparisons=[])
+    content["arms"]["eot"]["budget_used"] = 0.2
+    assert "its files use 20% of the budget" in warnings(content)[0]
+    content["threat"]["patch"] = record()
+    assert "budget" not in warnings(content)[0]
+    assert answer(content).reason.startswith("With the patch, 84 % (80-88 %) of unseen camera views are taken for")
 
 
 def test_a_patch_that_lies_anywhere_keeps_its_aspect():

@@ -71,15 +71,3 @@ def state(folder):
     """The sizes and times of the files of a folder, but for the locks of runs."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
     return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
-
-
-def quiet(cosine=0.2, used=1.0, **changes):
-    """The part of metrics.json that warnings read, without cause for one: an attack with mean `cosine`, and arms that
-    use this share of the budget."""
-    arm = {key: {"mean": 0.9, "low": 0.9, "high": 0.9} for key in ("cosine", "success", "recall_at_1")}
-    arm |= {"budget_used": used}
-    arms = dict.fromkeys(("clean", "noise", "no_eot"), arm) | {"eot": arm | {"cosine": {"mean": cosine}}}
-    threat = {"objective": "away", "targeted": False, "patch": None}
-    content = {"sanity": None, "queries": list("abcdefghij"), "clusters": list("abcdefghij"), "arms": arms}
-    content |= {"threat": threat, "comparisons": [], "primary": {"measure": "success"}}
-    return content | {"encoder": {"weights": None}, "bank": {"coordinates": ["angle (deg)"]}} | changes

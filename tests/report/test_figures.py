@@ -17,7 +17,6 @@ from attacks.report.figures import dots, drift_curve, heat_map, loss_curve, resp
 from attacks.report.page import render_page
 from attacks.report.panels import SUCCESS, draw_deployment
 from attacks.report.sheets import COLUMNS, MAX_VIEWS, draw_failures
-from attacks.report.warnings import warnings
 from attacks.report.words import interval_text, measure_groups, measure_value, number_words, p_value, short
 from attacks.resizers.pipeline import OPEN
 from tests.helpers import report_pages
@@ -158,16 +157,6 @@ def test_the_page_explains_the_stars_and_extremes_of_a_map():
 
 def test_a_notebook_shows_the_picture_of_the_arms_without_pyplot():
     assert dots({"eot": {"mean": 0.5, "low": 0.2, "high": 0.8}}, "success")._repr_png_().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("cosine", "recall", "count"), [(0.9, 0.95, 0), (0.65, 0.95, 1), (0.9, 0.6, 1), (0.65, None, 1)]
-)
-def test_a_task_that_fails_in_the_clean_views_is_a_warning(cosine, recall, count):
-    content = report_pages.content(files_right=0.85)
-    content["arms"]["clean"] |= {"cosine": {"mean": cosine}, "recall_at_1": recall and {"mean": recall}}
-    messages = [text for text in warnings(content) if "FAILS IN THE CLEAN VIEWS" in text]
-    assert len(messages) == count and all(f"cosine {cosine:.2f}" in m and "of the files 0.85" in m for m in messages)
 
 
 NAMES = ("none", "Pillow lanczos", "OpenCV area", *OPEN)

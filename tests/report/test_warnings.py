@@ -1,0 +1,102 @@
+"""The warnings of a run agree with one another, with the gate and with the numbers, over a grid of contents."""
+
+import itertools
+import random
+import re
+
+import pytest
+
+from attacks.gate.decide import weaknesses
+from attacks.report.warnings import HIGH, warnings
+from tests.helpers import report_pages
+
+SHARES = (0.0, 0.3, 0.6, 0.89, 0.97)
+NO_CHECKS = {"failed": [], "checks": [{"name": "plateau", "verdict": "skipped", "words": "too few looks"}]}
+CHECKS = {
+    name: report_pages.sanity() | {"failed": failed} for name, failed in (("passed", []), ("failed", ["masking"]))
+}
+#: What a manager need not know, and what no warning may say of an encoder.
+JARGON = re.compile(r"\b(EOT|arms?|banks?|robust|[A-Z]{3,})\b")
+VERBS = ("mend", "read", "do what", "turn", "take", "set", "lower", "give", "name")
+#: What nobody can do at once.
+OPPOSITES = (("larger eps", "lower eps"), ("read the lost views", "read its shift"))
+GRID = {
+    "success": [*itertools.product(SHARES, SHARES, SHARES, SHARES)],  # noise, no_eot, one_view, eot
+    "cosine": [(0.9, 0.5, 0.5, 0.2), (0.5, 0.5, 0.1, 0.5)],
+    "clean": [(1.0, 0.9), (0.5, 0.9), (0.5, 0.5), (1.0, 0.6), (None, 0.6)],  # recall@1, cosine
+    "budget": [0.1, 1.0],
+    "chance": [0.5, 0.99],
+    "objective": [("away", False), ("retrieval", False), ("toward", True)],
+    "sanity": [None, NO_CHECKS, *CHECKS.values()],
+    "weights": [None, "random"],
+    "failed": [[], [{"picture": i, "name": f"{i}.png", "reason": "NaN"} for i in range(5)]],
+    "others": [{}, {"guessed": 2, "failed_parts": {"response": "out of memory"}}],
+}
+
+
+def content(cell):
+    result = report_pages.content(chance={"success": report_pages.level(cell["chance"])}, comparisons=[])
+    for i, arm in enumerate(("noise", "no_eot", "one_view", "eot")):
+        result["arms"][arm] |= {key: report_pages.interval(cell[key][i]) for key in ("success", "cosine")}
+    gap = cell["success"][3] - max(cell["success"][:2])
+    result["primary"] |= {"difference": report_pages.interval(gap, 0.1)}
+    recall, cosine = cell["clean"]
+    result["arms"]["clean"] |= {"recall_at_1": recall and report_pages.interval(recall)}
+    result["arms"]["clean"] |= {"cosine": report_pages.interval(cosine)}
+    result["arms"]["eot"]["budget_used"] = cell["budget"]
+    result["threat"] |= dict(zip(("objective", "targeted"), cell["objective"], strict=True))
+    result["encoder"] |= {"weights": cell["weights"]}
+    return result | {key: cell[key] for key in ("sanity", "failed")} | cell["others"]
+
+
+@pytest.fixture(scope="module")
+def cells():
+    draws = random.Random(0)
+    return [content({key: draws.choice(values) for key, values in GRID.items()}) for _ in range(600)]
+
+
+def test_each_line_is_a_fact_and_what_to_do_in_plain_words(cells):
+    seen = set()
+    for lines in map(warnings, cells):
+        assert len(lines) <= 6
+        advice = [line.rpartition(": ")[2] for line in lines]
+        assert all(text.startswith(VERBS) for text in advice) and len({*advice}) == len(advice), lines
+        assert not any(JARGON.search(line) for line in lines), lines
+        text = " ".join(lines)
+        assert not any(first in text and second in text for first, second in OPPOSITES), lines
+        seen |= {re.sub(r"\d.*|\(.*", "", line) for line in lines}
+    assert len(seen) == 8  # the grid meets every cause
+
+
+def test_no_line_doubts_what_the_numbers_show(cells):
+    for metrics in cells:
+        arms, lines = metrics["arms"], warnings(metrics)
+        numbers = [
+            row[key]["mean"] for row in arms.values() for key in ("success", "cosine", "recall_at_1") if row[key]
+        ]
+        numbers = {f"{number:.2f}" for number in [*numbers, metrics["chance"]["success"]["chance"]]}
+        assert {*re.findall(r"\b\d\.\d\d\b", " ".join(lines))} <= numbers, lines
+        doubts = [line for line in lines if re.search("stronger attack|gallery|lower limit", line)]
+        checks_failed = bool((metrics["sanity"] or {}).get("failed"))
+        assert not doubts or arms["eot"]["success"]["mean"] < HIGH or checks_failed, lines
+        ahead = max(arms[arm]["success"]["mean"] for arm in ("no_eot", "one_view")) - arms["eot"]["success"]["mean"]
+        if metrics["encoder"]["weights"] != "random" and arms["eot"]["success"]["mean"] < HIGH:
+            # Whatever keeps a gate from a PASS, and every other attack that is visibly ahead, has a warning.
+            assert bool(doubts) >= any("attack" in reason or "check" in reason for reason in weaknesses(metrics))
+            assert bool(doubts) >= (ahead > 0.05)
+
+
+def test_a_whole_run_has_no_warning_but_that_of_its_failed_check():
+    (line,) = warnings(report_pages.content())
+    assert "masking failed" in line and "0.93 is a lower limit" in line
+    assert warnings(report_pages.content(sanity=CHECKS["passed"])) == []
+
+
+def test_one_view_is_named_where_it_is_stronger():
+    metrics = report_pages.content(arms=report_pages.arm_values(0.5))
+    for low, high, count in ((-0.2, -0.1, 1), (-0.2, 0.1, 0), (0.1, 0.2, 0)):
+        change = {"mean": (low + high) / 2, "low": low, "high": high, "kind": "interval"}
+        rows = [row | {"difference": change} for row in metrics["comparisons"] if row["other"] == "one_view"]
+        assert (
+            sum("one view a step reaches 0.30" in line for line in warnings(metrics | {"comparisons": rows})) == count
+        )
