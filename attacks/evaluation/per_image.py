@@ -48,17 +48,13 @@ def per_image_rows(
     """One row for each bank, arm and picture, with the `step` of the attack that its file comes from (None: no
     attack), and means over its views, whose number is in `views`.
 
-    `cosine` to the picture's clean embedding; `shift`, the cosine minus that of the clean arm in the same view;
-    `cosine_p10`, the 10th percentile; `worst_cosine`; the shares `recall_at_1`, `recall_at_5`, `recall_at_10`,
-    `success` (of the attacker), `success_survived` (the same among the `survived` views, in which the attacker does
-    not succeed on the clean picture; None without such a view), `knn` and `tar_0.01`, ... (accepted as the picture at
-    that false accept rate); `mrr`, the mean of 1 / rank; `median_rank`, the lower median; with a target also
-    `goal_cosine` and the lower median `goal_rank`. None where the run has no such measure.
+    docs/measures.md says what each measure is. `survived` is the number of views that the clean picture survives: the
+    attacker has no success on it there. A measure that the run does not have is None.
 
     Args:
         scores: by bank and arm, of the same pictures; one arm is `clean`.
         success: by bank and arm (N,V) bool.
-        worst: by bank and arm the cosine (N,) in the view that resists the attacker most.
+        worst: by bank and arm the cosine (N,) in the most resistant view.
         pictures: columns that name the N pictures: `picture`, `cluster`, `identity`.
         steps: by arm (N,), of optimised arms.
         thresholds: of verification, by false accept rate.

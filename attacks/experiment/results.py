@@ -26,7 +26,7 @@ from attacks.experiment.view_scores import ViewScores
 from attacks.report.answer import answer
 from attacks.report.environment import together
 from attacks.report.facts import step_text
-from attacks.report.words import fit_arms, interval_text, p_value
+from attacks.report.words import definitions, fit_arms, interval_text, p_value
 from attacks.study.pipeline import input_side
 from attacks.study.study import Study
 
@@ -207,7 +207,7 @@ def headline(content: dict[str, Any]) -> str:
 
 
 def table_text(content: dict[str, Any]) -> str:
-    """The table of the arms and of the worst views, for the terminal."""
+    """The table of the arms and of the most resistant views, with what its measures are, for the terminal."""
     width = 2 + max(map(len, content["arms"]))
     lines = [f"{'arm':<{width}}{'success':<22}{'cosine to clean':<24}chosen step"]
     for arm, row in content["arms"].items():
@@ -218,7 +218,8 @@ def table_text(content: dict[str, Any]) -> str:
     if fit := fit_arms(content).get(MAIN):
         success = ", ".join(f"{arm} {interval_text(row['success'])}" for arm, row in fit.items())
         lines.append(f"on the pictures that they were made from: success {success}")
-    return "\n".join([*lines, f"worst view{bank_note}: cosine eot {eot}, no_eot {plain}"])
+    lines.append(f"most resistant view{bank_note}: cosine eot {eot}, no_eot {plain}")
+    return "\n".join([*lines, textwrap.fill(definitions("success", "cosine", "worst_cosine"), WIDTH)])
 
 
 def encoder_line(content: dict[str, Any]) -> str:

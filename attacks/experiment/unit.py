@@ -62,10 +62,10 @@ class Unit:
 @stored("batch_result")
 @dataclass(frozen=True)
 class UnitResult:
-    """Of the pictures `rows`: the scores by bank and arm, the cosine in the worst view, the norm of the change, the
-    deltas as saved, and the trace. `chosen` by optimised arm: after how many steps (N,) each picture's perturbation
-    was chosen (of a suite, within its member). `sanity` is of the first unit. `fell_back` continued in float32.
-    `files`: the SHA-256 of each picture that was written, by its path in the run directory."""
+    """Of the pictures `rows`: the scores by bank and arm, the cosine in the most resistant view, the norm of the
+    change, the deltas as saved, and the trace. `chosen` by optimised arm: after how many steps (N,) each picture's
+    perturbation was chosen (of a suite, within its member). `sanity` is of the first unit. `fell_back` continued in
+    float32. `files`: the SHA-256 of each picture that was written, by its path in the run directory."""
 
     rows: tuple[int, ...]
     scores: dict[str, dict[str, Scores]]
@@ -173,8 +173,8 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
 def score_arms(
     bench: Bench, arms: Sequence[str], unit: Unit, task: Task = lambda *task: task[-1]()
 ) -> tuple[dict[str, dict[str, Scores]], dict[str, Tensor]]:
-    """The scores of a unit by bank and arm, and by arm its cosine in the worst view. An arm is judged as soon as its
-    files are there."""
+    """The scores of a unit by bank and arm, and by arm its cosine in the most resistant view. An arm is judged as
+    soon as its files are there."""
     rows = range(unit.start, unit.stop)
     numbers, pictures = torch.tensor(list(rows)), dict[str, Shown]()
     embeddings = bench.judge.own[numbers.to(bench.judge.own.device)]
@@ -220,7 +220,7 @@ def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch
 
 
 def worst_cosine(bench: Bench, pictures: Shown, embeddings: Tensor, scores: Scores) -> Tensor:
-    """For each picture the cosine (n,) to its clean embedding in the view that resists the attack most."""
+    """For each picture the cosine (n,) to its clean embedding in the view that resists the attacker most."""
     if bench.study.goal is not None:
         return resisting(scores)
     problem, cosine = judged(pictures, embeddings, bench.counter, Away()), scores.cosine.to(embeddings.device)

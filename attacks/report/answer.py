@@ -10,6 +10,7 @@ from attacks.gate.decide import AT_RANDOM
 from attacks.report.facts import aim, gallery
 from attacks.report.warnings import CHANCE, MIN_RECALL
 from attacks.report.words import (
+    MEASURES,
     capital,
     count_text,
     fit_arms,
@@ -21,23 +22,6 @@ from attacks.report.words import (
 
 #: Of a shared perturbation with too few clusters to hold some out.
 NOT_HELD_OUT = "Judged on the photographs it was made from: says nothing of others"
-#: What a share of views says, by the measure; of a rate of true accepts.
-SHARES = {
-    "recall_at_1": "matched to the right picture",
-    "recall_at_5": "matched within the first five",
-    "recall_at_10": "matched within the first ten",
-    "knn": "put into the right class",
-}
-ACCEPTED = "accepted as the right one"
-#: What a mean over views is.
-NAMES = {
-    "cosine": "likeness to the original",
-    "worst_cosine": "likeness of the worst view",
-    "shift": "change of likeness",
-    "cosine_p10": "likeness of the worst views",
-    "mrr": "mean reciprocal rank",
-    "goal_cosine": "likeness to the target",
-}
 #: When a view was taken, by the arm.
 WHEN = {"clean": "before an attack", "noise": "after random noise", "eot": "after the attack"}
 OTHER = "after another attack"
@@ -169,8 +153,8 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     share, mean = percent(number), " ".join(number_words(number))
     if gate["verdict"] == "UNDECIDED":  # between the ends: which of them is the question
         share, mean = share.partition("(")[2].removesuffix(")"), number_words(number)[1]
-    what = NAMES.get(measure) or SHARES.get(measure, f"taken for {aim(content)}")
-    what = ACCEPTED if measure.startswith("tar_") else what
+    of_measure = MEASURES["tar_FAR" if measure.startswith("tar_") else measure]
+    what = of_measure.plain or f"taken for {aim(content)}"
     when = WHEN.get(requirement["arm"], OTHER) + (" (wider views)" if requirement["bank"] == "wide" else "")
     bar_text = f"{bar:g}" if is_mean else f"{100 * bar:g} %"
     need = f"{side} {bar_text} {'is required' if side == 'at least' else 'is allowed'}"

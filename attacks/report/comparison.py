@@ -183,7 +183,7 @@ def write_page(result: ComparedRuns, folder: Path) -> Path:
     tables = [page_table(RANKING, table, [links[row.run.name] for row in table]) for table in result.tables]
     text = template.render(
         runs=page_table(RUNS, result.runs, [*links.values()], GROUPS),
-        ranking=[*zip((table[0] for table in result.tables), tables, strict=True)],
+        ranking=[*zip(result.tables, tables, strict=True)],
         result=result,
         script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

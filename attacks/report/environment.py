@@ -10,7 +10,7 @@ from markupsafe import Markup
 from attacks.encoders.description import description_rows
 from attacks.evaluation.sanity.check import counts
 from attacks.gate.verdict import verdict_rows
-from attacks.report import answer, facts, words
+from attacks.report import answer, captions, facts, words
 from attacks.report.colours import DARK, LIGHT, RAMP, shade
 from attacks.report.columns import in_words
 
@@ -19,13 +19,13 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @cache  # compiling the templates takes a tenth of a small run
 def environment() -> Environment:
-    """The templates, with the names of `words`, `facts` and `answer`. Styles and colours are not escaped."""
+    """The templates, with the names of four modules of texts. Styles and colours are not escaped."""
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     result = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, **options)
     functions = (counts, description_rows, in_words, shade, verdict_rows)
-    result.globals |= (
-        vars(words) | vars(facts) | vars(answer) | {function.__name__: function for function in functions}
-    )
+    result.globals |= {function.__name__: function for function in functions}
+    for module in (words, facts, answer, captions):
+        result.globals |= vars(module)
     for theme, palette in (("light", LIGHT), ("dark", DARK)):
         result.globals[theme] = Markup(" ".join(f"--{name}: {colour};" for name, colour in palette.items()))
     result.globals["ramp"] = Markup(", ".join(RAMP))

@@ -36,7 +36,7 @@ RUNS = [
     *(_column(key, key, 4, True, "number") for key in ("seed", "pictures", "clusters")),
     *_arm_columns("", ARMS),
     *_arm_columns("wide_", {arm: "EOT, wider views" if arm == ARM else "" for arm in ARMS}),
-    _column("eot_worst_cosine", "EOT, worst view", 3),
+    _column("eot_worst_cosine", "EOT, most resistant view", 3),
     _column("passes", "encoder passes", 4, kind="number"),
     *(_column(key, key, 4, kind="number") for key in ("seconds", "warnings")),
 ]

@@ -60,7 +60,7 @@ def perturbation(clean_file: Path, attacked_file: Path) -> list[Picture]:
     return [
         _picture(clean_pixels, "The untouched picture", "the untouched file"),
         _picture(attacked_pixels, "The attacked picture", "the attacked file"),
-        _picture(delta + 128, f"The perturbation on grey, to scale: {size}", f"the perturbation to scale: {size}"),
+        _picture(delta + 128, f"The perturbation on grey, to scale: {size}", "the perturbation to scale"),
         _picture(delta * times + 128, f"The perturbation on grey, {text}", text),
     ]
 

@@ -39,9 +39,9 @@ def _failures(content: dict[str, Any]) -> str:
     parts = [f"the part {name} ({reason})" for name, reason in content.get("failed_parts", {}).items()]
     if not pictures + parts:
         return ""
-    more = [f"{len(pictures) - MAX_NAMED} pictures more"] if len(pictures) > MAX_NAMED else []
+    rest = [f"{len(pictures) - MAX_NAMED} pictures more"] if len(pictures) > MAX_NAMED else []
     head = f"{count_text(len(pictures), 'picture')} failed" if pictures else "A part failed"
-    return f"{head}, and no table has {', '.join(pictures[:MAX_NAMED] + more + parts)}: mend the cause and run again"
+    return f"{head}, and no table has {', '.join(pictures[:MAX_NAMED] + rest + parts)}: mend the cause and run again"
 
 
 def _clean_views(content: dict[str, Any]) -> str:

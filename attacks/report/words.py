@@ -20,35 +20,55 @@ BANKS = {"same": "Views from the attack's own ranges", "wide": "Views from wider
 OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean features"}
 
 
+#: Of `worst_cosine`: the worst for the attacker, not for the encoder.
+WORST = "the view that resists the attacker most: of the highest cosine or, with a target, the least like it"
+
+
 class Measure(NamedTuple):
-    """A row of the table of arms: its key in metrics.json, its name, its meaning, and the number of digits (None: as
-    many as its interval supports)."""
+    """A measure, defined once for report, terminal, comparison and docs/measures.md: its column in per_image.csv, its
+    name, its `meaning` for a picture, what a view or mean is in a sentence (`plain`), the `table`'s value over
+    clusters, and the number of digits (None: as many as its interval supports)."""
 
     key: str
     name: str
     meaning: str
+    plain: str = ""
+    table: str = "mean"
     digits: int | None = None
 
 
 RETRIEVAL = (
-    Measure("success", "attacker's success", "share of views"),
-    Measure("success_survived", "success, surviving views", "of the views that the clean picture survives"),
-    Measure("recall_at_1", "recall@1", "the true match comes first"),
-    Measure("recall_at_5", "recall@5", "it is among the first 5"),
-    Measure("recall_at_10", "recall@10", "it is among the first 10"),
-    Measure("median_rank", "median rank of the true match", "1 is best", 0),
-    Measure("mrr", "mean reciprocal rank", "1 is best"),
-    Measure("goal_rank", "median rank of the target", "1 is the attacker's goal", 0),
-    Measure("knn", "kNN accuracy", "the nearest pictures vote"),
+    Measure("success", "attacker's success", "share of views taken for something else or, with a target, for it"),
+    Measure("success_survived", "lost views", "the same, of the views that the clean picture survives"),
+    Measure(
+        "recall_at_1", "recall@1", "share of views whose nearest is the true match", "matched to the right picture"
+    ),
+    Measure("recall_at_5", "recall@5", "share with it among the 5 nearest", "matched within the first five"),
+    Measure("recall_at_10", "recall@10", "share with it among the 10 nearest", "matched within the first ten"),
+    Measure("median_rank", "median rank of the true match", "1 is best; the lower median", "", "median", 0),
+    Measure("mrr", "mean reciprocal rank", "mean of 1 / rank of the true match", "mean reciprocal rank"),
+    Measure("goal_rank", "median rank of the target", "1 is the attacker's goal", "", "median", 0),
+    Measure("knn", "kNN accuracy", "share of views whose nearest pictures vote for it", "put into the right class"),
 )
 EMBEDDING = (
-    Measure("cosine", "cosine to the clean embedding", "1 is the untouched picture"),
-    Measure("shift", "shift of that cosine", "against the untouched picture in the same view"),
-    Measure("cosine_p10", "10th percentile of the cosine", "a tenth of the views has a lower cosine"),
-    Measure("worst_cosine", "cosine of the worst view", "the view that resists the attacker most"),
-    Measure("goal_cosine", "cosine to the target", "1 is the attacker's goal"),
+    Measure("cosine", "cosine to the clean embedding", "1 is the untouched picture", "likeness to the original"),
+    Measure(
+        "shift",
+        "shift of that cosine",
+        "that of the untouched picture in the same view subtracted",
+        "change of likeness",
+    ),
+    Measure(
+        "cosine_p10", "10th percentile of the cosine", "a tenth of the views has less", "likeness in the lowest tenth"
+    ),
+    Measure("worst_cosine", "cosine of the most resistant view", WORST, "likeness in the most resistant view"),
+    Measure("goal_cosine", "cosine to the target", "1 is the attacker's goal", "likeness to the target"),
 )
-NAMES = {measure.key: measure.name for measure in (*EMBEDDING, *RETRIEVAL)}
+#: With a false accept rate behind its name, a row of the table of arms for each.
+TAR = Measure(
+    "tar_FAR", "TAR at FAR", "share of views accepted as the picture they show", "accepted as the right one"
+)
+MEASURES = {measure.key: measure for measure in (*RETRIEVAL, *EMBEDDING, TAR)}
 
 
 def arm_names(content: Mapping[str, Any]) -> dict[str, str]:
@@ -69,8 +89,7 @@ def measure_groups(
         return result
 
     rates: Mapping[str, Any] = next((row["tar"] for row in arms.values() if row.get("tar")), {})
-    names = {f"tar {far}": f"TAR at FAR {100 * float(far):g}%" for far in rates}
-    verification = [Measure(key, name, "verified as its own picture") for key, name in names.items()]
+    verification = [TAR._replace(key=f"tar {far}", name=f"{TAR.name} {100 * float(far):g}%") for far in rates]
     groups = {"What the view is taken for": RETRIEVAL, "The embedding": EMBEDDING, "Verification": verification}
     return [(name, rows) for name, measures in groups.items() if (rows := present(measures))]
 
@@ -84,7 +103,12 @@ def measure_value(row: Mapping[str, Any], key: str) -> Any:
 
 def measure_name(key: str) -> str:
     """The name of a measure: "recall@1" for `recall_at_1`."""
-    return NAMES.get(key, key)
+    return MEASURES[key].name if key in MEASURES else key
+
+
+def definitions(*keys: str) -> str:
+    """The names and meanings of some measures, for a legend."""
+    return "; ".join(f"{MEASURES[key].name}: {MEASURES[key].meaning}" for key in keys)
 
 
 def number_words(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> tuple[str, str]:

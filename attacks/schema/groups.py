@@ -164,8 +164,8 @@ class SingleConfig:
     views: Any = option("auto", VIEWS, range="auto, or at least 1", paper="Byrd et al. 2012")
     stop: float | None = option(None, "loss on held-out views at which a picture is solved and leaves")
     restarts: int = option(1, "starts, each with all the gradients; the best of all is kept", low=1)
-    adversary: int | None = option(None, "min-max: of so many views, the worst ones lead each step")
-    refine: int = option(0, "steps uphill that the worst views take first", range="at least 0")
+    adversary: int | None = option(None, "min-max: of so many views, the most resistant ones lead each step")
+    refine: int = option(0, "steps uphill that the most resistant views take first", range="at least 0")
 
 
 @dataclass

@@ -24,7 +24,7 @@ class EvaluateConfig:
     """How the arms are judged."""
 
     views: int = option(512, "views of the judgement, never seen by the attack", low=2, high=10**6)
-    refine: int = option(5, "gradient steps from the worst views, for the worst case; 0: the worst as it is", low=0)
+    refine: int = option(5, "gradient steps from the most resistant views to a still more resistant one", low=0)
     layers: Any = option([], "where in the network the embedding drifts: module or module:pool, several, or all")
     batch: int | None = option(None, "pictures that are attacked together, and kept; null: all at once", low=1)
     primary: str = option("success", "the comparison declared before the run", range="success, cosine")

@@ -33,7 +33,7 @@ for shift, (name, run) in zip((-0.1, 0.1), pair.runs.items(), strict=True):
     errors = [[v["mean"] - v["low"] for v in values], [v["high"] - v["mean"] for v in values]]
     plt.errorbar(places, means, errors, fmt="o", capsize=3, label=name)
 plt.xticks(range(len(values)), list(run.arms))
-plt.ylabel("share of views lost")
+plt.ylabel("attacker's success")
 plt.ylim(-0.03, 1.03)
 plt.legend()
 plt.show()

@@ -21,8 +21,8 @@ small = {"data.count": 6, "attack.steps": 8, "evaluate.views": 16, "evaluate.ref
 result = robustness(module, preset="smoke", out=f"{tempfile.mkdtemp()}/run", **small)
 
 # %%
-# ``result.folder`` holds the report, ``result.table()`` the table of the arms. The share of held-out views that are
-# taken for another picture, with 95 % intervals over the photographs:
+# ``result.folder`` holds the report, ``result.table()`` the table of the arms. The attacker's success in
+# held-out views, with 95 % intervals over the photographs:
 
 success = {arm: row["success"] for arm, row in result.arms.items()}
 plt.figure(figsize=(6, 2.4), layout="constrained")
@@ -31,7 +31,7 @@ for arm, interval in success.items():
     plt.plot(interval["mean"], arm, "o", color="tab:blue")
 plt.xlim(-0.02, 1.02)
 plt.margins(y=0.2)
-plt.xlabel("share of views taken for another picture")
+plt.xlabel("attacker's success")
 plt.show()
 
 # %%

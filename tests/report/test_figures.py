@@ -9,17 +9,20 @@ import pytest
 import torch
 from PIL import Image, ImageFont
 
+from attacks.evaluation import per_image
 from attacks.evaluation.deployment import Example
 from attacks.evaluation.rare.failure import PictureFailure
 from attacks.report import sheets
+from attacks.report.captions import curve_caption, loss_caption
 from attacks.report.colours import DARK, LIGHT, RAMP, contrast_ratio, page_colours, shade
 from attacks.report.figures import dots, drift_curve, heat_map, loss_curve, response_curve
 from attacks.report.page import render_page
 from attacks.report.panels import SUCCESS, draw_deployment
 from attacks.report.sheets import COLUMNS, MAX_VIEWS, draw_failures
-from attacks.report.words import interval_text, measure_groups, measure_value, number_words, p_value, short
+from attacks.report.words import MEASURES, interval_text, measure_groups, measure_value, number_words, p_value, short
 from attacks.resizers.pipeline import OPEN
 from tests.helpers import report_pages
+from tests.test_rooms import ROOT
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
@@ -141,12 +144,51 @@ def test_an_interval_has_brackets_and_as_many_digits_as_it_supports(value, optio
     assert interval_text(row, **options) == " ".join(number_words(row, **options)) == text
 
 
+def curve(*success):
+    cells = [{"mean": value} for value in success]
+    return {"x": {"values": [10 * i for i in range(len(cells))]}, "arms": {"eot": {"success": cells}}}
+
+
+def trace(*losses):
+    return [report_pages.Line("eot", "pgd", 0.0, loss, i, i) for i, loss in enumerate(losses)]
+
+
+FALLING, SETTLED, RISING = [1 - i / 20 for i in range(20)], [0.5**i for i in range(20)], [i / 20 for i in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (curve_caption(curve(0.9, 0.6, 0.4)), "Success falls below one half beyond 10: to 0.40 at 20."),
+        (curve_caption(curve(0.1, 0.6, 0.9)), "Success falls below one half below 10: to 0.10 at 0."),
+        (curve_caption(curve(0.1, 0.6, 0.9, 0)), "Success falls below one half outside 10 to 20: to 0.00 at 30."),
+        (curve_caption(curve(0.9, 0.2, 0.9)), "Success is one half or more in 2 of 3 places; least 0.20 at 10."),
+        (curve_caption(curve(0.9, 0.6)), "Success stays at one half or more: at least 0.60 at 10."),
+        (curve_caption(curve(0.2, 0.3)), "Success stays below one half: at most 0.30 at 10."),
+        (loss_caption(trace(*FALLING), None), "The loss still falls at the end (26% of its gain"),
+        (loss_caption(trace(*SETTLED), None), "The loss has settled (0% of its gain"),
+        (loss_caption(trace(*RISING), None), "The loss has not fallen"),
+        (loss_caption(trace(0.5, 0.4), {"checks": []}), "The loss was compared too rarely"),
+    ],
+)
+def test_a_line_says_what_its_rows_show(line, text):
+    assert line.startswith(text) and len(line.split()) <= 20
+
+
+def test_the_docs_define_the_measures_with_the_words_of_the_pages():
+    rows = [f"| `{m.key}` | {m.name} | {m.meaning} | {m.table} |" for m in MEASURES.values()]
+    assert "\n".join(rows) in (ROOT / "docs/measures.md").read_text(encoding="utf-8")
+    assert {*MEASURES} == {*per_image.COLUMNS, "tar_FAR"} - {"survived"}
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "attacks/report").rglob("*.html")):
+        assert not re.search(r"share of [\w ]*views\s+(that|lost)", path.read_text(encoding="utf-8")), path
+
+
 @pytest.mark.slow
 def test_the_page_explains_the_stars_and_extremes_of_a_map():
     changes = {
         "Star: the success differs from that of the attack without EOT": {},
         "Too few clusters to test so many cells": {"p_holm": None, "needed": 11},
-        "The success of the attack with EOT is the same in all cells.": {"worst": None, "best": None},
+        "With EOT the cosine is highest, 0.95 at (-60, 1.7)": {"worst": None, "best": None},
     }
     for note, change in changes.items():
         content = report_pages.content()

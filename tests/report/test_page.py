@@ -74,6 +74,16 @@ def test_the_page_is_well_formed_with_unique_ids_and_valid_links(whole):
     assert set(used) <= set(ids) and len(used) > 30
 
 
+def test_every_plot_has_a_line_that_says_what_to_see(whole):
+    for name, body in re.findall(r'<section id="(\w+)">(.*?)</section>', whole, re.DOTALL):
+        body = re.sub(r'<div class="pictures">.*?</div>', "<img >", body, flags=re.DOTALL)  # one plot
+        *before, _ = re.split("<svg |<img ", body)
+        assert name == "failure" or all('<p class="see">' in text for text in before), name
+        assert name not in ("left_out", "deployment", "detection") or '<p class="see">' in body
+    lines = [html.unescape(line) for line in re.findall('<p class="see">(.*?)</p>', whole)]
+    assert len(lines) > 12 and all(len(line.split()) <= 20 and line.endswith(".") for line in lines)
+
+
 def test_nothing_is_fetched_and_nothing_runs(whole):
     page = Page(whole)
     assert not page.all("script", "link", "iframe", "object", "embed", "base", "form")
@@ -186,7 +196,7 @@ def test_a_perturbation_is_shown_unscaled_and_amplified_to_the_full_range(tmp_pa
     arrays = [np.asarray(Image.open(item)).astype(int) for item in files]
     np.testing.assert_array_equal(arrays[2] - 128, attacked_pixels - clean)
     np.testing.assert_array_equal(arrays[3] - 128, 25 * (attacked_pixels - clean))  # 25 * 5 is the most that fits
-    assert "amplified 25 times" in pictures[3].caption and "5 of 255" in pictures[2].caption
+    assert "amplified 25 times" in pictures[3].caption and "5 of 255" in pictures[2].alt
     report_pages.write(tmp_path / "wide.png", np.zeros((10, LARGEST + 50, 3)))
     assert perturbation(tmp_path / "wide.png", tmp_path / "wide.png")[0].width == LARGEST
     assert perturbation(tmp_path / "clean.png", tmp_path / "none.png") == []
