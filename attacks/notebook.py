@@ -71,9 +71,10 @@ class Robustness:
         """The verdict of a policy (docs/gate.md), a file or the name of a bundled one, on this run. Raises ValueError
         or OSError for one that cannot be read or does not fit the run."""
         from attacks.commands.gate import run_verdict
-        from attacks.gate.policy import read_policy
+        from attacks.evidence.custody import policy_origin
+        from attacks.gate.policy import policy_file
 
-        return run_verdict(read_policy(policy), self.folder)
+        return run_verdict(policy_origin(policy_file(policy)), self.folder)
 
     def __str__(self) -> str:
         return f"{headline(self.metrics)}\n{table_text(self.metrics)}\nreport: {self.folder / 'report.html'}"

@@ -14,15 +14,17 @@ Exit code 0: every row passes; 3: one fails; 4: one is undecided; 1: an error.
 import argparse
 import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 
-from attacks.evidence.pieces import INDEX, check_evidence, lock, lock_date, write_evidence
+from attacks.evidence.custody import PolicyOrigin, custody_of, policy_origin
+from attacks.evidence.pieces import INDEX, check_evidence, write_evidence
 from attacks.experiment.directory import artefact_differences, finished, open_run, previous_run
 from attacks.experiment.identity import refuse_other_command
 from attacks.gate.decide import decide
-from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
+from attacks.gate.lock import lock
+from attacks.gate.policy import policy_file, read_policy, refuse_other_encoder, refuse_other_threat
 from attacks.gate.verdict import CODES, Verdict, worst_word
 from attacks.runtime.command_line import printable
 from attacks.runtime.tables import read_rows
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--into", type=Path, metavar="DIR", help="of --run: the run directory")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the evidence there (extra `evidence`)")
     parser.add_argument("--check", type=Path, metavar="DIR", help="check such a folder")
+    parser.add_argument("--tag", metavar="NAME", help="a signed git tag whose commit holds POLICY")
     parser.add_argument("--lock", action="store_true", help="fix the bars of POLICY from today on")
 
 
@@ -53,7 +56,6 @@ def run(options: argparse.Namespace) -> int:
     if options.lock:
         print(lock(policy, file))
         return 0
-    lock_date(policy, file)
     if bool(options.runs) == (options.words is not None):
         raise ValueError("`gate` needs directories of finished runs, or --run, one of the two")
     runs = options.runs or [options.into]
@@ -61,26 +63,27 @@ def run(options: argparse.Namespace) -> int:
         if options.into is None:
             raise ValueError("`--run` needs --into DIR, the run directory, where the same command goes on")
         (_refuse_other_words if finished(options.into) else _attack)(options)
-    verdicts = [run_verdict(policy, folder) for folder in runs]
+    verdicts = [run_verdict(policy_origin(file, options.tag), folder) for folder in runs]
     print(*("\n".join(map(printable, str(verdict).splitlines())) for verdict in verdicts), sep="\n\n")
     if options.out is not None:
         path, folder = file.resolve(), Path.cwd()  # a code host knows the policy's path from the working directory
         name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else file.name
-        write_evidence(options.out, file, name, runs, lambda run: run_verdict(policy, run))
+        write_evidence(options.out, file, name, runs, dict(zip(runs, verdicts, strict=True)).__getitem__, options.tag)
         print(f"evidence: {options.out / 'evidence.html'}")
     return CODES[worst_word(verdict.verdict for verdict in verdicts)]
 
 
 def _check(folder: Path) -> int:
-    lines = check_evidence(folder, lambda file, run: run_verdict(read_policy(file), run))
+    lines = check_evidence(folder, lambda file, run: run_verdict(policy_origin(file), run))
     verdict = read_untrusted(folder / INDEX)["verdict"]
     texts = lines or [f"the evidence in {folder} follows from its policy and runs: {verdict}"]
     print(*map(printable, texts), sep="\n")
     return 1 if lines else 0
 
 
-def run_verdict(policy: Policy, folder: Path) -> Verdict:
+def run_verdict(origin: PolicyOrigin, folder: Path) -> Verdict:
     """The verdict on a finished run, whose files must have their digests. Raises ValueError or OSError."""
+    policy = origin.policy
     refuse_links(folder)
     previous, content = open_run(folder)
     for change in artefact_differences(folder, previous.manifest, content):
@@ -90,7 +93,8 @@ def run_verdict(policy: Policy, folder: Path) -> Verdict:
     sequential = previous.run.evaluate.most is not None
     if sequential and content["gate"]["policy"]["digest"] != policy.digest:
         raise ValueError(f"`{folder}` stopped when another policy was decided, so only that can be decided on it")
-    return decide(policy, str(folder), content, read_rows(folder / "per_image.csv"), sequential)
+    verdict = decide(policy, str(folder), content, read_rows(folder / "per_image.csv"), sequential)
+    return replace(verdict, notes=custody_of(origin, previous, content).problems)
 
 
 def _words(options: argparse.Namespace) -> list[str]:

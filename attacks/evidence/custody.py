@@ -1,30 +1,115 @@
-"""What the record of a run says of when, where, with what and against which bars it was made."""
+"""When, where, with what and against which bars a run was made, by its record, and what does not hold of that."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+from attacks.evidence.witness import Witness, signed_tag, timestamp
+from attacks.experiment.directory import FILES, PreviousRun, read_json
+from attacks.experiment.identity import declared
+from attacks.experiment.times import time_problems
+from attacks.gate.lock import PolicyLock, lock_file, read_lock
+from attacks.gate.policy import POLICY, Policy, read_policy
 from attacks.report.facts import command_line
+from attacks.runtime.clock import instant
+from attacks.runtime.files import sha256
 
 
 @dataclass(frozen=True)
 class Custody:
-    """Of a run: `rows` of a table, (name, text), and `problems`, sentences about what does not hold."""
+    """Of a run: the day on which it `began`, `rows` of a table, (name, text), and `problems`, sentences about what
+    does not hold. `is_fixed`: by its record the policy stood before the first step."""
 
     rows: tuple[tuple[str, str], ...] = ()
     problems: tuple[str, ...] = ()
+    began: str = ""
+    is_fixed: bool = False
 
 
-def custody_of(manifest: Mapping[str, Any], content: Mapping[str, Any]) -> Custody:
-    """The custody of a run by its manifest.json and the `content` of its metrics.json."""
-    machine = (manifest[key] for key in ("platform", "device"))
-    versions = (f"{name} {manifest['versions'].get(name)}" for name in ("viewproof", "torch"))
-    return Custody(
-        (
-            ("machine", ", ".join(map(str, machine))),
-            ("command", command_line(manifest)),
-            ("versions", ", ".join((*versions, f"Python {manifest['python']}", f"git {manifest['git']}"))),
-            ("gallery", f"{content['gallery']} pictures: {content['gallery_audit']['source']}"),
-            ("encoder", f"{content['encoder']['name']}, SHA-256 of the tensors {content['encoder']['fingerprint']}"),
-        )
-    )
+@dataclass(frozen=True)
+class PolicyOrigin:
+    """A policy with its `lock`, where there is one, and the `witnesses` of when it existed."""
+
+    policy: Policy
+    lock: PolicyLock | None = None
+    witnesses: tuple[Witness, ...] = ()
+
+
+def policy_origin(file: Path, tag: str | None = None) -> PolicyOrigin:
+    """The policy in a file with what lies beside it, and the git `tag`. Raises ValueError or OSError."""
+    policy = read_policy(file)
+    witnesses = [timestamp(file), None if tag is None else signed_tag(tag, policy, file)]
+    return PolicyOrigin(policy, read_lock(policy, file), tuple(row for row in witnesses if row is not None))
+
+
+def custody_of(origin: PolicyOrigin, previous: PreviousRun, content: Mapping[str, Any]) -> Custody:
+    """The custody of a finished run, whose metrics.json has the `content`, by a policy."""
+    manifest, folder = previous.manifest, previous.folder
+    record, gallery, encoder = manifest["policy"], manifest["gallery"], content["encoder"]
+    times = [*time_problems(folder, manifest)]
+    late = [*_policy_problems(origin, record), *(times or _age_problems(origin, manifest))]
+    others = [*_contradictions(folder, manifest, content), *(row.problem for row in origin.witnesses if row.problem)]
+    lock = None if record is None else record["lock"]
+    versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
+    rows = [
+        ("run began", f"{manifest['started']}, by the clock of its machine"),
+        ("run ended", str(read_json(folder / FILES).get("ended"))),
+        ("machine", f"{manifest['platform']}; {manifest['cpu']}; device {manifest['device']}"),
+        ("command", command_line(manifest)),
+        ("versions", f"{versions}, Python {manifest.get('python')}, git {manifest.get('git')}"),
+        ("policy in the record", "none" if record is None else f"SHA-256 {record['sha256']}"),
+        ("lock in the record", "none" if lock is None else f"{lock['date']}, SHA-256 {lock['sha256']}"),
+        ("gallery", f"{gallery['size']} rows, {gallery['source']}, SHA-256 {gallery['sha256']}"),
+        ("encoder", f"{encoder['name']}, SHA-256 of the tensors {encoder['fingerprint']}"),
+        ("external timestamp", "; ".join(witness.text for witness in origin.witnesses) or "none"),
+    ]
+    return Custody(tuple(rows), (*late, *others), manifest["started"][:10], not late)
+
+
+def _policy_problems(origin: PolicyOrigin, record: Mapping[str, Any] | None) -> Iterator[str]:
+    """What the record of a run does not hold of a policy and of its lock."""
+    late = "so the bars were not fixed beforehand"
+    if record is None or record["sha256"] != origin.policy.digest:
+        held = "no policy" if record is None else f"another policy, SHA-256 {record['sha256'][:12]}"
+        yield f"requirement first seen after the run: its record holds {held}, {late}"
+    elif origin.lock is not None and (record["lock"] or {}).get("sha256") != origin.lock.sha256:
+        held = "no lock" if record["lock"] is None else f"another lock, of {record['lock']['date']}"
+        yield f"the lock of {origin.lock.date} was first seen after the run: its record holds {held}"
+
+
+def _age_problems(origin: PolicyOrigin, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What says that the bars are younger than the beginning of a run."""
+    lock, began = (manifest["policy"] or {"lock": None})["lock"], instant(manifest["started"])
+    if lock is not None and instant(lock["date"]) > began:
+        yield f"the lock is of {lock['date']}, and the run began before it, at {began}: the lock does not count"
+    if instant(origin.policy.date) > began + timedelta(days=1):  # a day, perhaps of another zone
+        yield f"the policy states its bars on {origin.policy.date}, and the run began before that, at {began}"
+    for witness in (witness for witness in origin.witnesses if witness.time > began):
+        yield f"the external timestamp is of {witness.time}, and the run began before it, at {began}"
+
+
+def _contradictions(folder: Path, manifest: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
+    """The entries of a run's records that are not the same at two places."""
+    identity, record = manifest["identity"], manifest["policy"]
+    prefix, marks = "the version of ", [row["encoder"]["fingerprint"] for row in (manifest, content)]
+    versions = {name.removeprefix(prefix): value for name, value in identity.items() if name.startswith(prefix)}
+    pairs = {
+        "versions": (versions, manifest["versions"]),
+        "gallery": (identity.get("the gallery"), manifest["gallery"]["sha256"]),
+        "size of the gallery": (manifest["gallery"]["size"], content["gallery"]),
+        "encoder": (*marks,),
+        "weights": (identity.get("the encoder's weights"), marks[0]),
+        **{key.removeprefix("the "): (identity.get(key), value) for key, value in declared(manifest).items()},
+    }
+    files = {} if record is None else {folder / POLICY: record["sha256"]}
+    files |= {lock_file(folder / POLICY): record["lock"]["sha256"]} if record and record["lock"] else {}
+    pairs |= {path.name: (sha256(path) if path.is_file() else None, digest) for path, digest in files.items()}
+    for name in (name for name, (first, second) in pairs.items() if first != second):
+        yield f"the record contradicts itself about the {name}: {_short(pairs[name])}"
+
+
+def _short(pair: tuple[Any, Any]) -> str:
+    return " and ".join(text if len(text := json.dumps(value)) <= 60 else f"{text[:57]}..." for value in pair)

@@ -10,7 +10,7 @@ import torch
 
 from attacks import __version__
 from attacks.eot.bank import bank
-from attacks.evidence.custody import Custody, custody_of
+from attacks.evidence.custody import Custody, PolicyOrigin, custody_of
 from attacks.experiment.bench import WIDE
 from attacks.experiment.directory import PreviousRun, open_run
 from attacks.experiment.view_scores import read_scores
@@ -91,13 +91,24 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """The policy with the name of its file, since when its bars are locked (None: they are not), and the runs."""
+    """The policy with the name of its file, since when its bars are locked (None: they are not, or a run does not
+    confirm it), and the runs."""
 
     policy: Policy
     file: str
     lock_date: str | None
     runs: tuple[RunFacts, ...]
     version: str = __version__
+
+    @property
+    def tested_on(self) -> str:
+        """The days on which the runs began."""
+        return ", ".join(dict.fromkeys(run.custody.began for run in self.runs))
+
+    @property
+    def are_bars_fixed(self) -> bool:
+        """Whether every run had the policy in its record before the first step."""
+        return all(run.custody.is_fixed for run in self.runs)
 
     @property
     def rows(self) -> list[tuple[RunFacts, RequirementResult, WorstView | None]]:
@@ -109,12 +120,12 @@ class Facts:
         return worst_word(run.verdict.verdict for run in self.runs)
 
 
-def run_facts(verdict: Verdict, folder: Path) -> RunFacts:
-    """A finished run with its verdict. Raises ValueError or OSError."""
+def run_facts(verdict: Verdict, folder: Path, origin: PolicyOrigin) -> RunFacts:
+    """A finished run with its verdict on the policy of `origin`. Raises ValueError or OSError."""
     previous, content = open_run(folder)
     worst = tuple(_worst(previous, content, row.requirement) for row in verdict.rows)
     name = folder.resolve().name
-    custody = custody_of(previous.manifest, content)
+    custody = custody_of(origin, previous, content)
     return RunFacts(name, folder, verdict, content, sha256(folder / "files.json"), worst, custody)
 
 

@@ -18,13 +18,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attacks.encoders.description import MODULE
 from attacks.resizers.pipeline import GIVEN
+from attacks.runtime.clock import now_text
 from attacks.runtime.files import Lock, clean, is_left_over, sha256, write_json
 from attacks.runtime.untrusted import contents, parse_json, refuse_links, refuse_outside, short_path
 from attacks.schema import encoder as schema
 from attacks.schema.encoder import in_memory
 from attacks.schema.validate import Run, validate
 
-FILES_SCHEMA = 1
+FILES_SCHEMA = 2
 #: The list of files, and the file that is written last and holds the digest of the list.
 FILES, METRICS = "files.json", "metrics.json"
 #: In a run directory: the folder of partial results, which a finished run has no more.
@@ -57,13 +58,14 @@ def artefact_paths(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def finish(out: Path, manifest: Mapping[str, Any], content: dict[str, Any]) -> str:
-    """Write files.json, and then metrics.json with its digest, which ends the run. Returns the digest."""
+    """Write files.json, with the time, and then metrics.json with its digest, which ends the run. Returns the
+    digest."""
     content["files"] = ZEROS
     data = (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
     paths = (path for path in artefact_paths(manifest) if path not in (FILES, METRICS) and _plain(out / path))
     entries = {path: file_entry(out / path) for path in paths}
     entries[METRICS] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-    write_json(out / FILES, {"schema": FILES_SCHEMA, "files": dict(sorted(entries.items()))})
+    write_json(out / FILES, {"schema": FILES_SCHEMA, "ended": now_text(), "files": dict(sorted(entries.items()))})
     content["files"] = sha256(out / FILES)
     write_json(out / METRICS, content)
     return str(content["files"])
@@ -118,9 +120,17 @@ def artefact_differences(out: Path, manifest: Mapping[str, Any], content: Mappin
 #: one.
 PROGRAMS = (*schema.PROGRAMS, "plugin")
 #: Of manifest.json and metrics.json.
-SCHEMA = 5
+SCHEMA = 6
 #: What those who read a finished run need of its two records: keys with a type, or the shape of what is in them.
-MANIFEST_SHAPE = {"preset": str, "overrides": list, "identity": dict, "versions": dict, "engine": {"decision": dict}}
+MANIFEST_SHAPE = {
+    **dict.fromkeys(("preset", "started", "platform", "device", "cpu"), str),
+    **dict.fromkeys(("identity", "versions"), dict),
+    "overrides": list,
+    "engine": {"decision": dict},
+    "encoder": {"name": str, "fingerprint": str},
+    "gallery": {"sha256": str, "size": int, "source": str},
+    "policy": ({"sha256": str, "lock": ({"date": str, "sha256": str}, None)}, None),
+}
 SANITY = {"failed": [str], "checks": [{"name": str, "verdict": str, "words": str}], "cost": {"forward": int | float}}
 DIFFERENCE = {"low": int | float, "high": int | float}
 METRICS_SHAPE = {

@@ -36,7 +36,6 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
     pixels = (study.queries.images * 255).round().to(torch.uint8).contiguous()
     groups = (study.truth, study.goal, study.gallery.label_numbers, study.gallery.cluster_numbers)
     right = [None if rows is None else rows.tolist() for rows in groups]
-    gallery = study.gallery.names if isinstance(study.gallery, Classes) else study.gallery.content
     leaves = [(name, value) for name, value in _leaves(asdict(run)) if not f"{name}.".startswith(NO_MATTER)]
     surrogate = getattr(study.optimiser, "surrogate", None)
     return {
@@ -50,11 +49,22 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         "the pictures' names": identity_digest(study.queries.names),
         "the pictures' clusters": identity_digest(study.queries.clusters),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
-        "the gallery": identity_digest(gallery),
+        "the gallery": gallery_digest(study),
         "what is right": identity_digest(right),
         "the number of processes": str(world.size),
         "the number of threads": str(torch.get_num_threads()),
     }
+
+
+def gallery_digest(study: Study) -> str:
+    """The SHA-256 of the pixels of all gallery pictures, or of the names of the classes."""
+    return identity_digest(study.gallery.names if isinstance(study.gallery, Classes) else study.gallery.content)
+
+
+def declared(manifest: Mapping[str, Any]) -> Identity:
+    """What a run declares before its first step and must repeat, although no number depends on it."""
+    command = [manifest["preset"], manifest["overrides"]]
+    return {"the command": json.dumps(command), "the policy": json.dumps(manifest["policy"])}
 
 
 def refuse_other_command(manifest: Mapping[str, Any], run: Run, folder: Path) -> None:

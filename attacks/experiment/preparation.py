@@ -1,6 +1,7 @@
 """A run that can begin, goes on or is opened again: torch's settings, its parts, its engine (as configured, as an
 earlier run decided, or as measured on the first step of this run), and manifest.json."""
 
+import os
 import platform
 import subprocess
 import warnings
@@ -23,6 +24,7 @@ from attacks.encoders.engine.tuner import choose
 from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
+from attacks.evaluation.classes import Classes
 from attacks.evaluation.per_image import declaration
 from attacks.experiment.bench import Bench, Place, bench_of
 from attacks.experiment.directory import (
@@ -36,12 +38,14 @@ from attacks.experiment.directory import (
     refuse_program,
 )
 from attacks.experiment.embeddings import BLOCK, cache_of, embed_gallery
-from attacks.experiment.identity import identity_digest, refuse_other, run_identity
+from attacks.experiment.identity import declared, gallery_digest, identity_digest, refuse_other, run_identity
 from attacks.experiment.required import refuse_lacking, refuse_unfit
 from attacks.experiment.sections.section import check, sections_of
+from attacks.gate.lock import lock_file, policy_record
 from attacks.gate.policy import POLICY
 from attacks.objectives.aim import Knowledge
 from attacks.runtime.checkpoint import Checkpoint
+from attacks.runtime.clock import now_text
 from attacks.runtime.distributed import World
 from attacks.runtime.untrusted import refuse_links
 from attacks.schema.groups import EngineConfig
@@ -73,6 +77,13 @@ def manifest(
         "seed": run.seed,
         "primary": declaration(run.evaluate.primary, study.queries.sides),
         "config": asdict(run),
+        "started": now_text(),
+        "policy": policy_record(run.require),
+        "gallery": {
+            "sha256": gallery_digest(study),
+            "size": len(study.gallery),
+            "source": "data.classes" if isinstance(study.gallery, Classes) else study.gallery.source,
+        },
         "device": torch.cuda.get_device_name(study.device) if study.device.type == "cuda" else str(study.device),
         "threads": torch.get_num_threads(),
         "processes": world.size,
@@ -85,6 +96,7 @@ def manifest(
         "git": revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "cpu": processor(),
         "versions": {name: value for name, value in versions.items() if name not in LIBRARIES or value is not None},
         "notes": list(study.queries.notes),
         "artefacts": artefact_plan(study, run.require is not None),
@@ -99,7 +111,7 @@ def artefact_plan(study: Study, policy: bool) -> dict[str, Any]:
     files += [section.figure for section in active.values() if section.figure is not None]
     files += [LEDGER] if black_box(study.encoder) is not None else []
     files += ["duplicates.csv"] if study.duplicates else []
-    files += [POLICY] if policy else []
+    files += [POLICY, lock_file(Path(POLICY)).name] if policy else []
     files += ["placement.json"] if study.patch is not None else []
     if study.perturbation.texture_size is not None:
         files += ["patch.png", *(f"patches/{arm}.png" for arm in arms if arm != "clean")]
@@ -107,6 +119,16 @@ def artefact_plan(study: Study, policy: bool) -> dict[str, Any]:
     arms += ["radius"] if "radii" in active else []
     pictures = {"arms": arms, "names": file_names(study.queries.names)}
     return {"pictures": pictures, "files": files, "folders": [CHECKPOINT]}
+
+
+def processor() -> str:
+    """The model of this machine's CPU, and how many cores the system shows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # another system than Linux
+        lines = []
+    models = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    return f"{next(models, platform.processor() or platform.machine())}, {os.cpu_count()} cores"
 
 
 def version_of(name: str) -> str | None:
@@ -173,7 +195,7 @@ def prepare_run(
     refuse_lacking(run.require, study)
     choice = engine_choice(run.engine, study, world, getattr(run.data, "cache", None))
     record = manifest(run, study, preset, overrides, choice, world)
-    record["identity"] = run_identity(run, study, choice.decision, world, record["versions"])
+    record["identity"] = run_identity(run, study, choice.decision, world, record["versions"]) | declared(record)
     return Preparation(run, study, choice, record, world)
 
 
@@ -181,6 +203,8 @@ def resume_preparation(previous: PreviousRun, run: Run, world: World, module: nn
     """The same for a run that has begun, with its own manifest. Raises ValueError where the numbers of this process
     would be those of another run."""
     record = previous.manifest
+    if run.require is not None:
+        run = replace(run, require=str(previous.folder / POLICY))  # as it was when the run began
     preparation = prepare_run(run, world, record["preset"], record["overrides"], module)
     refuse_other(record, preparation.manifest["identity"], previous.folder)
     return replace(preparation, manifest=record)

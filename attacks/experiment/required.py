@@ -11,6 +11,7 @@ from attacks.evaluation.clusters import Row
 from attacks.evaluation.per_image import MEANS, RETRIEVAL_MEASURES, SHARES, TAR
 from attacks.evaluation.retrieval import rates
 from attacks.gate.decide import decide, decided_row
+from attacks.gate.lock import lock_file, policy_record
 from attacks.gate.policy import BANKS, POLICY, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
@@ -21,6 +22,7 @@ def refuse_unfit(run: Run) -> None:
     """Raise ValueError or OSError, in one line, for a policy that cannot be read or is about another threat, and for
     a run that cannot stop as soon as it is decided. Before anything is attacked: a typo must not cost a run."""
     if run.require is not None:
+        policy_record(run.require)
         refuse_other_threat(read_policy(run.require), asdict(run))
     if run.evaluate.most is None:
         return
@@ -68,9 +70,12 @@ def _measures(study: Study) -> list[str]:
 
 
 def keep(run: Run, out: Path) -> None:
-    """Copy the policy into a new run directory; the record then does not depend on a file elsewhere."""
+    """Copy the policy and its lock into a new run directory; the record then does not depend on a file elsewhere."""
     if run.require is not None:
-        shutil.copyfile(policy_file(run.require), out / POLICY)
+        file = policy_file(run.require)
+        shutil.copyfile(file, out / POLICY)
+        if lock_file(file).exists():
+            shutil.copyfile(lock_file(file), lock_file(out / POLICY))
 
 
 def refuse_changed(run: Run, out: Path) -> None:

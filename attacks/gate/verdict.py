@@ -53,13 +53,15 @@ class RequirementResult:
 @dataclass(frozen=True)
 class Verdict:
     """The rows of a policy on one run. `reasons`: why no row can pass, such as a failed check of the attack.
-    `sequential`: decided by confidence sequences, which hold however often one looks."""
+    `sequential`: decided by confidence sequences, which hold however often one looks. `notes`: what speaks against
+    the record of the run or the age of the bars; the verdict stands."""
 
     policy: "Policy"
     run: str
     rows: tuple[RequirementResult, ...]
     reasons: tuple[str, ...] = ()
     sequential: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Word:
@@ -79,12 +81,13 @@ class Verdict:
         return content | {"sequential": self.sequential, "rows": rows, "reasons": list(self.reasons)}
 
     def __str__(self) -> str:
-        return verdict_text(self.as_dict(), self.run)
+        return "\n".join([verdict_text(self.as_dict(), self.run), *(f"note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in verdict_rows(self.as_dict()))
         rows = "".join(f"<tr>{row}</tr>" for row in cells)
         reasons = "".join(f"<p>No row can pass: {escape(reason)}</p>" for reason in self.reasons)
+        reasons += "".join(f"<p>Note: {escape(note)}</p>" for note in self.notes)
         return f"<p><b>{self.verdict}</b>: {escape(self.policy.claim)}</p><table>{rows}</table>{reasons}"
 
 

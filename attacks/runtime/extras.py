@@ -9,6 +9,7 @@ EXTRAS = {
     **dict.fromkeys(("onnx", "onnx2torch"), "onnx"),
     **dict.fromkeys(("mlflow", "sqlalchemy", "alembic"), "mlflow"),
     **dict.fromkeys(("junitparser", "cyclonedx", "in_toto_attestation", "google"), "evidence"),
+    **dict.fromkeys(("rfc3161_client", "cryptography"), "evidence"),
     "timm": "timm",
     "open_clip": "clip",
     "transformers": "hf",

@@ -30,12 +30,14 @@ from attacks.experiment.directory import (
     refuse_program,
 )
 from attacks.experiment.drawings import draw_sheets, report_page
-from attacks.experiment.identity import run_identity, sources
+from attacks.experiment.identity import declared, run_identity, sources
 from attacks.experiment.preparation import DRAWING, manifest, rows_in, version_of
 from attacks.experiment.required import refuse_lacking
 from attacks.experiment.results import RunFigures, metrics
 from attacks.experiment.sections.section import SectionResult, Sections, sections_of
+from attacks.experiment.times import time_problems
 from attacks.experiment.view_scores import NAME, ViewScores, placement
+from attacks.gate.lock import policy_record
 from attacks.gate.policy import POLICY, read_policy, refuse_other_threat
 from attacks.resizers.pipeline import GIVEN
 from attacks.runtime.distributed import ALONE
@@ -57,7 +59,7 @@ UNCOMPUTABLE = (
 )
 #: Entries of an identity and of manifest.json that need not be the same today; a difference is a note.
 MAY_DIFFER = ("engine.", "the version of ", "the code of ", "the number of ")
-MACHINE = ("device", "threads", "processes", "git", "python", "platform")
+MACHINE = ("device", "threads", "processes", "git", "python", "platform", "cpu")
 #: Levels by which a pixel of a drawing may differ on another machine.
 LEVELS = 8
 #: Without the same versions of these and the same code, drawings and report are other bytes.
@@ -128,6 +130,7 @@ def _files(out: Path, previous: PreviousRun, content: Mapping[str, Any]) -> Iter
     with reading(FILES):
         sha256(out / FILES)
     yield from artefact_differences(out, previous.manifest, content)
+    yield from time_problems(out, previous.manifest)
     yield from (f"{name}: it is missing" for name in CORE_FILES if not (out / name).is_file())
 
 
@@ -154,11 +157,12 @@ def _check_run(
         with reading(POLICY):
             refuse_lacking(str(out / POLICY), study)
             refuse_other_threat(read_policy(out / POLICY), asdict(run))
+            policy_record(str(out / POLICY))
     rows = rows_in(study, content)
     bench = bench_of(study, study.encoder, full, Place(out)).only(rows)
     try:
         other = _other_versions(record)
-        notes, problems = _same_parts(run, study, record)
+        notes, problems = _same_parts(out, run, study, record)
         different, reason = ([], other) if other else records.composition_problems(run, record)
         gaps = [f"manifest.json config with its preset and overrides: {reason}"] if reason else []
         gaps += [f"report.html and the drawings: {other}"] if other else []
@@ -218,11 +222,13 @@ def _attack_problems(
     return [line for check in (pictures, attack, scores) for line in _caught_lines(check)]
 
 
-def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _same_parts(out: Path, run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Notes and problems: today's parts against manifest.json."""
     decision = Decision.from_dict(record["engine"]["decision"])
+    if run.require is not None:
+        run = replace(run, require=str(out / POLICY))
     today = records.as_json(manifest(run, study, record["preset"], record["overrides"], Choice(decision, ()), ALONE))
-    current: dict[str, str] = run_identity(run, study, decision, ALONE, today["versions"])
+    current: dict[str, str] = run_identity(run, study, decision, ALONE, today["versions"]) | declared(today)
     was, notes, problems = dict(record["identity"]), list[str](), list[str]()
     for name in [name for name in {**was, **current} if was.get(name) != current.get(name)]:
         line = f"{name} was {records.abridge(was.get(name))} and is {records.abridge(current.get(name))}"
@@ -234,7 +240,7 @@ def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list
     versions = {name.removeprefix(prefix): value for name, value in was.items() if prefix in name}
     problems += records.value_differences("manifest.json versions", record["versions"], versions)
     problems += records.value_differences("manifest.json engine settings", settings, decision.settings())
-    for key in sorted((today.keys() | record.keys()) - {"identity", "versions", "engine", "config"}):
+    for key in sorted((today.keys() | record.keys()) - {"identity", "versions", "engine", "config", "started"}):
         differ = [*records.value_differences(f"manifest.json {key}", record.get(key), today.get(key))]
         (notes if key in MACHINE else problems).extend(records.first_lines(differ, f"manifest.json {key}"))
     return notes, problems

@@ -18,10 +18,11 @@ from PIL import Image
 from attacks.commands import main
 from attacks.commands.gate import run_verdict
 from attacks.evaluation.rare import splitting
+from attacks.evidence.custody import policy_origin
 from attacks.evidence.facts import Facts, RunFacts, WorstView, run_facts
 from attacks.evidence.formats import cyclonedx, evidence_page, junit, requirement_text
 from attacks.evidence.pieces import PIECES
-from attacks.gate.policy import Policy, Requirement, read_policy
+from attacks.gate.policy import Policy, Requirement
 from attacks.gate.verdict import RANGE_REASON, RequirementResult, Verdict
 from attacks.schema.groups import CHOICES
 from tests.experiment.test_units import NAN, SMALL, spoil
@@ -47,8 +48,8 @@ def evidence(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(splitting, "MAX_DRAWS", 10)
         patch.chdir(folder)
-        assert call(patch, *WORDS.split(), "hydra.run.dir=run") == 0
         assert main(["gate", "--lock", "mine.yaml"]) == 0
+        assert call(patch, *WORDS.split(), "require=mine.yaml", "hydra.run.dir=run") == 3
         assert main(["gate", "mine.yaml", "run", "--out", "evidence"]) == 3
 
 
@@ -224,7 +225,8 @@ def test_the_view_of_the_first_failure_is_shown_else_that_of_an_attack(words, sh
 
 @pytest.mark.slow
 def test_a_missing_picture_of_the_worst_view_is_an_error(copy, monkeypatch):
-    facts = run_facts(run_verdict(read_policy(Path("mine.yaml")), Path("run")), Path("run"))
+    origin = policy_origin(Path("mine.yaml"))
+    facts = run_facts(run_verdict(origin, Path("run")), Path("run"), origin)
     shutil.rmtree(copy / "run" / "pictures" / facts.shown_view[0].requirement.arm)
     with pytest.raises(ValueError, match="the picture of the worst view, is missing"):
         evidence_page(Facts(facts.verdict.policy, "mine.yaml", None, (facts,)))

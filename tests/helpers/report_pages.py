@@ -239,7 +239,9 @@ def content(**changes):
 
 
 def manifest(queries=QUERIES):
-    facts = {"schema": 5, "preset": "evaluate", "seed": 0, "encoder": encoder(), "device": "cpu", "threads": 2}
+    facts = {"schema": 6, "preset": "evaluate", "seed": 0, "encoder": encoder(), "device": "cpu", "threads": 2}
+    facts |= {"started": "2026-11-24T09:30:00+00:00", "cpu": "a CPU, 2 cores", "policy": None}
+    facts["gallery"] = {"sha256": "0" * 64, "size": 9, "source": "the bundled tiles"}
     facts |= {"overrides": ["config=evaluate", "data.path=my pictures", "data.count=5"], "processes": 1}
     settings = ["engine=fixed", "engine.chunk=48"]
     engine = {"decision": {"precision": "float32"}, "settings": settings, "measurements": []}

@@ -1,0 +1,93 @@
+"""What others say of when a policy existed: a time-stamping authority (RFC 3161), or whoever signed a git tag."""
+
+import hashlib
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from attacks.gate.lock import lock_file
+from attacks.gate.policy import Policy
+from attacks.runtime.clock import instant
+from attacks.runtime.extras import extra
+from attacks.runtime.untrusted import contents
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The `time` from which a policy has existed, who says so, and what speaks against it."""
+
+    time: datetime
+    text: str
+    problem: str = ""
+
+
+def stamp_files(policy: Path) -> tuple[Path, Path]:
+    """The RFC 3161 response beside a policy's file, and the certificates that its authority is checked against:
+    policy.yaml has policy.tsr and policy.roots.pem."""
+    return policy.with_suffix(".tsr"), policy.with_suffix(".roots.pem")
+
+
+def timestamp(file: Path) -> Witness | None:
+    """The timestamp of a policy's file, or of its lock; None without one. Raises ValueError where it is of another
+    file, or where its signature does not lead to the certificates."""
+    path, roots = stamp_files(file)
+    if not path.exists():
+        return None
+    library, x509 = extra("rfc3161_client"), extra("cryptography.x509")
+    hashes = extra("cryptography.hazmat.primitives.hashes")
+    try:
+        response = library.decode_timestamp_response(contents(path))
+        info, (signer,) = response.tst_info, response.signed_data.signer_infos
+    except ValueError as error:
+        raise ValueError(f"`{path}` is no RFC 3161 response: {' '.join(str(error).split())}") from None
+    data = [part.read_bytes() for part in (file, lock_file(file)) if part.exists()]
+    imprints = [hashlib.new(name, part).digest() for name in ("sha256", "sha384", "sha512") for part in data]
+    if info.message_imprint.message not in imprints:
+        raise ValueError(f"`{path}` must be a timestamp of {file.name} or of its lock; it is one of another file")
+    text = f"{info.gen_time:%Y-%m-%d %H:%M:%S} UTC, RFC 3161, certificate {signer.serial_number} of "
+    text += signer.issuer.rfc4514_string()
+    if not roots.exists():
+        problem = (
+            f"the signature of {path.name} was not checked, for there is no {roots.name}: anybody can have made it"
+        )
+        return Witness(info.gen_time, f"{text}; neither signature nor chain was checked", problem)
+    certificates = x509.load_pem_x509_certificates(contents(roots))
+    try:
+        library.VerifierBuilder(roots=certificates).build().verify(response, info.message_imprint.message)
+    except library.VerificationError as error:
+        raise ValueError(f"`{path}`: its signature does not lead to {roots.name}: {error}") from None
+    marks = ", ".join(certificate.fingerprint(hashes.SHA256()).hex() for certificate in certificates)
+    return Witness(info.gen_time, f"{text}; signature and chain checked against {roots.name}, SHA-256 {marks}")
+
+
+def signed_tag(name: str, policy: Policy, file: Path) -> Witness:
+    """A signed git tag, in the repository of the working directory, whose commit holds the policy in `file`. Raises
+    ValueError where git does not verify it, or where its commit does not hold the policy."""
+    if not re.fullmatch(r"\w[\w./+-]*", name):
+        raise ValueError(f"`--tag` must be the name of a git tag; got {name!r}")
+    ref = f"refs/tags/{name}"
+    verified = _git("verify-tag", ref)
+    words = verified.stderr.decode(errors="replace")
+    if verified.returncode:
+        raise ValueError(
+            f"`--tag {name}`: git verifies no signature of it: {' '.join(words.split())[-300:] or 'none'}"
+        )
+    blob = _git("hash-object", "--stdin", data=file.read_bytes()).stdout.decode().strip()
+    if not re.search(rf"\b{blob}\t", _git("ls-tree", "-r", ref).stdout.decode(errors="replace")) or (
+        hashlib.sha256(_git("cat-file", "blob", blob).stdout).hexdigest() != policy.digest
+    ):
+        raise ValueError(f"`--tag {name}`: its commit does not hold {file.name} with SHA-256 {policy.digest[:12]}")
+    date = _git("for-each-ref", "--format=%(taggerdate:iso-strict)", ref).stdout.decode().strip()
+    good = next((line for line in words.splitlines() if "Good" in line), "signature verified")
+    return Witness(instant(date), f"{date} by the clock of the signer, git tag {name}: {good}")
+
+
+def _git(*words: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    command = ["git", "-c", "core.fsmonitor=false", *words]
+    try:
+        return subprocess.run(command, input=data, capture_output=True, timeout=60, env=os.environ | {"LC_ALL": "C"})
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError(f"`--tag` needs git: {error}") from None

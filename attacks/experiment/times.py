@@ -1,0 +1,31 @@
+"""Whether the times of a run can be, by the clock of its machine."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from attacks.experiment.directory import FILES, read_json
+from attacks.runtime.clock import instant
+from attacks.runtime.untrusted import contents, parse_json
+
+#: Seconds that rounding and the end of a run may add to its journal.
+SLACK = 2.0
+
+
+def time_problems(folder: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each time of a finished run that another one contradicts: its beginning in manifest.json, its
+    end in files.json, and the seconds of its journal."""
+    try:
+        began, ended = instant(manifest["started"]), instant(read_json(folder / FILES)["ended"])
+        lines = contents(folder / "events.jsonl").splitlines()
+        least = max((float(parse_json(line, "events.jsonl")["seconds"]) for line in lines), default=0.0)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        yield f"the times of the run cannot be read: {error}"
+        return
+    if ended < began:
+        yield f"the record says that the run ended at {ended}, before it began at {began}"
+    elif (seconds := (ended - began).total_seconds()) + SLACK < least:
+        yield f"the record says that the run took {seconds:.0f} s, and its journal has {least:.0f} s: one was moved"
+    if ended > datetime.now(UTC):
+        yield f"the record says that the run ended at {ended}, which lies in the future"
