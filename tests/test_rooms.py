@@ -19,7 +19,7 @@ ROOMS = {
     optimisers  <- eot runtime schema
     solvers     <- encoders eot objectives optimisers perturbations runtime
     evaluation  <- data encoders eot objectives optimisers resizers runtime solvers
-    gate        <- evaluation schema
+    gate        <- evaluation runtime schema
     report      <- data encoders evaluation gate resizers runtime solvers
     study <- data encoders eot evaluation objectives optimisers perturbations resizers runtime schema solvers
     experiment <- data encoders eot evaluation gate objectives optimisers report resizers runtime schema solvers study
@@ -28,7 +28,7 @@ ROOMS = {
     physical    <- data encoders eot evaluation experiment perturbations report runtime schema study
     run         <- experiment gate report runtime schema
    commands <- data eot evaluation evidence experiment gate physical report resizers runtime schema study verification
-    notebook    <- commands data experiment gate report runtime schema""",
+    notebook    <- commands data evidence experiment gate report runtime schema""",
     "transforms": """
     sampling <-
     draws       <-

@@ -50,9 +50,8 @@ def timestamp(file: Path) -> Witness | None:
     text = f"{info.gen_time:%Y-%m-%d %H:%M:%S} UTC, RFC 3161, certificate {signer.serial_number} of "
     text += signer.issuer.rfc4514_string()
     if not roots.exists():
-        problem = (
-            f"the signature of {path.name} was not checked, for there is no {roots.name}: anybody can have made it"
-        )
+        problem = "nobody checked the signature of the timestamp, for no .roots.pem lies beside the policy: anybody "
+        problem += "can have made it"
         return Witness(info.gen_time, f"{text}; neither signature nor chain was checked", problem)
     certificates = x509.load_pem_x509_certificates(contents(roots))
     try:
@@ -60,7 +59,7 @@ def timestamp(file: Path) -> Witness | None:
     except library.VerificationError as error:
         raise ValueError(f"`{path}`: its signature does not lead to {roots.name}: {error}") from None
     marks = ", ".join(certificate.fingerprint(hashes.SHA256()).hex() for certificate in certificates)
-    return Witness(info.gen_time, f"{text}; signature and chain checked against {roots.name}, SHA-256 {marks}")
+    return Witness(info.gen_time, f"{text}; signature and chain checked against the certificates of SHA-256 {marks}")
 
 
 def signed_tag(name: str, policy: Policy, file: Path) -> Witness:

@@ -1,4 +1,4 @@
-"""Times in records: ISO 8601, UTC."""
+"""Times in records: text, UTC."""
 
 from datetime import UTC, datetime
 
@@ -9,7 +9,7 @@ def now_text() -> str:
 
 
 def instant(text: object) -> datetime:
-    """A time in ISO 8601, or a day, which begins at midnight; UTC where it names no zone. Raises ValueError."""
+    """The time of such a text, or of a day, which begins at midnight; UTC where it names no zone. Raises ValueError."""
     try:
         time = datetime.fromisoformat(str(text))
     except ValueError:
