@@ -9,7 +9,7 @@ from typing import Any
 
 from attacks.evidence.witness import Witness, signed_tag, timestamp
 from attacks.experiment.directory import FILES, PreviousRun, read_json
-from attacks.experiment.identity import declared
+from attacks.experiment.identity import promises
 from attacks.experiment.times import time_problems
 from attacks.gate.lock import PolicyLock, lock_file, read_lock
 from attacks.gate.policy import POLICY, Policy, read_policy
@@ -20,12 +20,12 @@ from attacks.runtime.files import sha256
 
 @dataclass(frozen=True)
 class Custody:
-    """Of a run: the day on which it `began`, `rows` of a table, (name, text), and `problems`, sentences about what
+    """Of a run: the day of its `start`, `rows` of a table, (name, text), and `problems`, sentences about what
     does not hold. `is_fixed`: by its record the policy stood before the first step."""
 
     rows: tuple[tuple[str, str], ...] = ()
     problems: tuple[str, ...] = ()
-    began: str = ""
+    start: str = ""
     is_fixed: bool = False
 
 
@@ -51,7 +51,7 @@ def custody_of(origin: PolicyOrigin, previous: PreviousRun, content: Mapping[str
     record, gallery, encoder = manifest["policy"], manifest["gallery"], content["encoder"]
     times = [*time_problems(folder, manifest)]
     late = [*_policy_problems(origin, record), *(times or _age_problems(origin, manifest))]
-    others = [*_contradictions(folder, manifest, content), *(row.problem for row in origin.witnesses if row.problem)]
+    doubts = [*_contradictions(folder, manifest, content), *(row.problem for row in origin.witnesses if row.problem)]
     lock = None if record is None else record["lock"]
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     rows = [
@@ -66,43 +66,43 @@ def custody_of(origin: PolicyOrigin, previous: PreviousRun, content: Mapping[str
         ("encoder", f"{encoder['name']}, SHA-256 of the tensors {encoder['fingerprint']}"),
         ("external timestamp", "; ".join(witness.text for witness in origin.witnesses) or "none"),
     ]
-    return Custody(tuple(rows), (*late, *others), manifest["started"][:10], not late)
+    return Custody(tuple(rows), (*late, *doubts), manifest["started"][:10], not late)
 
 
 def _policy_problems(origin: PolicyOrigin, record: Mapping[str, Any] | None) -> Iterator[str]:
     """What the record of a run does not hold of a policy and of its lock."""
     late = "so the bars were not fixed beforehand"
     if record is None or record["sha256"] != origin.policy.digest:
-        held = "no policy" if record is None else f"another policy, SHA-256 {record['sha256'][:12]}"
-        yield f"requirement first seen after the run: its record holds {held}, {late}"
+        holding = "no policy" if record is None else f"another policy, SHA-256 {record['sha256'][:12]}"
+        yield f"requirement first seen after the run: its record holds {holding}, {late}"
     elif origin.lock is not None and (record["lock"] or {}).get("sha256") != origin.lock.sha256:
-        held = "no lock" if record["lock"] is None else f"another lock, of {record['lock']['date']}"
-        yield f"the lock of {origin.lock.date} was first seen after the run: its record holds {held}"
+        holding = "no lock" if record["lock"] is None else f"another lock, of {record['lock']['date']}"
+        yield f"the lock of {origin.lock.date} was first seen after the run: its record holds {holding}"
 
 
 def _age_problems(origin: PolicyOrigin, manifest: Mapping[str, Any]) -> Iterator[str]:
     """What says that the bars are younger than the beginning of a run."""
-    lock, began = (manifest["policy"] or {"lock": None})["lock"], instant(manifest["started"])
-    if lock is not None and instant(lock["date"]) > began:
-        yield f"the lock is of {lock['date']}, and the run began before it, at {began}: the lock does not count"
-    if instant(origin.policy.date) > began + timedelta(days=1):  # a day, perhaps of another zone
-        yield f"the policy states its bars on {origin.policy.date}, and the run began before that, at {began}"
-    for witness in (witness for witness in origin.witnesses if witness.time > began):
-        yield f"the external timestamp is of {witness.time}, and the run began before it, at {began}"
+    lock, start = (manifest["policy"] or {"lock": None})["lock"], instant(manifest["started"])
+    if lock is not None and instant(lock["date"]) > start:
+        yield f"the lock is of {lock['date']}, and the run began before it, at {start}: the lock does not count"
+    if instant(origin.policy.date) > start + timedelta(days=1):  # a day, perhaps of another zone
+        yield f"the policy states its bars on {origin.policy.date}, and the run began before that, at {start}"
+    for witness in (witness for witness in origin.witnesses if witness.time > start):
+        yield f"the external timestamp is of {witness.time}, and the run began before it, at {start}"
 
 
 def _contradictions(folder: Path, manifest: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
     """The entries of a run's records that are not the same at two places."""
     identity, record = manifest["identity"], manifest["policy"]
-    prefix, marks = "the version of ", [row["encoder"]["fingerprint"] for row in (manifest, content)]
+    prefix, marks = "the version of ", tuple(row["encoder"]["fingerprint"] for row in (manifest, content))
     versions = {name.removeprefix(prefix): value for name, value in identity.items() if name.startswith(prefix)}
     pairs = {
         "versions": (versions, manifest["versions"]),
         "gallery": (identity.get("the gallery"), manifest["gallery"]["sha256"]),
         "size of the gallery": (manifest["gallery"]["size"], content["gallery"]),
-        "encoder": (*marks,),
+        "encoder": marks,
         "weights": (identity.get("the encoder's weights"), marks[0]),
-        **{key.removeprefix("the "): (identity.get(key), value) for key, value in declared(manifest).items()},
+        **{key.removeprefix("the "): (identity.get(key), value) for key, value in promises(manifest).items()},
     }
     files = {} if record is None else {folder / POLICY: record["sha256"]}
     files |= {lock_file(folder / POLICY): record["lock"]["sha256"]} if record and record["lock"] else {}

@@ -103,7 +103,7 @@ class Facts:
     @property
     def tested_on(self) -> str:
         """The days on which the runs began."""
-        return ", ".join(dict.fromkeys(run.custody.began for run in self.runs))
+        return ", ".join(dict.fromkeys(run.custody.start for run in self.runs))
 
     @property
     def are_bars_fixed(self) -> bool:

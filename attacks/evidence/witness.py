@@ -68,9 +68,9 @@ def signed_tag(name: str, policy: Policy, file: Path) -> Witness:
     if not re.fullmatch(r"\w[\w./+-]*", name):
         raise ValueError(f"`--tag` must be the name of a git tag; got {name!r}")
     ref = f"refs/tags/{name}"
-    verified = _git("verify-tag", ref)
-    words = verified.stderr.decode(errors="replace")
-    if verified.returncode:
+    answer = _git("verify-tag", ref)
+    words = answer.stderr.decode(errors="replace")
+    if answer.returncode:
         raise ValueError(
             f"`--tag {name}`: git verifies no signature of it: {' '.join(words.split())[-300:] or 'none'}"
         )

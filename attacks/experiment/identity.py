@@ -61,7 +61,7 @@ def gallery_digest(study: Study) -> str:
     return identity_digest(study.gallery.names if isinstance(study.gallery, Classes) else study.gallery.content)
 
 
-def declared(manifest: Mapping[str, Any]) -> Identity:
+def promises(manifest: Mapping[str, Any]) -> Identity:
     """What a run declares before its first step and must repeat, although no number depends on it."""
     command = [manifest["preset"], manifest["overrides"]]
     return {"the command": json.dumps(command), "the policy": json.dumps(manifest["policy"])}

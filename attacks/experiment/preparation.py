@@ -38,7 +38,7 @@ from attacks.experiment.directory import (
     refuse_program,
 )
 from attacks.experiment.embeddings import BLOCK, cache_of, embed_gallery
-from attacks.experiment.identity import declared, gallery_digest, identity_digest, refuse_other, run_identity
+from attacks.experiment.identity import gallery_digest, identity_digest, promises, refuse_other, run_identity
 from attacks.experiment.required import refuse_lacking, refuse_unfit
 from attacks.experiment.sections.section import check, sections_of
 from attacks.gate.lock import lock_file, policy_record
@@ -195,7 +195,7 @@ def prepare_run(
     refuse_lacking(run.require, study)
     choice = engine_choice(run.engine, study, world, getattr(run.data, "cache", None))
     record = manifest(run, study, preset, overrides, choice, world)
-    record["identity"] = run_identity(run, study, choice.decision, world, record["versions"]) | declared(record)
+    record["identity"] = run_identity(run, study, choice.decision, world, record["versions"]) | promises(record)
     return Preparation(run, study, choice, record, world)
 
 

@@ -17,15 +17,15 @@ def time_problems(folder: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each time of a finished run that another one contradicts: its beginning in manifest.json, its
     end in files.json, and the seconds of its journal."""
     try:
-        began, ended = instant(manifest["started"]), instant(read_json(folder / FILES)["ended"])
+        start, end = instant(manifest["started"]), instant(read_json(folder / FILES)["ended"])
         lines = contents(folder / "events.jsonl").splitlines()
         least = max((float(parse_json(line, "events.jsonl")["seconds"]) for line in lines), default=0.0)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         yield f"the times of the run cannot be read: {error}"
         return
-    if ended < began:
-        yield f"the record says that the run ended at {ended}, before it began at {began}"
-    elif (seconds := (ended - began).total_seconds()) + SLACK < least:
+    if end < start:
+        yield f"the record says that the run ended at {end}, before it began at {start}"
+    elif (seconds := (end - start).total_seconds()) + SLACK < least:
         yield f"the record says that the run took {seconds:.0f} s, and its journal has {least:.0f} s: one was moved"
-    if ended > datetime.now(UTC):
-        yield f"the record says that the run ended at {ended}, which lies in the future"
+    if end > datetime.now(UTC):
+        yield f"the record says that the run ended at {end}, which lies in the future"

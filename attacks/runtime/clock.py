@@ -9,7 +9,7 @@ def now_text() -> str:
 
 
 def instant(text: object) -> datetime:
-    """The time of such a text, or of a day, which begins at midnight; UTC where it names no zone. Raises ValueError."""
+    """The time of such a text or of a day, at midnight; UTC where it names no zone. Raises ValueError."""
     try:
         time = datetime.fromisoformat(str(text))
     except ValueError:

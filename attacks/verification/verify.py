@@ -30,7 +30,7 @@ from attacks.experiment.directory import (
     refuse_program,
 )
 from attacks.experiment.drawings import draw_sheets, report_page
-from attacks.experiment.identity import declared, run_identity, sources
+from attacks.experiment.identity import promises, run_identity, sources
 from attacks.experiment.preparation import DRAWING, manifest, rows_in, version_of
 from attacks.experiment.required import refuse_lacking
 from attacks.experiment.results import RunFigures, metrics
@@ -228,7 +228,7 @@ def _same_parts(out: Path, run: Run, study: Study, record: Mapping[str, Any]) ->
     if run.require is not None:
         run = replace(run, require=str(out / POLICY))
     today = records.as_json(manifest(run, study, record["preset"], record["overrides"], Choice(decision, ()), ALONE))
-    current: dict[str, str] = run_identity(run, study, decision, ALONE, today["versions"]) | declared(today)
+    current: dict[str, str] = run_identity(run, study, decision, ALONE, today["versions"]) | promises(today)
     was, notes, problems = dict(record["identity"]), list[str](), list[str]()
     for name in [name for name in {**was, **current} if was.get(name) != current.get(name)]:
         line = f"{name} was {records.abridge(was.get(name))} and is {records.abridge(current.get(name))}"

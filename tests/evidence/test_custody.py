@@ -261,7 +261,7 @@ def test_a_run_is_not_continued_with_another_policy(copy, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_evidence_beside_another_run_is_named(copy, capsys):
-    forged(cell("steps", "loss_mean"))(copy)
+    forged(cell("steps", "objective"))(copy)
     assert main(["gate", "--check", "evidence"]) == 1
     assert "evidence.html: it is not what the policy and the runs give" in capsys.readouterr().out
 
