@@ -14,6 +14,7 @@ from attacks.schema.suggestions import choices, closest, keys
 
 ABOUT = """Measure how robust an image encoder is under the views that a camera may take.
 
+    viewproof check pocket my/pictures --for search-by-picture    may it be deployed?
     viewproof run config=quickstart         attack pictures, score the encoder, write a report
     viewproof verify outputs/DATE/RUN       check a run that somebody sends you
     viewproof COMMAND --help                the arguments of a command
@@ -22,6 +23,7 @@ ABOUT = """Measure how robust an image encoder is under the views that a camera 
 COMMANDS = {
     "run": "attack pictures and score the encoder on views that the attack has not used",
     "verify": "check a finished run: digests, tables, pictures judged again",
+    "check": "may this encoder be deployed? one command, one page",
     "gate": "decide the requirements of a policy: PASS, FAIL or UNDECIDED",
     "failure": "how probable a failure is over all views of a picture",
     "compare": "which encoder is the most robust: runs ranked, and their differences",

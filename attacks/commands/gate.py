@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if options.words is not None:
         if options.into is None:
             raise ValueError("`--run` needs --into DIR, the run directory, where the same command goes on")
-        (_refuse_other_words if finished(options.into) else _attack)(options)
+        (refuse_other_words if finished(options.into) else attack)(_words(options), options.into)
     verdicts = [run_verdict(policy_origin(file, options.tag), folder) for folder in runs]
     print(*("\n".join(map(printable, str(verdict).splitlines())) for verdict in verdicts), sep="\n\n")
     if options.out is not None:
@@ -103,17 +103,17 @@ def _words(options: argparse.Namespace) -> list[str]:
     return [*words, *size, f"require={options.policy}", f"evaluate.most={options.most}"]
 
 
-def _refuse_other_words(options: argparse.Namespace) -> None:
+def refuse_other_words(words: list[str], into: Path) -> None:
     """Raise ValueError unless the finished run was begun with these words: its verdict would be that of another."""
-    words = _words(options)
     preset = next((word.partition("=")[2] for word in words if word.startswith("config=")), "quickstart")
     overrides = [word for word in words if not word.startswith("config=")]
     configuration = import_module("attacks.run").compose(preset, overrides)
-    refuse_other_command(previous_run(options.into).manifest, configuration, options.into)
+    refuse_other_command(previous_run(into).manifest, configuration, into)
 
 
-def _attack(options: argparse.Namespace) -> None:
-    sys.argv[:] = ["viewproof run", *_words(options), f"hydra.run.dir={options.into}"]
+def attack(words: list[str], into: Path) -> None:
+    """Begin the run with these words, or go on with it."""
+    sys.argv[:] = ["viewproof run", *words, f"hydra.run.dir={into}"]
     try:
         import_module("attacks.run").cli()
     except SystemExit as end:  # the verdict is read from the directory

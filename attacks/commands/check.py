@@ -1,0 +1,139 @@
+"""May this encoder be deployed? One command, and one page to decide on and to sign.
+
+    viewproof check pocket my/pictures --for search-by-picture
+    viewproof check timm:resnet50.a1_in1k queries --index gallery --for duplicates --minutes 60 --into outputs/check
+    viewproof check model.onnx pictures.csv --for verification --run 'attack.gradients=256'
+
+ENCODER is the name of one, with its model behind a colon, a file (.onnx, .pt, .safetensors) or a folder; PICTURES
+and --index are what data.path and data.gallery take. The gallery and the untouched photographs are looked at first, a
+step is timed, and the minutes are printed; then photographs are attacked until the bundled policy is decided, or as
+many as fit into --minutes. The page is check.html in the run directory.
+Exit code 0: every requirement passes; 3: one fails; 4: one is undecided; 1: an error.
+"""
+
+import argparse
+import shlex
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from attacks.commands.gate import attack, refuse_other_words, run_verdict
+from attacks.data.listing import list_entries
+from attacks.evidence.facts import Facts, run_facts
+from attacks.evidence.formats import evidence_page
+from attacks.experiment.directory import finished, read_json
+from attacks.experiment.rehearsal import rehearse
+from attacks.experiment.results import headline
+from attacks.gate.policy import policy_file, read_policy
+from attacks.runtime.command_line import print_notes
+from attacks.runtime.files import write_text
+from attacks.runtime.untrusted import refuse_file
+from attacks.schema.composition import compose, words
+from attacks.schema.encoder import ENCODERS
+from attacks.schema.presets import config_word
+from attacks.schema.suggestions import closest
+
+#: Files by their ending -> the encoder, and the key that names the file.
+FILES = {".onnx": ("onnx", "model"), ".pt": ("torchscript", "model"), ".safetensors": ("pocket", "weights")}
+#: The most pictures that are read: all of them are held in memory.
+MOST = 2000
+
+
+class Use(NamedTuple):
+    """What an encoder is for: the bundled policy, whether pictures need labels, and more words of the run."""
+
+    policy: str
+    needs_labels: bool = False
+    words: str = "config=quickstart"
+
+
+USES = {
+    "search-by-picture": Use("search-by-picture"),
+    "duplicates": Use("duplicate-finder"),
+    "verification": Use("face-verification", True),
+    "classification": Use("classification", True),
+    "print": Use("print-and-photo", False, "config=patch transforms=print printer=generic"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "encoder", metavar="ENCODER", help="such as pocket, torchvision:resnet50, model.onnx, a folder"
+    )
+    parser.add_argument("pictures", metavar="PICTURES", help="a folder of photographs, or a .csv with labels")
+    parser.add_argument("--index", metavar="FOLDER", help="the gallery (default: PICTURES)")
+    parser.add_argument("--for", dest="use", required=True, choices=USES, help="what the encoder is for")
+    parser.add_argument("--minutes", type=float, default=30, help="that the attack may take, about (default: 30)")
+    parser.add_argument("--into", type=Path, metavar="DIR", help="the run directory, where the same command goes on")
+    parser.add_argument("--run", dest="words", default="", metavar="WORDS", help="more words of `viewproof run`")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Audit, attack until decided, print the verdict and the path of the page. Returns the exit code."""
+    if not 0 < options.minutes <= 10**5:
+        raise ValueError(f"`--minutes` must be above 0 and at most 100000; got {options.minutes:g}")
+    use, into = USES[options.use], options.into or Path(f"outputs/check-{datetime.now():%Y-%m-%d-%H-%M-%S}")
+    refuse_file(into, "--into")
+    command, policy = run_words(options), read_policy(use.policy)
+    if (into / "manifest.json").exists():  # the same command goes on, with as many photographs as it began with
+        config = read_json(into / "manifest.json")["config"]
+        command += _limit(options.use, config["evaluate"]["most"] or config["data"]["count"])
+    else:
+        command += _limit(options.use, _rehearsed(command, options.minutes))
+    (refuse_other_words if finished(into) else attack)(command, into)
+    verdict = run_verdict(policy, into)
+    facts = run_facts(verdict, into)
+    page = into / "check.html"
+    write_text(page, evidence_page(Facts(policy, policy_file(use.policy).name, None, (facts,))))
+    print(f"{headline(dict(facts.content))}\npage: {page}")
+    return verdict.exit_code
+
+
+def _limit(use: str, count: int) -> list[str]:
+    """The words that say how many photographs are tried: at most, or of one patch for all of them exactly."""
+    return [f"data.count={count}"] if use == "print" else ["evaluate.batch=8", f"evaluate.most={count}"]
+
+
+def _rehearsed(command: list[str], minutes: float) -> int:
+    """How many photographs are tried, after the audit, which is printed."""
+    (preset,) = (word.removeprefix("config=") for word in command if word.startswith("config="))
+    overrides = [word for word in command if not word.startswith("config=")]
+    found = rehearse(compose(preset, overrides), preset, overrides)
+    print_notes(found.notes)
+    count = found.most(minutes)
+    print(f"gallery: {found.gallery}\nbefore any attack: {found.lost:.0%} of views are taken for something else")
+    print(f"minutes: about {found.minutes(count):.1f} for {count} of {found.pictures} photographs, less if decided")
+    return count
+
+
+def run_words(options: argparse.Namespace) -> list[str]:
+    """The words of `viewproof run`, but for how many photographs are tried. Raises ValueError or OSError."""
+    use = USES[options.use]
+    entries = list_entries(options.pictures)[0]
+    for name, value in (("PICTURES", options.pictures), ("--index", options.index)):
+        if use.needs_labels and value is not None and not any(entry.label for entry in list_entries(value)[0]):
+            fix = "give a folder with a subfolder for each label, or a .csv with the columns path and identity"
+            raise ValueError(f"`{name}` must have labels with --for {options.use}; {value} has none: {fix}")
+    keys = encoder_keys(options.encoder) | {"data": "folder", "data.path": options.pictures}
+    keys |= {} if options.index is None else {"data.gallery": options.index}
+    keys |= {"data.unreadable": "skip"} | ({"data.count": MOST} if len(entries) > MOST else {})
+    threat = dict(read_policy(use.policy).threat)
+    preset = [word for word in use.words.split() if word.partition("=")[0] not in threat]
+    typed = [config_word(word) for word in shlex.split(options.words)]
+    given = {word.partition("=")[0] for word in typed}
+    made = [*preset, *words(keys), *(f"{key}={value}" for key, value in threat.items() if key != "perturbation")]
+    return [word for word in made if word.partition("=")[0] not in given] + typed + [f"require={use.policy}"]
+
+
+def encoder_keys(text: str) -> dict[str, str]:
+    """The keys of a run for an ENCODER. Raises ValueError for what names none."""
+    path, (name, _, model) = Path(text), text.partition(":")
+    if name in ENCODERS:
+        return {"encoder": name} | ({"encoder.model": model} if model else {})
+    if path.is_dir():
+        return {"encoder": "transformers", "encoder.model": text}
+    if path.suffix in FILES:
+        name, key = FILES[path.suffix]
+        return {"encoder": name, f"encoder.{key}": text}
+    rule = f"one of {', '.join(ENCODERS)}, as torchvision:resnet50; a file ({', '.join(FILES)}); or a folder"
+    raise ValueError(f"`ENCODER` must be {rule}; got {text}{closest(name, ENCODERS)}")

@@ -1,0 +1,97 @@
+"""A rehearsal before a run: its gallery and its clean views are looked at, and one step is timed."""
+
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from attacks.evaluation.classes import Classes
+from attacks.experiment.arms import options_of, problem_of
+from attacks.experiment.bench import MAIN, Bench, bench_of
+from attacks.experiment.preparation import prepare_run
+from attacks.experiment.unit import attempt_of
+from attacks.runtime.checkpoint import NOWHERE
+from attacks.runtime.distributed import join
+from attacks.schema.validate import Run
+from attacks.solvers.solver import run_steps
+from attacks.study.objective import watching_layers
+from attacks.study.study import Study
+
+R = TypeVar("R")
+
+#: Pictures that are rehearsed, as many as a unit of the run has; steps that are timed.
+PICTURES, STEPS = 8, 6
+#: Gradients of a sanity check beside those of a short run of it, and the time of a run beside that of its gradients
+#: and judged views: it also chooses among iterates, searches the worst view, and writes.
+CHECKS, OVERHEAD = 20, 1.4
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What is known before a run: how many `pictures` it could attack, the `notes` about their files, the `gallery`
+    in a line, the share of the first pictures' clean views that are `lost`, and the seconds that a picture takes,
+    and that the rest takes."""
+
+    pictures: int
+    notes: tuple[str, ...]
+    gallery: str
+    lost: float
+    seconds: float
+    seconds_once: float
+
+    def most(self, minutes: float) -> int:
+        """How many pictures fit into so many minutes: at least a unit, at most all."""
+        fitting = math.floor((60 * minutes - self.seconds_once) / self.seconds)
+        return min(self.pictures, max(PICTURES, fitting))
+
+    def minutes(self, count: int) -> float:
+        """The minutes that so many pictures take."""
+        return (self.seconds_once + count * self.seconds) / 60
+
+
+def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
+    """Prepare a run as it will be, judge the clean views of its first pictures, and time steps of its attack on
+    them. Raises ValueError or OSError for what would stop the run."""
+    began, preparation = time.perf_counter(), prepare_run(run, join(), preset, overrides)
+    study, decision = preparation.study, preparation.choice.decision
+    rows = torch.arange(min(PICTURES, len(study.queries)))
+    with tempfile.TemporaryDirectory() as folder, watching_layers(study.encoder, study.objective) as encoder:
+        place = replace(preparation.place(Path(folder)), checkpoint=NOWHERE)
+        bench = bench_of(study, encoder, decision, place)
+        once = time.perf_counter() - began
+        images = study.queries.images[rows].to(study.device)
+        scores, judging = _timed(lambda: bench.judge(images, rows, bench.banks[MAIN]))
+        gradient = _seconds_of_a_step(bench, rows.tolist()) / (len(rows) * study.views.per_step)
+    lost = float(bench.judge.success(scores, rows).double().mean())
+    arms, checks = len(study.arms), CHECKS * study.sanity.pictures * study.sanity.steps * study.sanity.views
+    seconds = OVERHEAD * ((arms - 2) * study.views.gradients * gradient + arms * judging / len(rows))
+    return Rehearsal(
+        len(study.queries), study.queries.notes, _gallery(study), lost, seconds, once + checks * gradient
+    )
+
+
+def _timed(task: Callable[[], R]) -> tuple[R, float]:
+    began = time.perf_counter()
+    result = task()
+    return result, time.perf_counter() - began
+
+
+def _seconds_of_a_step(bench: Bench, rows: list[int]) -> float:
+    """The median of a few steps of the attack on the pictures `rows`, without the first."""
+    attempt = attempt_of(bench, bench.study.only(rows), rows, bench.study.seed)
+    options = replace(options_of("eot", attempt), steps=STEPS)
+    times = [time.perf_counter() for _ in run_steps(problem_of("eot", attempt), options)]
+    return float(torch.tensor(times).diff().median())
+
+
+def _gallery(study: Study) -> str:
+    if isinstance(study.gallery, Classes):
+        return f"{len(study.gallery)} classes given as text"
+    labels = study.gallery.label_numbers
+    names = "no identities" if labels is None else f"{len(labels.unique())} identities"
+    return f"{len(study.gallery)} pictures, {study.gallery.source}; {len(study.duplicates)} near duplicates; {names}"
