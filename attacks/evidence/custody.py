@@ -13,7 +13,7 @@ from attacks.experiment.identity import promises
 from attacks.experiment.times import time_problems
 from attacks.gate.lock import PolicyLock, lock_file, read_lock
 from attacks.gate.policy import POLICY, Policy, read_policy
-from attacks.report.facts import command_line
+from attacks.report.facts import command_line, encoder_name
 from attacks.runtime.clock import instant
 from attacks.runtime.files import sha256
 
@@ -63,7 +63,7 @@ def custody_of(origin: PolicyOrigin, previous: PreviousRun, content: Mapping[str
         ("policy in the record", "none" if record is None else f"SHA-256 {record['sha256']}"),
         ("lock in the record", "none" if lock is None else f"{lock['date']}, SHA-256 {lock['sha256']}"),
         ("gallery", f"{gallery['size']} rows, {gallery['source']}, SHA-256 {gallery['sha256']}"),
-        ("encoder", f"{encoder['name']}, SHA-256 of the tensors {encoder['fingerprint']}"),
+        ("encoder", f"{encoder_name(content)}, SHA-256 of the tensors {encoder['fingerprint']}"),
         ("external timestamp", "; ".join(witness.text for witness in origin.witnesses) or "none"),
     ]
     return Custody(tuple(rows), (*late, *doubts), manifest["started"][:10], not late)

@@ -63,6 +63,7 @@ class RunFacts:
     files: str
     worst: tuple[WorstView | None, ...]
     custody: Custody = field(default_factory=Custody)
+    manifest: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def shown_view(self) -> tuple[RequirementResult, WorstView] | None:
@@ -126,7 +127,7 @@ def run_facts(verdict: Verdict, folder: Path, origin: PolicyOrigin) -> RunFacts:
     worst = tuple(_worst(previous, content, row.requirement) for row in verdict.rows)
     name = folder.resolve().name
     custody = custody_of(origin, previous, content)
-    return RunFacts(name, folder, verdict, content, sha256(folder / "files.json"), worst, custody)
+    return RunFacts(name, folder, verdict, content, sha256(folder / "files.json"), worst, custody, previous.manifest)
 
 
 def requirement_rule(requirement: Requirement) -> str:

@@ -5,12 +5,15 @@ import hashlib
 import json
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from attacks.evidence.facts import Facts, RunFacts, WorstView, requirement_rule
 from attacks.gate.verdict import RequirementResult
+from attacks.report.answer import Answer, answer, subject_rows
 from attacks.report.environment import environment
 from attacks.report.sheets import Picture, from_file
+from attacks.report.warnings import warnings
 from attacks.report.words import arm_names, counts_text, interval_text, radius, sample_words
 from attacks.runtime.extras import extra
 
@@ -142,11 +145,31 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 
+class RunPage(NamedTuple):
+    """A run on the page: its facts, the section `gate`, the first words with what was tested, warnings, rows, and the
+    worst picture beside its original."""
+
+    facts: RunFacts
+    gate: dict[str, Any]
+    words: Answer
+    subject: list[tuple[str, str]]
+    warnings: list[str]
+    rows: list[tuple[str, str]]
+    pictures: list[Picture]
+
+
 def evidence_page(facts: Facts) -> str:
-    """The page, which fetches nothing and runs no scripts."""
-    runs = [(run, _rows(run), _picture(run)) for run in facts.runs]
+    """The page, `evidence.html` and `check.html`; it fetches nothing and runs no scripts."""
+    runs = [_run_page(run) for run in facts.runs]
     template = environment().get_template("evidence.html")
     return template.render(facts=facts, runs=runs, not_tested=_not_tested(facts))
+
+
+def _run_page(run: RunFacts) -> RunPage:
+    gate = run.verdict.as_dict()
+    content = dict(run.content) | {"gate": gate}
+    subject = subject_rows(content, run.manifest)
+    return RunPage(run, gate, answer(content), subject, warnings(content), _rows(run), _pictures(run))
 
 
 def _rows(run: RunFacts) -> list[tuple[str, str]]:
@@ -210,12 +233,19 @@ def _not_tested(facts: Facts) -> list[str]:
     return [*lines, "photographs: all views are computed"]
 
 
-def _picture(run: RunFacts) -> Picture | None:
-    """The file of the worst view. Raises ValueError where it is missing."""
+def _pictures(run: RunFacts) -> list[Picture]:
+    """The file of the worst view, behind its original. Raises ValueError where it is missing."""
     if run.shown_view is None:
-        return None
+        return []
     row, worst = run.shown_view
-    picture = from_file(run.folder / worst.file, f"{worst.picture}, {row.requirement.arm}")
+    arm, file = row.requirement.arm, Path(worst.file)
+    title = f"{worst.picture}, {arm}"
+    picture = from_file(
+        run.folder / file, title, f"Attacked: {worst.picture}, whose view {worst.number} is the worst"
+    )
     if picture is None:
         raise ValueError(f"`{run.folder / worst.file}`, the picture of the worst view, is missing: put it back")
-    return picture
+    original = from_file(
+        run.folder / "pictures" / "clean" / file.name, f"{worst.picture}, untouched", f"Original: {worst.picture}"
+    )
+    return [original, picture] if arm != "clean" and original is not None else [picture]

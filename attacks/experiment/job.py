@@ -293,10 +293,9 @@ def _tables(
 
 
 def _print(out: Path, content: dict[str, Any], sanity: Sanity | None) -> None:
-    if content["gate"] is not None:
-        print(verdict_text(content["gate"]))
     notes = (f"warning: {warning}" for warning in warnings(content))
-    lines = [headline(content), f"gallery: {gallery(content)}", *notes, table_text(content), legend(content)]
+    table = [] if content["gate"] is None else [verdict_text(content["gate"])]
+    lines = [headline(content), f"gallery: {gallery(content)}", *notes, *table, table_text(content), legend(content)]
     lines += comparison_lines(content)
     lines += [] if content["drift"] is None else [drift_line(content["drift"])]
     lines += [] if sanity is None else [sanity_table(sanity)]

@@ -8,7 +8,7 @@ from attacks.encoders.description import MODULE, description_rows
 from attacks.evaluation.per_image import MEANS
 from attacks.gate.decide import AT_RANDOM
 from attacks.report.facts import aim, gallery
-from attacks.report.warnings import CHANCE, MIN_RECALL
+from attacks.report.warnings import CHANCE, HIGH, MIN_RECALL
 from attacks.report.words import (
     MEASURES,
     capital,
@@ -87,9 +87,9 @@ def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> lis
     return [
         ("On what", f"{encoder_name(content)}, SHA-256 of the tensors {digest}; {photographs}"),
         ("Gallery", f"{content['gallery']} classes given as text" if content.get("classes") else gallery(content)),
-        ("Against", f"{attack}, {threat['gradients']} gradients a picture, views: {threat['transforms']}"),
+        ("Against", f"{attack}; attack {threat['optimiser']}, views {threat['transforms']}"),
         ("When", run_time(manifest)),
-        ("How sure", words.limits),
+        ("How sure", f"Between the limits in parentheses, with 95 % confidence. {words.limits}"),
         ("What next", " ".join(words.steps)),
     ]
 
@@ -112,7 +112,8 @@ def _flaw(content: Mapping[str, Any]) -> str:
     recall = clean["recall_at_1"]["mean"] if clean.get("recall_at_1") else 1.0
     if recall < MIN_RECALL or clean["success"]["mean"] > 1 - MIN_RECALL:
         return TASK
-    if chance is not None and chance < CHANCE and not content["threat"].get("targeted"):
+    is_open = content["arms"]["eot"]["success"]["mean"] < HIGH and not content["threat"].get("targeted")
+    if chance is not None and chance < CHANCE and is_open:
         return GALLERY
     return WEIGHTS if content["encoder"]["weights"] == "random" else ""
 

@@ -111,6 +111,7 @@ def test_a_broken_gallery_or_task_is_in_the_verdict(flaw, verdict):
         content["arms"]["clean"]["recall_at_1"]["mean"] = 0.5
     elif flaw == GALLERY:
         content["chance"] = report_pages.CHANCE | {"success": report_pages.level(0.8)}
+        content["arms"]["eot"]["success"]["mean"] = 0.4
     else:
         content["encoder"]["weights"] = "random"
     assert flaw in check_length(content).verdict
