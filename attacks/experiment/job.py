@@ -295,9 +295,17 @@ def _tables(
 def _print(out: Path, content: dict[str, Any], sanity: Sanity | None) -> None:
     notes = (f"warning: {warning}" for warning in warnings(content))
     table = [] if content["gate"] is None else [verdict_text(content["gate"])]
-    lines = [headline(content), f"gallery: {gallery(content)}", *notes, *table, table_text(content), legend(content)]
+    lines = [
+        headline(content),
+        encoder_line(content),
+        f"gallery: {gallery(content)}",
+        *notes,
+        *table,
+        table_text(content),
+        legend(content),
+    ]
     lines += comparison_lines(content)
     lines += [] if content["drift"] is None else [drift_line(content["drift"])]
     lines += [] if sanity is None else [sanity_table(sanity)]
-    lines += [encoder_line(content), f"report: {out / 'report.html'}"]
+    lines += [f"report: {out / 'report.html'}"]
     print("\n".join([*lines, f"record: sha256 {content['files']} (viewproof verify {out} checks it)"]))

@@ -201,7 +201,7 @@ def _steps(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> tuple[
     if flaw := _flaw(content):
         return (MENDING[flaw],)
     if gate is None:
-        return ("State what you need, and decide it: viewproof check, or a policy of your own (viewproof gate).",)
+        return ("Nothing is decided yet: say what you need (viewproof check, or a policy for viewproof gate).",)
     if gate["verdict"] == "FAIL":
         return (
             "Try another encoder, or a defence before it (defence=jpeg), with the same photographs.",
