@@ -79,7 +79,7 @@ def encoder_name(content: Mapping[str, Any]) -> str:
 def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What was tested and when, how sure the answer is, and what to do next, in rows (question, text)."""
     words, encoder, threat = answer(content), content["encoder"], content["threat"]
-    attack = "a patch" if threat["patch"] else f"changes within {threat['norm']} {radius(threat)}"
+    attack = "a patch" if threat["patch"] else f"changes of at most {radius(threat)} ({threat['norm']})"
     digest, (pictures, count) = str(encoder.get("fingerprint"))[:12], sample_counts(content)
     photographs = count_text(count, "photograph") + (
         f" ({count_text(pictures, 'picture')})" if pictures > count else ""
@@ -87,9 +87,9 @@ def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> lis
     return [
         ("On what", f"{encoder_name(content)}, SHA-256 of the tensors {digest}; {photographs}"),
         ("Gallery", f"{content['gallery']} classes given as text" if content.get("classes") else gallery(content)),
-        ("Against", f"{attack}; attack {threat['optimiser']}, views {threat['transforms']}"),
+        ("Against", f"{attack}, found by {threat['optimiser']}, in {threat['transforms']} views"),
         ("When", run_time(manifest)),
-        ("How sure", f"Between the limits in parentheses, with 95 % confidence. {words.limits}"),
+        ("How sure", f"The limits hold with 95 % confidence. {words.limits}"),
         ("What next", " ".join(words.steps)),
     ]
 
@@ -210,7 +210,9 @@ def _steps(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> tuple[
     if gate["verdict"] == "PASS":
         return ("Keep this run as the record; test again when encoder, gallery, cameras or attacks change.",)
     if gate["reasons"]:
-        return ("Attack longer and with its checks (attack.gradients, sanity=standard), and test again.",)
+        return (
+            "Attack longer (attack.gradients) with its checks (sanity=short), heed the warnings, and test again.",
+        )
     return ("Give more photographs of different things and run the same command into a new folder.",)
 
 
