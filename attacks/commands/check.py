@@ -25,7 +25,6 @@ from attacks.experiment.directory import finished, read_json
 from attacks.experiment.rehearsal import rehearse
 from attacks.experiment.results import headline
 from attacks.gate.policy import policy_file, read_policy
-from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import write_text
 from attacks.runtime.untrusted import refuse_file
 from attacks.schema.composition import compose, words
@@ -99,9 +98,11 @@ def _rehearsed(command: list[str], minutes: float) -> int:
     (preset,) = (word.removeprefix("config=") for word in command if word.startswith("config="))
     overrides = [word for word in command if not word.startswith("config=")]
     found = rehearse(compose(preset, overrides), preset, overrides)
-    print_notes(found.notes)
     count = found.most(minutes)
-    print(f"gallery: {found.gallery}\nbefore any attack: {found.lost:.0%} of views are taken for something else")
+    print(
+        f"photographs: {found.pictures}, and {found.unreadable} files that cannot be read\ngallery: {found.gallery}"
+    )
+    print(f"before any attack: {found.lost:.0%} of views are taken for something else")
     print(f"minutes: about {found.minutes(count):.1f} for {count} of {found.pictures} photographs, less if decided")
     return count
 

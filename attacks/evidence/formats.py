@@ -239,10 +239,8 @@ def _pictures(run: RunFacts) -> list[Picture]:
         return []
     row, worst = run.shown_view
     arm, file = row.requirement.arm, Path(worst.file)
-    title = f"{worst.picture}, {arm}"
-    picture = from_file(
-        run.folder / file, title, f"Attacked: {worst.picture}, whose view {worst.number} is the worst"
-    )
+    text = f"{'Untouched' if arm == 'clean' else 'Attacked'}: {worst.picture}, whose view {worst.number} is the worst"
+    picture = from_file(run.folder / file, f"{worst.picture}, {arm}", text)
     if picture is None:
         raise ValueError(f"`{run.folder / worst.file}`, the picture of the worst view, is missing: put it back")
     original = from_file(

@@ -33,12 +33,12 @@ CHECKS, OVERHEAD = 20, 1.4
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What is known before a run: how many `pictures` it could attack, the `notes` about their files, the `gallery`
-    in a line, the share of the first pictures' clean views that are `lost`, and the seconds that a picture takes,
-    and that the rest takes."""
+    """What is known before a run: how many `pictures` it could attack, how many files are `unreadable`, the
+    `gallery` in a line, the share of the first pictures' clean views that are `lost`, and the seconds that a picture
+    takes, and that the rest takes."""
 
     pictures: int
-    notes: tuple[str, ...]
+    unreadable: int
     gallery: str
     lost: float
     seconds: float
@@ -70,9 +70,8 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
     lost = float(bench.judge.success(scores, rows).double().mean())
     arms, checks = len(study.arms), CHECKS * study.sanity.pictures * study.sanity.steps * study.sanity.views
     seconds = OVERHEAD * ((arms - 2) * study.views.gradients * gradient + arms * judging / len(rows))
-    return Rehearsal(
-        len(study.queries), study.queries.notes, _gallery(study), lost, seconds, once + checks * gradient
-    )
+    unreadable = sum(": left out, " in note for note in study.queries.notes)
+    return Rehearsal(len(study.queries), unreadable, _gallery(study), lost, seconds, once + checks * gradient)
 
 
 def _timed(task: Callable[[], R]) -> tuple[R, float]:

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.encoders.description import MODULE, description_rows
 from attacks.evaluation.per_image import MEANS
 from attacks.gate.decide import AT_RANDOM
-from attacks.report.facts import aim, gallery
+from attacks.report.facts import aim, encoder_name, gallery
 from attacks.report.warnings import CHANCE, HIGH, MIN_RECALL
 from attacks.report.words import (
     MEASURES,
@@ -27,12 +26,12 @@ WHEN = {"clean": "before an attack", "noise": "after random noise", "eot": "afte
 OTHER = "after another attack"
 #: What is wrong with a run whose result says little, as half a sentence, and what to do about it.
 TASK, GALLERY, WEIGHTS = (
-    "untouched photographs are already lost",
+    "untouched photographs are not recognised",
     "the gallery is too small to tell",
     "the encoder's weights are random",
 )
 MENDING = {
-    TASK: "Make untouched photographs work first: narrower views (transforms), a clean gallery, or another encoder.",
+    TASK: "Have untouched photographs recognised first: narrower views, a clean gallery, or another encoder.",
     GALLERY: "Give a larger gallery of different pictures (--index, data.gallery), and test again.",
     WEIGHTS: "Name the weights that will be deployed (encoder.weights), and test again.",
 }
@@ -68,12 +67,6 @@ def answer(content: Mapping[str, Any]) -> Answer:
     return Answer(
         _verdict(content, gate), _reason(content, gate), _comparison(content), limits, _steps(content, gate)
     )
-
-
-def encoder_name(content: Mapping[str, Any]) -> str:
-    """The encoder's name with its model; of a module from Python, its class."""
-    encoder = content["encoder"]
-    return str(encoder["model"] if encoder["name"] == MODULE else description_rows(encoder)[0][1])
 
 
 def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -176,7 +169,7 @@ def _effect(content: Mapping[str, Any]) -> str:
     share, before = percent(arms["eot"]["success"]), percent(arms["clean"]["success"]).partition(" (")[0]
     attack = "With the patch" if content["threat"]["patch"] else "After the attack"
     if _flaw(content) == TASK:
-        return f"Untouched photographs are already lost in {before} of {views}; after the attack, in {share}."
+        return f"Untouched photographs are not recognised in {before} of {views}; after the attack, in {share}."
     return f"{attack}, {share} of {views} are taken for {aim(content)}; before it, {before}."
 
 

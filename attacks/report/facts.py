@@ -4,9 +4,15 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attacks.encoders.description import MODULE
+from attacks.encoders.description import MODULE, description_rows
 from attacks.report.words import arm_names, count_text, radius, sample_counts, sample_words
 from attacks.resizers.pipeline import GIVEN
+
+
+def encoder_name(content: Mapping[str, Any]) -> str:
+    """The encoder's name with its model; of a module from Python, its class."""
+    encoder = content["encoder"]
+    return str(encoder["model"] if encoder["name"] == MODULE else description_rows(encoder)[0][1])
 
 
 def aim(content: Mapping[str, Any]) -> str:

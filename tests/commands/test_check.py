@@ -35,7 +35,12 @@ def test_one_command_ends_with_one_page(pictures, capsys):
     command = ["check", "pocket", "pictures", "--for", "duplicates", "--minutes", "0.001", "--into", "run"]
     code = main([*command, "--run", SMALL])
     output = capsys.readouterr().out
-    assert "before any attack: " in output and "minutes: about " in output and "for 4 of 4 photographs" in output
+    assert (
+        "before any attack: " in output
+        and "minutes: about " in output
+        and "for 4 of 4 photographs" in output
+        and "and 1 files" in output
+    )
     assert output.rstrip().endswith("page: run/check.html")
     content = json.loads((pictures / "run" / "metrics.json").read_text())
     assert code == {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}[content["gate"]["verdict"]] and code != 0
@@ -99,6 +104,6 @@ def test_what_cannot_be_decided_is_refused_first(pictures, capsys, words, part):
 
 
 def test_the_minutes_fix_how_many_pictures_are_tried():
-    found = Rehearsal(100, (), "", 0.0, 10.0, 60.0)
+    found = Rehearsal(100, 0, "", 0.0, 10.0, 60.0)
     assert [found.most(minutes) for minutes in (0.1, 6, 1000)] == [PICTURES, 30, 100]
     assert found.minutes(found.most(6)) == 6
