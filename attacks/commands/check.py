@@ -17,8 +17,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from attacks.commands.gate import attack, refuse_other_words, run_verdict
+from attacks.commands.gate import attack_into, refuse_other_words, run_verdict
 from attacks.data.listing import list_entries
+from attacks.evidence.custody import policy_origin
 from attacks.evidence.facts import Facts, run_facts
 from attacks.evidence.formats import evidence_page
 from attacks.experiment.directory import finished, read_json
@@ -35,7 +36,7 @@ from attacks.schema.suggestions import closest
 #: Files by their ending -> the encoder, and the key that names the file.
 FILES = {".onnx": ("onnx", "model"), ".pt": ("torchscript", "model"), ".safetensors": ("pocket", "weights")}
 #: The most pictures that are read: all of them are held in memory.
-MOST = 2000
+LIMIT = 2000
 
 
 class Use(NamedTuple):
@@ -73,17 +74,18 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"`--minutes` must be above 0 and at most 100000; got {options.minutes:g}")
     use, into = USES[options.use], options.into or Path(f"outputs/check-{datetime.now():%Y-%m-%d-%H-%M-%S}")
     refuse_file(into, "--into")
-    command, policy = run_words(options), read_policy(use.policy)
+    command = run_words(options)
     if (into / "manifest.json").exists():  # the same command goes on, with as many photographs as it began with
         config = read_json(into / "manifest.json")["config"]
         command += _limit(options.use, config["evaluate"]["most"] or config["data"]["count"])
     else:
         command += _limit(options.use, _rehearsed(command, options.minutes))
-    (refuse_other_words if finished(into) else attack)(command, into)
-    verdict = run_verdict(policy, into)
-    facts = run_facts(verdict, into)
+    (refuse_other_words if finished(into) else attack_into)(command, into)
+    origin = policy_origin(policy_file(use.policy))
+    verdict = run_verdict(origin, into)
+    facts = run_facts(verdict, into, origin)
     page = into / "check.html"
-    write_text(page, evidence_page(Facts(policy, policy_file(use.policy).name, None, (facts,))))
+    write_text(page, evidence_page(Facts(origin.policy, f"{use.policy}.yaml", None, (facts,))))
     print(f"{headline(dict(facts.content))}\npage: {page}")
     return verdict.exit_code
 
@@ -97,13 +99,13 @@ def _rehearsed(command: list[str], minutes: float) -> int:
     """How many photographs are tried, after the audit, which is printed."""
     (preset,) = (word.removeprefix("config=") for word in command if word.startswith("config="))
     overrides = [word for word in command if not word.startswith("config=")]
-    found = rehearse(compose(preset, overrides), preset, overrides)
-    count = found.most(minutes)
+    audit = rehearse(compose(preset, overrides), preset, overrides)
+    count = audit.fitting(minutes)
     print(
-        f"photographs: {found.pictures}, and {found.unreadable} files that cannot be read\ngallery: {found.gallery}"
+        f"photographs: {audit.pictures}, and {audit.unreadable} files that cannot be read\ngallery: {audit.gallery}"
     )
-    print(f"before any attack: {found.lost:.0%} of views are taken for something else")
-    print(f"minutes: about {found.minutes(count):.1f} for {count} of {found.pictures} photographs, less if decided")
+    print(f"before any attack: {audit.loss:.0%} of views are taken for something else")
+    print(f"minutes: about {audit.minutes(count):.1f} for {count} of {audit.pictures} photographs, less if decided")
     return count
 
 
@@ -117,13 +119,17 @@ def run_words(options: argparse.Namespace) -> list[str]:
             raise ValueError(f"`{name}` must have labels with --for {options.use}; {value} has none: {fix}")
     keys = encoder_keys(options.encoder) | {"data": "folder", "data.path": options.pictures}
     keys |= {} if options.index is None else {"data.gallery": options.index}
-    keys |= {"data.unreadable": "skip"} | ({"data.count": MOST} if len(entries) > MOST else {})
+    keys |= {"data.unreadable": "skip"} | ({"data.count": LIMIT} if len(entries) > LIMIT else {})
     threat = dict(read_policy(use.policy).threat)
     preset = [word for word in use.words.split() if word.partition("=")[0] not in threat]
-    typed = [config_word(word) for word in shlex.split(options.words)]
-    given = {word.partition("=")[0] for word in typed}
-    made = [*preset, *words(keys), *(f"{key}={value}" for key, value in threat.items() if key != "perturbation")]
-    return [word for word in made if word.partition("=")[0] not in given] + typed + [f"require={use.policy}"]
+    words_typed = [config_word(word) for word in shlex.split(options.words)]
+    typed_keys = {word.partition("=")[0] for word in words_typed}
+    defaults = [*preset, *words(keys), *(f"{key}={value}" for key, value in threat.items() if key != "perturbation")]
+    return (
+        [word for word in defaults if word.partition("=")[0] not in typed_keys]
+        + words_typed
+        + [f"require={use.policy}"]
+    )
 
 
 def encoder_keys(text: str) -> dict[str, str]:

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if options.words is not None:
         if options.into is None:
             raise ValueError("`--run` needs --into DIR, the run directory, where the same command goes on")
-        (refuse_other_words if finished(options.into) else attack)(_words(options), options.into)
+        (refuse_other_words if finished(options.into) else attack_into)(_words(options), options.into)
     verdicts = [run_verdict(policy_origin(file, options.tag), folder) for folder in runs]
     print(*("\n".join(map(printable, str(verdict).splitlines())) for verdict in verdicts), sep="\n\n")
     if options.out is not None:
@@ -111,7 +111,7 @@ def refuse_other_words(words: list[str], into: Path) -> None:
     refuse_other_command(previous_run(into).manifest, configuration, into)
 
 
-def attack(words: list[str], into: Path) -> None:
+def attack_into(words: list[str], into: Path) -> None:
     """Begin the run with these words, or go on with it."""
     sys.argv[:] = ["viewproof run", *words, f"hydra.run.dir={into}"]
     try:

@@ -33,25 +33,25 @@ CHECKS, OVERHEAD = 20, 1.4
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What is known before a run: how many `pictures` it could attack, how many files are `unreadable`, the
-    `gallery` in a line, the share of the first pictures' clean views that are `lost`, and the seconds that a picture
-    takes, and that the rest takes."""
+    """What is known before a run: how many `pictures` it could attack, how many files are `unreadable`, the `gallery`
+    in a line, the share of the first pictures' clean views that are lost (`loss`), and the seconds that a picture and
+    the rest take."""
 
     pictures: int
     unreadable: int
     gallery: str
-    lost: float
+    loss: float
     seconds: float
-    seconds_once: float
+    setup_seconds: float
 
-    def most(self, minutes: float) -> int:
+    def fitting(self, minutes: float) -> int:
         """How many pictures fit into so many minutes: at least a unit, at most all."""
-        fitting = math.floor((60 * minutes - self.seconds_once) / self.seconds)
-        return min(self.pictures, max(PICTURES, fitting))
+        number = math.floor((60 * minutes - self.setup_seconds) / self.seconds)
+        return min(self.pictures, max(PICTURES, number))
 
     def minutes(self, count: int) -> float:
         """The minutes that so many pictures take."""
-        return (self.seconds_once + count * self.seconds) / 60
+        return (self.setup_seconds + count * self.seconds) / 60
 
 
 def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
@@ -63,15 +63,15 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
     with tempfile.TemporaryDirectory() as folder, watching_layers(study.encoder, study.objective) as encoder:
         place = replace(preparation.place(Path(folder)), checkpoint=NOWHERE)
         bench = bench_of(study, encoder, decision, place)
-        once = time.perf_counter() - began
+        setup = time.perf_counter() - began
         images = study.queries.images[rows].to(study.device)
         scores, judging = _timed(lambda: bench.judge(images, rows, bench.banks[MAIN]))
         gradient = _seconds_of_a_step(bench, rows.tolist()) / (len(rows) * study.views.per_step)
-    lost = float(bench.judge.success(scores, rows).double().mean())
+    loss = float(bench.judge.success(scores, rows).double().mean())
     arms, checks = len(study.arms), CHECKS * study.sanity.pictures * study.sanity.steps * study.sanity.views
     seconds = OVERHEAD * ((arms - 2) * study.views.gradients * gradient + arms * judging / len(rows))
     unreadable = sum(": left out, " in note for note in study.queries.notes)
-    return Rehearsal(len(study.queries), unreadable, _gallery(study), lost, seconds, once + checks * gradient)
+    return Rehearsal(len(study.queries), unreadable, _gallery(study), loss, seconds, setup + checks * gradient)
 
 
 def _timed(task: Callable[[], R]) -> tuple[R, float]:

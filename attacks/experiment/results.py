@@ -24,7 +24,7 @@ from attacks.experiment.directory import SCHEMA
 from attacks.experiment.required import verdict_of
 from attacks.experiment.view_scores import ViewScores
 from attacks.report.answer import answer
-from attacks.report.environment import together
+from attacks.report.environment import join_percent
 from attacks.report.facts import step_text
 from attacks.report.words import definitions, fit_arms, interval_text, p_value
 from attacks.study.pipeline import input_side
@@ -203,7 +203,7 @@ def headline(content: dict[str, Any]) -> str:
     words = answer(content)
     lines = [words.verdict, words.reason, words.comparison, words.limits, *(f"Next: {step}" for step in words.steps)]
     fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(fill(together(line)) for line in lines if line).replace("\u00a0", " ")
+    return "\n".join(fill(join_percent(line)) for line in lines if line).replace("\u00a0", " ")
 
 
 def table_text(content: dict[str, Any]) -> str:

@@ -89,7 +89,7 @@ def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> lis
 
 def run_time(manifest: Mapping[str, Any]) -> str:
     """When the run began, as its record says."""
-    return str(manifest.get("started", "the record has no time"))
+    return str(manifest.get("started", "the record has no time")).replace("T", ", ").replace("+00:00", " UTC")
 
 
 def percent(value: Mapping[str, Any]) -> str:
@@ -148,19 +148,21 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     if gate["verdict"] == "UNDECIDED":  # between the ends: which of them is the question
         share, mean = share.partition("(")[2].removesuffix(")"), number_words(number)[1]
     of_measure = MEASURES["tar_FAR" if measure.startswith("tar_") else measure]
-    what = of_measure.plain or f"taken for {aim(content)}"
-    when = WHEN.get(requirement["arm"], OTHER) + (" (wider views)" if requirement["bank"] == "wide" else "")
+    predicate = of_measure.plain or f"taken for {aim(content)}"
+    moment = WHEN.get(requirement["arm"], OTHER) + (" (wider views)" if requirement["bank"] == "wide" else "")
     bar_text = f"{bar:g}" if is_mean else f"{100 * bar:g} %"
     need = f"{side} {bar_text} {'is required' if side == 'at least' else 'is allowed'}"
     if of == "p10":
-        state = f"the {what} is {side} {bar_text}" if is_mean else f"{side} {bar_text} of views are {what}"
-        return f"{capital(when)}, in {share} of photographs {state}; nine in ten must."
+        state = f"the {predicate} is {side} {bar_text}" if is_mean else f"{side} {bar_text} of views are {predicate}"
+        return f"{capital(moment)}, in {share} of photographs {state}; nine in ten must."
     if of == "worst":
-        value = f"a {what} of {row['value']:.2f}" if is_mean else f"{100 * row['value']:.0f} % of views {what}"
-        return f"{capital(when)}, the worst photograph has {value}; {need}."
+        value = (
+            f"a {predicate} of {row['value']:.2f}" if is_mean else f"{100 * row['value']:.0f} % of views {predicate}"
+        )
+        return f"{capital(moment)}, the worst photograph has {value}; {need}."
     if is_mean:
-        return f"{capital(when)}, the {what} is {mean}; {need}."
-    return f"{capital(when)}, {share} of camera views are {what}; {need}."
+        return f"{capital(moment)}, the {predicate} is {mean}; {need}."
+    return f"{capital(moment)}, {share} of camera views are {predicate}; {need}."
 
 
 def _effect(content: Mapping[str, Any]) -> str:

@@ -33,12 +33,12 @@ def environment() -> Environment:
     result.filters |= {
         "capital": words.capital,
         "count_text": words.count_text,
-        "together": together,
+        "join_percent": join_percent,
         "short": words.short,
     }
     return result
 
 
-def together(text: str) -> str:
+def join_percent(text: str) -> str:
     """The text without line breaks before a sign of per cent."""
     return text.replace(" %", "\u00a0%")

@@ -104,6 +104,6 @@ def test_what_cannot_be_decided_is_refused_first(pictures, capsys, words, part):
 
 
 def test_the_minutes_fix_how_many_pictures_are_tried():
-    found = Rehearsal(100, 0, "", 0.0, 10.0, 60.0)
-    assert [found.most(minutes) for minutes in (0.1, 6, 1000)] == [PICTURES, 30, 100]
-    assert found.minutes(found.most(6)) == 6
+    audit = Rehearsal(100, 0, "", 0.0, 10.0, 60.0)
+    assert [audit.fitting(minutes) for minutes in (0.1, 6, 1000)] == [PICTURES, 30, 100]
+    assert audit.minutes(audit.fitting(6)) == 6
