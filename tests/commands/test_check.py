@@ -50,10 +50,10 @@ def test_one_command_ends_with_one_page(pictures, capsys):
     for words in ("What was tried", "What was not tried", "What next", "How sure", "On what", "Signature"):
         assert words in page.text, words
     assert len(page.all("img")) == 2 and not page.all("script") and verify(pictures / "run").passed
-    before = (pictures / "run" / "check.html").read_bytes()
+    page_bytes = (pictures / "run" / "check.html").read_bytes()
     assert main([*command, "--run", SMALL]) == code  # finished: it is only decided again
     assert "minutes: about" not in capsys.readouterr().out
-    assert (pictures / "run" / "check.html").read_bytes() == before
+    assert (pictures / "run" / "check.html").read_bytes() == page_bytes
     assert main([*command, "--run", f"{SMALL} seed=1"]) == 1
 
 

@@ -93,13 +93,13 @@ def test_numbers_are_those_of_the_tables_and_of_the_requirement():
     assert "of pictures are" in answer(content | {"bank": content["bank"] | {"coordinates": []}}).reason
     assert answer(content).limits.startswith("With 12 photographs, up to 22 % of photographs may behave otherwise")
     assert f"{NOT_HELD_OUT}." in answer(content | {"split": {"judge": [], "arms": None}}).limits
-    failed = check_length(content | {"gate": gate_of()})
-    assert str(failed) == (
+    failure = check_length(content | {"gate": gate_of()})
+    assert str(failure) == (
         "Do not deploy: the attack succeeds too often. After the attack, 80 % (68-92 %) of camera views are taken "
         "for something else; at most 50 % is allowed."
     )
-    undecided = gate_of("UNDECIDED", more=40)
-    assert str(check_length(content | {"gate": undecided})) == (
+    open_gate = gate_of("UNDECIDED", more=40)
+    assert str(check_length(content | {"gate": open_gate})) == (
         "Undecided: about 40 more photographs are needed. After the attack, 68-92 % of camera views are taken for "
         "something else; at most 50 % is allowed."
     )
