@@ -45,7 +45,7 @@ def test_a_run_ends_with_the_verdict_of_its_policy(finished, capsys):
     means = [content["arms"][arm]["success"]["mean"] for arm in ("clean", "eot")]
     assert [row["value"] for row in gate["rows"]] == means
     page = (folder / "run" / "report.html").read_text()
-    assert page.index('id="gate"') < page.index('class="verdict"') and gate["policy"]["claim"] in page
+    assert page.index('class="verdict"') < page.index('id="gate"') and gate["policy"]["claim"] in page
     assert main(["gate", str(folder / "policy.yaml"), str(folder / "run")]) == code
     assert f"{gate['verdict']}: Clean views are recognised" in capsys.readouterr().out
     assert verify(folder / "run").passed
