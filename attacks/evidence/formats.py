@@ -166,7 +166,7 @@ def evidence_page(facts: Facts) -> str:
 
 
 def _run_page(run: RunFacts) -> RunPage:
-    gate = run.verdict.as_dict()
+    gate = run.verdict.as_dict() | {"notes": run.custody.problems}
     content = dict(run.content) | {"gate": gate}
     subject = subject_rows(content, run.manifest)
     return RunPage(run, gate, answer(content), subject, warnings(content), _rows(run), _pictures(run))

@@ -72,7 +72,9 @@ def answer(content: Mapping[str, Any]) -> Answer:
 def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What was tested and when, how sure the answer is, and what to do next, in rows (question, text)."""
     words, encoder, threat = answer(content), content["encoder"], content["threat"]
-    attack = "a patch" if threat["patch"] else f"changes of at most {radius(threat)} ({threat['norm']})"
+    attack = "a patch" if threat["patch"] else f"changes within {threat['norm']} {radius(threat)}"
+    if threat["norm"] == "linf":
+        attack = f"changes of at most {threat['eps'] * 255:.3g}/255 of each value"
     digest, (pictures, count) = str(encoder.get("fingerprint"))[:12], sample_counts(content)
     photographs = count_text(count, "photograph") + (
         f" ({count_text(pictures, 'picture')})" if pictures > count else ""
@@ -114,8 +116,8 @@ def _flaw(content: Mapping[str, Any]) -> str:
 def _verdict(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     word, rows, flaw = gate["verdict"], gate["rows"], _flaw(content)
     if word == "PASS":
-        if flaw:
-            return f"Meets its policy, yet says little: {flaw}."
+        if flaw or gate.get("notes"):  # of its record: the bars may be younger than the run
+            return f"Meets its policy, yet says little: {flaw or 'its record has faults, see below'}."
         return "May be deployed against this attack: every requirement is met."
     if word == "FAIL":
         arms = [row["requirement"]["arm"] for row in rows if row["verdict"] == "FAIL"]
@@ -202,6 +204,8 @@ def _steps(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> tuple[
             "Try another encoder, or a defence before it (defence=jpeg), with the same photographs.",
             "Compare both runs: viewproof compare.",
         )
+    if gate.get("notes"):
+        return ("Fix the bars before a test (viewproof gate --lock), and test again; the faults are named below.",)
     if gate["verdict"] == "PASS":
         return ("Keep this run as the record; test again when encoder, gallery, cameras or attacks change.",)
     if gate["reasons"]:

@@ -98,6 +98,8 @@ def test_numbers_are_those_of_the_tables_and_of_the_requirement():
         "Do not deploy: the attack succeeds too often. After the attack, 80 % (68-92 %) of camera views are taken "
         "for something else; at most 50 % is allowed."
     )
+    faulty = check_length(content | {"gate": gate_of("PASS") | {"notes": ["the bars came later"]}})
+    assert faulty.verdict == "Meets its policy, yet says little: its record has faults, see below."
     open_gate = gate_of("UNDECIDED", more=40)
     assert str(check_length(content | {"gate": open_gate})) == (
         "Undecided: about 40 more photographs are needed. After the attack, 68-92 % of camera views are taken for "
