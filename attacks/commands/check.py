@@ -23,7 +23,7 @@ from attacks.evidence.custody import policy_origin
 from attacks.evidence.facts import Facts, run_facts
 from attacks.evidence.formats import evidence_page
 from attacks.experiment.directory import finished, read_json
-from attacks.experiment.rehearsal import rehearse
+from attacks.experiment.rehearsal import PICTURES, rehearse
 from attacks.experiment.results import headline
 from attacks.gate.policy import policy_file, read_policy
 from attacks.runtime.files import write_text
@@ -37,6 +37,8 @@ from attacks.schema.suggestions import closest
 FILES = {".onnx": ("onnx", "model"), ".pt": ("torchscript", "model"), ".safetensors": ("pocket", "weights")}
 #: The most pictures that are read: all of them are held in memory.
 LIMIT = 2000
+#: The fewest photographs of one patch for all: half of them are held out.
+HALVED = 12
 
 
 class Use(NamedTuple):
@@ -74,12 +76,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"`--minutes` must be above 0 and at most 100000; got {options.minutes:g}")
     use, into = USES[options.use], options.into or Path(f"outputs/check-{datetime.now():%Y-%m-%d-%H-%M-%S}")
     refuse_file(into, "--into")
-    command = run_words(options)
-    if (into / "manifest.json").exists():  # the same command goes on, with as many photographs as it began with
-        config = read_json(into / "manifest.json")["config"]
-        command += _limit(options.use, config["evaluate"]["most"] or config["data"]["count"])
-    else:
-        command += _limit(options.use, _rehearsed(command, options.minutes))
+    command = _limited(options, run_words(options), into)
     (refuse_other_words if finished(into) else attack_into)(command, into)
     origin = policy_origin(policy_file(use.policy))
     verdict = run_verdict(origin, into)
@@ -90,17 +87,25 @@ def run(options: argparse.Namespace) -> int:
     return verdict.exit_code
 
 
-def _limit(use: str, count: int) -> list[str]:
-    """The words that say how many photographs are tried: at most, or of one patch for all of them exactly."""
-    return [f"data.count={count}"] if use == "print" else ["evaluate.batch=8", f"evaluate.most={count}"]
+def _limited(options: argparse.Namespace, command: list[str], into: Path) -> list[str]:
+    """The words of a run with how many photographs are tried: at most, or of one patch for all of them exactly."""
+    is_shared = options.use == "print"
+    if (into / "manifest.json").exists():  # the same command goes on, with as many photographs as it began with
+        config = read_json(into / "manifest.json")["config"]
+        count = config["evaluate"]["most"] or config["data"]["count"]
+    else:
+        count = _rehearsed(command, options.minutes, HALVED if is_shared else PICTURES)
+    if is_shared:
+        return [*(word for word in command if not word.startswith("data.count=")), f"data.count={count}"]
+    return [*command, "evaluate.batch=8", f"evaluate.most={count}"]
 
 
-def _rehearsed(command: list[str], minutes: float) -> int:
+def _rehearsed(command: list[str], minutes: float, least: int) -> int:
     """How many photographs are tried, after the audit, which is printed."""
     (preset,) = (word.removeprefix("config=") for word in command if word.startswith("config="))
     overrides = [word for word in command if not word.startswith("config=")]
     audit = rehearse(compose(preset, overrides), preset, overrides)
-    count = audit.fitting(minutes)
+    count = audit.fitting(minutes, least)
     print(
         f"photographs: {audit.pictures}, and {audit.unreadable} files that cannot be read\ngallery: {audit.gallery}"
     )

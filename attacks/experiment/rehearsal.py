@@ -28,7 +28,7 @@ R = TypeVar("R")
 PICTURES, STEPS = 8, 6
 #: Gradients of a sanity check beside those of a short run of it, and the time of a run beside that of its gradients
 #: and judged views: it also chooses among iterates, searches the worst view, and writes.
-CHECKS, OVERHEAD = 20, 1.4
+CHECKS, OVERHEAD = 13, 1.1
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Rehearsal:
     seconds: float
     setup_seconds: float
 
-    def fitting(self, minutes: float) -> int:
-        """How many pictures fit into so many minutes: at least a unit, at most all."""
+    def fitting(self, minutes: float, least: int = PICTURES) -> int:
+        """How many pictures fit into so many minutes: at least `least`, a unit, and at most all."""
         number = math.floor((60 * minutes - self.setup_seconds) / self.seconds)
-        return min(self.pictures, max(PICTURES, number))
+        return min(self.pictures, max(least, number))
 
     def minutes(self, count: int) -> float:
         """The minutes that so many pictures take."""

@@ -140,8 +140,9 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     if gate["verdict"] == "UNDECIDED" and gate["reasons"]:
         return f"{capital(gate['reasons'][0])}."
     rows = [row for row in gate["rows"] if row["verdict"] == gate["verdict"]]
-    clean = _flaw(content) == TASK
-    row = next((row for row in rows if (row["requirement"]["arm"] == "clean") == clean), rows[0])
+    is_lost = _flaw(content) == TASK
+    candidates = [*rows, *gate["rows"]] if is_lost else rows
+    row = next((row for row in candidates if (row["requirement"]["arm"] == "clean") == is_lost), rows[0])
     requirement = row["requirement"]
     least, bar, measure = requirement["at_least"], requirement["at_most"], requirement["measure"]
     side, bar = ("at most", bar) if least is None else ("at least", least)
