@@ -1,6 +1,7 @@
 """The line at each plot of a page: what to see in it, in at most 20 words, from the plot's own numbers."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, product
 from typing import Any
 
 from attacks.evaluation.sanity.check import plateau
@@ -11,21 +12,13 @@ from attacks.solvers.loop import Trace
 HALF, MATERIAL = 0.5, 0.05
 
 
-def views_caption(arms: Mapping[str, Any]) -> str:
-    attack, clean = (arms[arm]["success"]["mean"] for arm in ("eot", "clean"))
-    return f"The attacker succeeds in {attack:.2f} of attacked views, {clean:.2f} of untouched ones; red: not known."
-
-
 def loss_caption(trace: Sequence[Trace], sanity: Mapping[str, Any] | None) -> str:
     """Whether the loss has settled: as the check of the run says, else by its rule on the curve that is drawn."""
-    checks = {check["name"]: check for check in (sanity or {}).get("checks", ())}
-    check = checks.get("plateau", {"verdict": "skipped"})
-    if check["verdict"] == "skipped":
+    check: Any = next((check for check in (sanity or {}).get("checks", ()) if check["name"] == "plateau"), {})
+    if check.get("verdict", "skipped") == "skipped":
         check = vars(plateau([row.held_out for row in trace if row.arm == "eot"]))
     if check["verdict"] == "skipped":
-        return (
-            "The loss was compared too rarely to show whether it has settled: take more gradients (attack.gradients)."
-        )
+        return "The loss was compared too rarely to show whether it has settled: take more steps (attack.gradients)."
     if check["figures"]["gained"] <= 0:
         return "The loss has not fallen: the steps lead nowhere."
     late = f"({check['figures']['share']:.0%} of its gain in the last quarter)"
@@ -47,12 +40,10 @@ def curve_caption(curve: Mapping[str, Any]) -> str:
     places, success = curve["x"]["values"], [cell["mean"] for cell in curve["arms"]["eot"]["success"]]
     high = [i for i, value in enumerate(success) if value >= HALF]
     low, top = (f"{value:.2f} at {short(places[success.index(value)])}" for value in (min(success), max(success)))
-    if len(high) in (0, len(success)):
-        return (
-            f"Success stays at one half or more: at least {low}."
-            if high
-            else f"Success stays below one half: at most {top}."
-        )
+    if not high:
+        return f"Success stays below one half: at most {top}."
+    if len(high) == len(success):
+        return f"Success stays at one half or more: at least {low}."
     if high[-1] - high[0] >= len(high):
         return f"Success is one half or more in {len(high)} of {len(success)} places; least {low}."
     start, end = (short(places[i]) for i in (high[0], high[-1]))
@@ -63,11 +54,8 @@ def curve_caption(curve: Mapping[str, Any]) -> str:
 
 def map_caption(content: Mapping[str, Any], measure: str) -> str:
     rows, (x, y) = content["arms"]["eot"][measure], (content[side]["values"] for side in ("x", "y"))
-    cells = {
-        (short(a), short(b)): cell["mean"]
-        for b, row in zip(y, rows, strict=True)
-        for a, cell in zip(x, row, strict=True)
-    }
+    rows = zip(product(map(short, y), map(short, x)), chain.from_iterable(rows), strict=True)
+    cells = {place[::-1]: cell["mean"] for place, cell in rows}
     low, high = (end(cells, key=lambda place: cells[place]) for end in (min, max))
     if cells[low] == cells[high]:
         return f"With EOT the {measure} is the same in all cells: {cells[low]:.2f}."
@@ -80,38 +68,16 @@ def left_out_caption(ablation: Mapping[str, Any]) -> str:
     total, *losses = [(row["cells"][0]["success"]["mean"], row["without"]) for row in ablation["rows"]]
     success, stage = min(losses)
     if total[0] - success <= MATERIAL:
-        return f"The attacker need not know any one stage: success stays at {success:.2f} or more."
-    return f"The attacker must know {stage} most: without it success falls from {total[0]:.2f} to {success:.2f}."
+        return f"No stage matters to the attacker: success stays at {success:.2f} or more."
+    return f"Not to know {stage} costs the attacker most: success falls from {total[0]:.2f} to {success:.2f}."
 
 
 def deployment_caption(cells: Sequence[Mapping[str, Any]]) -> str:
-    success = {(cell["codec"], cell["resampler"]): cell["arms"]["eot"]["success"]["mean"] for cell in cells}
-    pair, high = min(success, key=lambda key: success[key]), sum(value >= HALF for value in success.values())
-    text = f"Success is one half or more in {high} of {len(success)} cells; least"
-    return f"{text}, {success[pair]:.2f}: {', '.join(pair)}."
-
-
-def detection_caption(detection: Mapping[str, Any]) -> str:
-    rows = [detection["arms"][arm] for arm in ("eot", "clean")]
-    if not detection["thresholds"]:
-        return "No threshold: the lowest cosine is {:.4f} with the attack and {:.4f} without.".format(
-            *(r["lowest"] for r in rows)
-        )
-    return "Flagged are {:.2f} of the attacked pictures, and {:.2f} of the untouched ones by mistake.".format(
-        *(row["flagged"]["mean"] for row in rows)
-    )
-
-
-def explanations_caption(likeness: Mapping[str, Any]) -> str:
-    means = [likeness[arm]["mean"] for arm in ("clean", "eot")]
-    change = "" if None in means else " takes the similarity from {:.2f} to {:.2f}:".format(*means)
-    return f"The attack{change or ':'} see which regions stop, and start, to count."
-
-
-def drift_caption(drift: Mapping[str, Any]) -> str:
-    if drift["flips"] is None:
-        return "No layer drifts clearly more than under noise, or the output hardly drifts."
-    return f"The embedding flips at {drift['flips']}: the first layer with more than half of the output's drift."
+    rows = [(cell["arms"]["eot"]["success"]["mean"], f"{cell['codec']}, {cell['resampler']}") for cell in cells]
+    high = sum(success >= HALF for success, _ in rows)
+    success, place = min(rows) if high else max(rows)
+    end = f"{'least' if high else 'most'}, {success:.2f}: {place}"
+    return f"Success is one half or more in {high} of {len(rows)} cells; {end}."
 
 
 def ranking_caption(table: Sequence[Any]) -> str:

@@ -123,11 +123,5 @@ def _guesses(content: dict[str, Any]) -> str:
 
 def refuse_failed(content: dict[str, Any]) -> None:
     """Raise ValueError, in one line, for a run whose tables lack pictures or parts."""
-    if content.get("failed"):
-        names = ", ".join(failure["name"] for failure in content["failed"][:MAX_NAMED])
-        raise ValueError(
-            f"{len(content['failed'])} picture(s) failed and are in no table, {names} among them: see `failed` "
-            "in metrics.json; the tables hold the others"
-        )
-    for name, reason in content.get("failed_parts", {}).items():
-        raise ValueError(f"the part {name} failed, and the tables are without it: {reason}")
+    if text := _failures(content):
+        raise ValueError(text)

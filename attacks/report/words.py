@@ -20,10 +20,6 @@ BANKS = {"same": "Views from the attack's own ranges", "wide": "Views from wider
 OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean features"}
 
 
-#: Of `worst_cosine`: the worst for the attacker, not for the encoder.
-WORST = "the view that resists the attacker most: of the highest cosine or, with a target, the least like it"
-
-
 class Measure(NamedTuple):
     """A measure, defined once for report, terminal, comparison and docs/measures.md: its column in per_image.csv, its
     name, its `meaning` for a picture, what a view or mean is in a sentence (`plain`), the `table`'s value over
@@ -38,7 +34,9 @@ class Measure(NamedTuple):
 
 
 RETRIEVAL = (
-    Measure("success", "attacker's success", "share of views taken for something else or, with a target, for it"),
+    Measure(
+        "success", "attacker's success", "share of views taken for something else or, with a target, for the target"
+    ),
     Measure("success_survived", "lost views", "the same, of the views that the clean picture survives"),
     Measure(
         "recall_at_1", "recall@1", "share of views whose nearest is the true match", "matched to the right picture"
@@ -61,7 +59,12 @@ EMBEDDING = (
     Measure(
         "cosine_p10", "10th percentile of the cosine", "a tenth of the views has less", "likeness in the lowest tenth"
     ),
-    Measure("worst_cosine", "cosine of the most resistant view", WORST, "likeness in the most resistant view"),
+    Measure(
+        "worst_cosine",
+        "cosine of the most resistant view",
+        "of the view that resists the attacker most",
+        "likeness in the most resistant view",
+    ),
     Measure("goal_cosine", "cosine to the target", "1 is the attacker's goal", "likeness to the target"),
 )
 #: With a false accept rate behind its name, a row of the table of arms for each.
@@ -108,7 +111,7 @@ def measure_name(key: str) -> str:
 
 def definitions(*keys: str) -> str:
     """The names and meanings of some measures, for a legend."""
-    return "; ".join(f"{MEASURES[key].name}: {MEASURES[key].meaning}" for key in keys)
+    return "; ".join(f"{MEASURES[key].name} ({MEASURES[key].meaning})" for key in keys)
 
 
 def number_words(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> tuple[str, str]:

@@ -207,7 +207,7 @@ def test_pictures_that_fail_are_retried_alone_then_reported(attack_unit, capsys)
     memory = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 bytes")
     code, run = attack_unit(5, "evaluate.batch=3", failing={"001.png": NAN, "004.png": memory})
     output = capsys.readouterr()
-    beginning = "error: 2 picture(s) failed and are in no table, 001.png"
+    beginning = "error: 2 pictures failed, and no table has 001.png"
     assert code == 1 and output.err.splitlines()[-1].startswith(beginning)
     assert "2 pictures failed, and no table has 001.png" in output.out
     content = json.loads((run / "metrics.json").read_text())
@@ -301,7 +301,7 @@ def test_a_part_that_fails_is_reported_and_left_out(attack_unit, monkeypatch, ca
     code, run = attack_unit(2, "evaluate.deploy=1")
     output = capsys.readouterr()
     assert code == 1
-    assert output.err.splitlines()[-1].startswith("error: the part deployment failed, and the tables are without it")
+    assert output.err.splitlines()[-1].startswith("error: A part failed, and no table has the part deployment (NaN")
     assert "no table has the part deployment (NaN begins at lens)" in output.out
     content = json.loads((run / "metrics.json").read_text())
     assert content["deployment"] is None and content["failed_parts"] == {"deployment": "NaN begins at lens"}

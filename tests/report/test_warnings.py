@@ -30,12 +30,13 @@ GRID = {
     "sanity": [None, NO_CHECKS, *CHECKS.values()],
     "weights": [None, "random"],
     "failed": [[], [{"picture": i, "name": f"{i}.png", "reason": "NaN"} for i in range(5)]],
+    "ahead": [[], ["one_view"]],
     "others": [{}, {"guessed": 2, "failed_parts": {"response": "out of memory"}}],
 }
 
 
 def content(cell):
-    result = report_pages.content(chance={"success": report_pages.level(cell["chance"])}, comparisons=[])
+    result = report_pages.content(chance={"success": report_pages.level(cell["chance"])})
     for i, arm in enumerate(("noise", "no_eot", "one_view", "eot")):
         result["arms"][arm] |= {key: report_pages.interval(cell[key][i]) for key in ("success", "cosine")}
     gap = cell["success"][3] - max(cell["success"][:2])
@@ -46,6 +47,8 @@ def content(cell):
     result["arms"]["eot"]["budget_used"] = cell["budget"]
     result["threat"] |= dict(zip(("objective", "targeted"), cell["objective"], strict=True))
     result["encoder"] |= {"weights": cell["weights"]}
+    behind = {"measure": "success", "bank": "same", "difference": report_pages.interval(-0.15, 0.05)}
+    result["comparisons"] = [behind | {"other": arm} for arm in cell["ahead"]]
     return result | {key: cell[key] for key in ("sanity", "failed")} | cell["others"]
 
 
@@ -82,21 +85,12 @@ def test_no_line_doubts_what_the_numbers_show(cells):
         ahead = max(arms[arm]["success"]["mean"] for arm in ("no_eot", "one_view")) - arms["eot"]["success"]["mean"]
         if metrics["encoder"]["weights"] != "random" and arms["eot"]["success"]["mean"] < HIGH:
             # Whatever keeps a gate from a PASS, and every other attack that is visibly ahead, has a warning.
-            assert bool(doubts) >= any("attack" in reason or "check" in reason for reason in weaknesses(metrics))
-            assert bool(doubts) >= (ahead > 0.05)
+            reasons = [reason for reason in weaknesses(metrics) if "attack" in reason or "check" in reason]
+            assert bool(doubts) >= (bool(reasons) or ahead > 0.05)
+            assert ("one view a step" in " ".join(doubts)) >= any("one_view" in reason for reason in reasons)
 
 
 def test_a_whole_run_has_no_warning_but_that_of_its_failed_check():
     (line,) = warnings(report_pages.content())
     assert "masking failed" in line and "0.93 is a lower limit" in line
     assert warnings(report_pages.content(sanity=CHECKS["passed"])) == []
-
-
-def test_one_view_is_named_where_it_is_stronger():
-    metrics = report_pages.content(arms=report_pages.arm_values(0.5))
-    for low, high, count in ((-0.2, -0.1, 1), (-0.2, 0.1, 0), (0.1, 0.2, 0)):
-        change = {"mean": (low + high) / 2, "low": low, "high": high, "kind": "interval"}
-        rows = [row | {"difference": change} for row in metrics["comparisons"] if row["other"] == "one_view"]
-        assert (
-            sum("one view a step reaches 0.30" in line for line in warnings(metrics | {"comparisons": rows})) == count
-        )
