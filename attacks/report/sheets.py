@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from attacks.data.images import read_values, to_bytes
-from attacks.evaluation.rare.failure import PictureFailure
+from attacks.evaluation.rare.failure import PictureFailure, largest_first
 from attacks.runtime.files import atomic
 
 #: Larger pictures are cropped to the centre: resampling would change the perturbation.
@@ -138,11 +138,14 @@ def view_sheet_figure(
 
 def draw_failures(path: Path, failures: Sequence[PictureFailure]) -> None:
     """Save the views as PNG: of each arm the pictures that fail most often, as many of each."""
-    candidates = sorted(failures, key=lambda failure: (-failure.p, -failure.high))
+    candidates = largest_first(failures)
     arms = dict.fromkeys(failure.arm for failure in failures)
     rows = [row for arm in arms for row in [row for row in candidates if row.arm == arm][: MAX_VIEWS // len(arms)]]
     views = [row.view for row in rows if row.view is not None]
-    values = [[r.picture, r.arm, f"{r.p:.2g}", *(f"{value:.3g}" for value in r.values.values())] for r in rows]
-    names = ["picture", "arm", "P(failure)", *rows[0].values]
+    values = [
+        [r.picture, r.arm, f"{r.high:.2g}", f"{r.estimate:.2g}", *(f"{value:.3g}" for value in r.values.values())]
+        for r in rows
+    ]
+    names = ["picture", "arm", "P at most", "estimate", *rows[0].values]
     with atomic(path) as temporary:
         view_sheet_figure(None, views, names, values, min(COLUMNS, len(views))).save(temporary, format="PNG")

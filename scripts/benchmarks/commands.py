@@ -13,7 +13,7 @@ import torch
 
 from attacks.encoders.engine.precision import allow_tf32
 
-from . import cards, coverage, engine, memory, strength, zoo
+from . import cards, coverage, engine, memory, rare, strength, zoo
 from .case import ENCODERS
 from .table import BenchmarkTable, machine, save_tables
 
@@ -23,11 +23,12 @@ BENCHMARKS: dict[str, Callable[..., list[BenchmarkTable]]] = {
     "memory": memory.run,
     "strength": strength.run,
     "coverage": coverage.run,
+    "rare": rare.run,
     "zoo": zoo.run,
     "cards": cards.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "coverage", "zoo", "cards")
+ONE_THREAD = ("strength", "coverage", "rare", "zoo", "cards")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",
@@ -38,8 +39,9 @@ HELP = {
     "hard_photos": "of the simulator's preset hard",
     "photos": "of each kind",
     "jobs": "folder of finished attacks: a run that was stopped continues",
+    "particles": "of a search",
     "pictures": "number of pictures",
-    "repeats": "simulated studies in a cell",
+    "repeats": "of a cell",
     "rounds": "repeats",
     "seeds": "of each attack",
     "views": "of a step",

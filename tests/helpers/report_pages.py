@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from attacks.data.images import file_names
+from attacks.evaluation.rare.failure import PictureFailure, failure_summary
 from attacks.report.page import page
 from attacks.runtime.files import write_text
 
@@ -138,14 +139,16 @@ def detection():
 
 
 def failure():
-    def row(name, p, high, method, words):
-        head = {"picture": name, "p": p, "low": p / 2, "high": high, "worth": 200.0, "views": 110_000}
-        return head | {"method": method, "values": {"affine angle (deg)": -19.5}, "words": words}
+    def failures(arm, *found):
+        plain = (0.0, 0.0, 7.4e-5, 50_000)
+        return [
+            PictureFailure(*plain, *figures, method, name, name, arm, 110_000, {"affine angle (deg)": -19.5}).row()
+            for name, *figures, method in found
+        ]
 
-    first_row = row(QUERIES[0], 2.5e-6, 3.1e-6, "importance", "p 2.5e-06 [1.2e-06, 3.1e-06]")
-    second_row = row(QUERIES[1], 0.0, 1.5e-8, "none found", "no failure found: p <= 1.5e-08 at 95 %")
-    arms = {"clean": [first_row, second_row], "eot": [second_row]}
-    return {"pictures": 2, "clusters": 2, "particles": 1000, "arms": arms}
+    none = (QUERIES[1], 0.0, 0.0, 0.0, 0.0, "none found")
+    rows = failures("clean", (QUERIES[0], 2.5e-6, 1.2e-6, 3.1e-6, 0.2, "importance"), none) + failures("eot", none)
+    return failure_summary(rows) | {"particles": 1000}
 
 
 def drift():

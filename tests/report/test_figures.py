@@ -236,10 +236,13 @@ def test_the_sheet_has_the_pictures_of_each_arm_that_fail_most_often(tmp_path, m
     monkeypatch.setattr("attacks.report.sheets.view_sheet_figure", lambda *a: calls.append(a) or sheet(*a))
     pairs = [(arm, i) for arm in ("clean", "eot") for i in range(pictures)]
     view = torch.zeros(3, 8, 8)
-    failures = [PictureFailure(f"{i}", "", arm, i / 100, 0, 1, 1, 1, "x", {"angle": i}, view) for arm, i in pairs]
+    failures = [
+        PictureFailure(i / 100, 0, 1, 9, *[0] * 4, "plain", f"{i}", "", arm, 9, {"angle": i}, view)
+        for arm, i in pairs
+    ]
     draw_failures(tmp_path / "failure.png", failures)
     ((original, views, names, values, columns),) = calls
-    assert original is None and names == ["picture", "arm", "P(failure)", "angle"] and columns <= COLUMNS
+    assert original is None and names == ["picture", "arm", "P at most", "estimate", "angle"] and columns <= COLUMNS
     limit = min(pictures, MAX_VIEWS // 2)
     expected = [(f"{pictures - 1 - i}", arm) for arm in ("clean", "eot") for i in range(limit)]
     assert [(row[0], row[1]) for row in values] == expected

@@ -1,6 +1,6 @@
 """Rare failures of pictures: how close a view is to one, and what was estimated for each picture and arm."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Row
 from attacks.evaluation.judge import Judge
-from attacks.evaluation.rare.splitting import Floats
+from attacks.evaluation.rare.proposal import Floats
+from attacks.evaluation.rare.splitting import RareFigures
 from attacks.runtime.values import stored
 from transforms import Compose
 from transforms.scene import Shown
@@ -27,31 +28,20 @@ MAX_POINT = 1 - 2**-24
 
 @stored("failure.picture")
 @dataclass(frozen=True, eq=False)
-class PictureFailure:
-    """The probability `p` that a view of a picture fails, for one arm, with its 95 % interval: see `Estimate`, whose
-    `worth` and `method` these are. `views` were scored. Of the view that fails most, or is nearest to a failure: the
-    physical `values` by the names of the coordinates, and its pixels (3,h,w), None where they are not kept."""
+class PictureFailure(RareFigures):
+    """The probability that a view of a picture fails, for one arm; `views` were scored in all. Of the view that fails
+    most, or is nearest to a failure: the physical `values` by the names of the coordinates, and its pixels (3,h,w),
+    None where they are not kept."""
 
     picture: str
     cluster: str
     arm: str
-    p: float
-    low: float
-    high: float
-    worth: float
     views: int
-    method: str
     values: dict[str, float]
     view: Tensor | None = None
 
     def __str__(self) -> str:
-        return f"{self.picture} {self.arm}: {self.words}, {self.views} views ({self.method})"
-
-    @property
-    def words(self) -> str:
-        if not self.p:
-            return f"no failure found: p <= {self.high:.2g} at 95 %"
-        return f"p {self.p:.2g} [{self.low:.2g}, {self.high:.2g}]"
+        return f"{self.picture} {self.arm}: {self.words} ({self.views:,} views, {self.method})"
 
     def row(self) -> dict[str, object]:
         """A row of failure.csv; the values of the coordinates have their names."""
@@ -61,7 +51,9 @@ class PictureFailure:
 #: The columns of failure.csv before those of the coordinates, and what reads each back.
 FIELDS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("picture", "cluster", "arm"), str),
-    **dict.fromkeys(("p", "low", "high", "worth"), float),
+    **dict.fromkeys(("p", "low", "high"), float),
+    "draws": int,
+    **dict.fromkeys(("estimate", "estimate_low", "estimate_high", "alone"), float),
     "views": int,
     "method": str,
 }
@@ -73,10 +65,15 @@ def of_row(row: Row) -> PictureFailure:
     return PictureFailure(**{name: read(row[name]) for name, read in FIELDS.items()}, values=values)
 
 
+def largest_first(failures: Iterable[PictureFailure]) -> list[PictureFailure]:
+    """In falling order of what was met or estimated, whichever is larger."""
+    return sorted(failures, key=lambda failure: (-max(failure.p, failure.estimate), -failure.high))
+
+
 def failure_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of metrics.json: by arm the pictures, the one that fails most often first."""
     arms: dict[str, list[dict[str, Any]]] = {}
-    for failure in sorted(map(of_row, rows), key=lambda failure: (-failure.p, -failure.high)):
+    for failure in largest_first(map(of_row, rows)):
         figures = {key: value for key, value in vars(failure).items() if key not in ("cluster", "arm", "view")}
         arms.setdefault(failure.arm, []).append(figures | {"words": failure.words})
     clusters = {row["picture"]: row["cluster"] for row in rows}

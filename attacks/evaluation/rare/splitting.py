@@ -1,188 +1,88 @@
-"""The probability of a rare failure over the unit cube of views, with limits that hold.
+"""The probability of a rare failure over the unit cube of views: a limit without assumption, and an estimate.
 
-Adaptive multilevel splitting (Cerou & Guyader 2007) finds where failures lie; a proposal is fitted to them; the
-probability is then estimated by importance sampling with fresh draws. So the limits do not rest on the splitting: it
-only makes them narrow."""
+The limit is that of plain draws. For the estimate, independent runs of adaptive multilevel splitting (Cerou & Guyader
+2007) look for failures; a proposal is fitted to them, and fresh draws of it are weighted. It assumes that every part
+of the failures that matters was reached."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy  # its parts are loaded when first used
 
-Floats = npt.NDArray[np.float64]
-#: The share of uniform draws in every proposal. It bounds each weight by its inverse.
-UNIFORM = 0.1
-#: Quantiles of coordinates stay this far from 0 and 1, where normal scores are infinite.
-EDGE = 1e-12
-#: Bins of a marginal distribution, and the share of the uniform distribution in each.
-BINS, SMOOTH = 24, 0.05
-#: Components are wider than the points that they are fitted to, by this factor of each normal score: draws beyond
-#: them are cheaper than weights that vary.
-WIDER = 1.2
-#: Components that are tried, and the fewest points of each.
-COMPONENTS, FEWEST = (1, 2, 4), 40
-
-
-@dataclass(frozen=True)
-class Component:
-    """A density of points (n,d) whose normal scores are normal. With histograms `heights` (d,BINS) of the coordinates
-    it is a copula: for corners, and for coordinates that choose; without, for sets that a plane or an ellipsoid cuts
-    off. `factor` is the Cholesky factor of the covariance."""
-
-    mean: Floats
-    factor: Floats
-    heights: Floats | None
-
-    @classmethod
-    def from_points(cls, u: Floats, is_copula: bool) -> "Component":
-        if not is_copula:
-            z = scores(u)
-            return cls(z.mean(0), np.asarray(np.linalg.cholesky(covariance(z)), np.float64), None)
-        columns = [np.histogram(column, BINS, (0, 1))[0] for column in u.T]
-        heights = (1 - SMOOTH) * (np.stack(columns) * (BINS / len(u))) + SMOOTH
-        spread = covariance(scores(_cumulative(heights, u)))
-        deviations = np.sqrt(np.diag(spread))
-        return cls(np.zeros(u.shape[1]), np.linalg.cholesky(spread / np.outer(deviations, deviations)), heights)
-
-    def draw(self, n: int, random: np.random.Generator) -> Floats:
-        z = self.mean + random.standard_normal((n, len(self.mean))) @ self.factor.T
-        u = clipped(scipy.special.ndtr(z))
-        return u if self.heights is None else clipped(_quantile(self.heights, u))
-
-    def log_density(self, u: Floats) -> Floats:
-        """With respect to the uniform density, (n,)."""
-        z, marginal = scores(u if self.heights is None else _cumulative(self.heights, u)), np.zeros(len(u))
-        if self.heights is not None:
-            marginal = np.log(np.take_along_axis(self.heights, _bins(u).T, 1)).sum(0)
-        white = np.linalg.solve(self.factor, (z - self.mean).T).T
-        return np.asarray(marginal + 0.5 * (z**2 - white**2).sum(1) - np.log(np.diag(self.factor)).sum())
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A mixture of components with a share `UNIFORM` of the uniform density."""
-
-    components: tuple[Component, ...]
-    shares: Floats
-
-    def draw(self, n: int, random: np.random.Generator) -> Floats:
-        counts = random.multinomial(n, [UNIFORM, *((1 - UNIFORM) * self.shares)])
-        parts = [random.random((counts[0], len(self.components[0].mean)))]
-        parts += [component.draw(k, random) for component, k in zip(self.components, counts[1:], strict=True)]
-        return np.asarray(random.permutation(np.concatenate(parts)))
-
-    def weights(self, u: Floats) -> Floats:
-        """The uniform density over that of the mixture (n,), at most 1 / `UNIFORM`."""
-        logs = np.stack([component.log_density(u) for component in self.components]) + np.log(self.shares)[:, None]
-        mixture = np.exp(np.minimum(scipy.special.logsumexp(logs, axis=0), 700))
-        return np.asarray(1 / (UNIFORM + (1 - UNIFORM) * mixture))
-
-
-def fit(u: Floats, random: np.random.Generator) -> Proposal:
-    """The mixture, of those tried, under which held-out points are likeliest; `u` (n,d) are failures."""
-    u = clipped(u)
-    _, point = np.unique(u, axis=0, return_inverse=True)  # copies of a point must not be held out from each other
-    test_points, fit_points = u[point % 3 == 0], u[point % 3 != 0]
-    best = (-np.inf, 1, False)
-    for count in COMPONENTS:
-        if len(fit_points) < count * max(FEWEST, 3 * u.shape[1]) and count > 1:
-            break
-        labels = _clusters(fit_points, count, random)
-        for is_copula in (False, True):
-            proposal = _mixture(fit_points, labels, is_copula)
-            likelihood = -float(np.log(proposal.weights(test_points)).mean())
-            best = max(best, (likelihood, count, is_copula), key=lambda trial: trial[0])
-    return _mixture(u, _clusters(u, best[1], random), best[2])
-
-
-def _mixture(u: Floats, labels: npt.NDArray[np.int64], is_copula: bool) -> Proposal:
-    groups = [u[labels == k] for k in np.unique(labels)]
-    shares = np.array([len(group) for group in groups]) / len(u)
-    return Proposal(tuple(Component.from_points(group, is_copula) for group in groups), shares)
-
-
-def _clusters(u: Floats, count: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Labels (n,) of clusters of the normal scores."""
-    if count == 1:
-        return np.zeros(len(u), dtype=np.int64)
-    try:
-        _, labels = scipy.cluster.vq.kmeans2(scores(u), count, minit="++", seed=random, missing="raise")
-    except scipy.cluster.vq.ClusterError:  # one is empty
-        return _clusters(u, count - 1, random)
-    is_large = np.bincount(labels, minlength=count).min() >= FEWEST
-    return np.asarray(labels, np.int64) if is_large else _clusters(u, count - 1, random)
-
-
-def scores(u: Floats) -> Floats:
-    return np.asarray(scipy.special.ndtri(clipped(u)))
-
-
-def clipped(u: Floats) -> Floats:
-    return np.clip(u, EDGE, 1 - EDGE)
-
-
-def covariance(z: Floats) -> Floats:
-    """The covariance (d,d) of points (n,d), with a little added to its diagonal."""
-    n, spread = len(z), z - z.mean(0)
-    sample = spread.T @ spread / max(1, n - 1)
-    return np.asarray(sample * WIDER**2 + (1e-6 + 0.5 / max(n, 1)) * np.eye(z.shape[1]))
-
-
-def _bins(u: Floats) -> npt.NDArray[np.int64]:
-    return np.asarray(np.minimum((u * BINS).astype(int), BINS - 1))
-
-
-def _edges(heights: Floats) -> Floats:
-    return np.concatenate([np.zeros((len(heights), 1)), np.cumsum(heights, 1) / BINS], 1)
-
-
-def _cumulative(heights: Floats, u: Floats) -> Floats:
-    """Each coordinate's distribution function at (n,d)."""
-    bins = _bins(u)
-    below, height = (np.take_along_axis(table, bins.T, 1).T for table in (_edges(heights), heights))
-    return np.asarray(below + (u - bins / BINS) * height)
-
-
-def _quantile(heights: Floats, p: Floats) -> Floats:
-    result = np.empty_like(p)
-    for j, (edges, height) in enumerate(zip(_edges(heights), heights, strict=True)):
-        at = np.clip(np.searchsorted(edges, p[:, j], side="right") - 1, 0, BINS - 1)
-        result[:, j] = at / BINS + (p[:, j] - edges[at]) / height[at]
-    return result
-
+from attacks.evaluation.rare.proposal import Floats, clipped, fit, scores
 
 #: Points (n,d) of the cube to scores (n,). A score of 0 or less is a failure.
 Score = Callable[[Floats], Floats]
-#: The share of particles that the next level keeps, and the moves of each particle there.
-LEVEL_SHARE, MOVES = 0.2, 12
-#: Plain draws before anything else, as a multiple of the particles; from so many failures among them on, plain
-#: sampling is used.
-FIRST, COMMON = 10, 5
-#: Failures that an estimate should be worth, and the most draws for it as a multiple of the particles.
-WORTH, MAX_DRAWS = 200, 100
+#: The share of particles that the next level keeps, the moves of each particle there, and the independent runs.
+LEVEL_SHARE, MOVES, RUNS = 0.5, 6, 8
+#: Draws that choose the number of plain draws, as a multiple of the particles; from so many failures among them on,
+#: plain sampling is enough; and the plain draws where there are fewer.
+FIRST, COMMON, PLAIN = 5, 5, 50
+#: Failures that an estimate should be worth; the most plain and weighted draws as multiples of the particles.
+WORTH, MAX_DRAWS, MAX_WEIGHTED = 200, 100, 30
 #: Fits of the proposal, and draws for each as a multiple of the particles.
-FITS, DRAWS = 4, 3
+FITS, DRAWS = 3, 5
 #: Levels of a smaller probability are not looked for.
 FLOOR = 1e-10
-#: The error of each limit.
-ALPHA = 0.025
+#: The error of each limit; and the share of an estimate in parts that one run reached alone that is doubtful.
+ALPHA, DOUBT = 0.025, 0.1
+Method = Literal["plain", "importance", "splitting", "none found"]
 
 
 @dataclass(frozen=True)
-class RareEstimate:
-    """The probability `p` of a failure with the limits of its 95 % interval, the number of failures that plain
-    sampling would need for one as narrow, the calls of the score that it took, and the method. `worst`: failures, the
-    least score first, (k,d). Without a failure p is 0 and `high` an upper 95 % limit."""
+class RareFigures:
+    """The share `p` of `draws` plain draws that fail, with its 95 % interval [`low`, `high`] of Clopper & Pearson
+    (1934), which assumes nothing. Beside it an `estimate` with an interval of its own, which holds if every part of
+    the failures that matters was reached; 0 where the search found none; that of the plain draws where they suffice.
+    `alone`: the share of the estimate in parts that one run reached alone."""
 
     p: float
     low: float
     high: float
-    worth: float
+    draws: int
+    estimate: float
+    estimate_low: float
+    estimate_high: float
+    alone: float
+    method: Method
+
+    @property
+    def limit(self) -> str:
+        """What plain draws show, without any assumption."""
+        share = f"p {self.p:.2g} [{self.low:.2g}, {self.high:.2g}]" if self.p else f"p <= {self.high:.2g}"
+        return f"{share} at 95 % from {self.draws:,} random views"
+
+    @property
+    def doubts(self) -> list[str]:
+        """What speaks against the estimate, beside its assumption."""
+        doubts = {
+            "the search found none": not self.estimate,
+            "the random views met failures that the search missed": 0 < self.estimate_high < self.low,
+            "the random views met fewer": self.estimate_low > self.high,
+            f"one run of {RUNS} found {100 * self.alone:.0f} % of it, so others may be missing": self.alone > DOUBT,
+        }
+        return [doubt for doubt, is_met in doubts.items() if is_met]
+
+    @property
+    def words(self) -> str:
+        """One sentence: the limit, then the estimate with its assumption and with what would break it."""
+        if self.method == "plain":
+            return self.limit
+        figures = f"estimate {self.estimate:.2g} [{self.estimate_low:.2g}, {self.estimate_high:.2g}]"
+        found = f"{figures} if every part of the failures was reached" if self.estimate else "no estimate"
+        unseen = f"islands that were not reached may add {max(0.0, self.high - self.estimate_low):.2g}"
+        return ", but ".join([f"{self.limit}; {found}", *self.doubts]) + f"; {unseen}"
+
+
+@dataclass(frozen=True)
+class RareEstimate(RareFigures):
+    """The figures, with the calls of the score, and the failures (k,d), the least score first, or the points that are
+    nearest to one."""
+
     passes: int
-    method: Literal["plain", "importance", "none found"]
     worst: Floats
 
 
@@ -193,48 +93,83 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> RareE
     random, counter = np.random.default_rng(seed), _Counter(score)
     u = random.random((FIRST * particles, dims))
     values = counter(u)
-    failed = values <= 0
-    if failed.sum() >= COMMON or dims == 0:
-        n = int(min(max(WORTH / max(failed.mean(), 1e-9), len(u)), MAX_DRAWS * particles))
-        draws = random.random((n, dims))
-        return _plain(draws, counter(draws), counter, np.concatenate([u[failed], u[:0]]))
-    particles_below, level, probability = split_levels(counter, u, values, particles, random)
-    estimate = None
-    if level <= 0 or probability <= 1 / len(u):  # else a plateau: nothing is known below it but the plain draws
-        estimate = _importance(counter, particles_below, level, particles, random)
-    if not failed.any():
-        high = 1 - (2 * ALPHA) ** (1 / len(u))  # Clopper & Pearson (1934), of no failure in the plain draws
-        return estimate or RareEstimate(0.0, 0.0, high, 0.0, counter.passes, "none found", particles_below)
-    plain = _plain(u, values, counter, particles_below)
-    if estimate is None or estimate.method == "none found":
-        return plain
-    # A proposal that misses a part of the failures may contradict those that the plain draws met.
-    return estimate if estimate.low <= plain.high and plain.low <= estimate.high else plain
+    is_common = (values <= 0).sum() >= COMMON or dims == 0
+    n = WORTH / max((values <= 0).mean(), 1e-9) if is_common else PLAIN * particles
+    draws = random.random((int(min(max(n, len(u)), MAX_DRAWS * particles)), dims))  # fresh: no result has chosen them
+    u, values = np.concatenate([draws, u]), np.concatenate([counter(draws), values])
+    failed = values[: len(draws)] <= 0
+    ends = scipy.stats.binomtest(int(failed.sum()), len(draws)).proportion_ci(1 - 2 * ALPHA, "exact")
+    plain = float(failed.mean()), float(ends.low), float(ends.high)
+    if is_common:
+        found = _Found(plain, 0.0, "plain", u[np.argsort(values)][: max(1, int((values <= 0).sum()))])
+    else:
+        found = _search(counter, u, values, particles, random)
+    return RareEstimate(*plain, len(draws), *found.ends, found.alone, found.method, counter.passes, found.worst)
+
+
+class _Found(NamedTuple):
+    """An estimate with its interval, and the rest of `RareEstimate`."""
+
+    ends: tuple[float, float, float]
+    alone: float
+    method: Method
+    worst: Floats
+
+
+def _search(counter: "_Counter", u: Floats, values: Floats, particles: int, random: np.random.Generator) -> _Found:
+    """The estimate of the failures that runs from plain draws `u` reach."""
+    runs = split(counter, u, values, particles, random)
+    reached = [run for run in runs if run.level <= 0]
+    if not reached:
+        nearest = min(runs, key=lambda run: float(run.values.min()))
+        return _Found((0.0, 0.0, 0.0), 0.0, "none found", nearest.u[np.argsort(nearest.values)])
+    points, label = np.concatenate([run.u for run in reached]), np.repeat(range(len(reached)), len(reached[0].u))
+    shares = np.array([run.probability for run in reached]) * len(reached) / len(runs)
+    # An ideal run has the relative variance levels / particles; moves that do not mix fully about double it.
+    floor = -2 * np.log2(shares.mean()) / len(reached[0].u)
+    ends = _lognormal(shares, floor)
+    worst = points[np.argsort(np.concatenate([run.values for run in reached]))]
+    splitting = _Found(ends, float(len(reached) == 1), "splitting", worst)
+    weighted = _importance(counter, points, label, particles, random)
+    return splitting if weighted is None else weighted
 
 
 def _importance(
-    counter: "_Counter", particles_below: Floats, level: float, particles: int, random: np.random.Generator
-) -> RareEstimate | None:
-    """The estimate from fresh draws of a proposal that is fitted to points below a level; None where the draws miss
-    everything below it."""
-    proposal, rate = fit(particles_below, random), 0.0
+    counter: "_Counter", failures: Floats, label: npt.NDArray[np.int64], particles: int, random: np.random.Generator
+) -> _Found | None:
+    """The estimate from fresh draws of a proposal that is fitted to failures, which the runs `label` reached; None
+    where too few draws would fail. Its limits are those of Fay & Feuer (1997) for weighted sums. The variance is that
+    of the sample or, if larger, the one that the weights of the failures imply: a part that the draws hardly meet
+    shows there."""
+    proposal, rate, spread = fit(failures, random), 0.0, np.inf
     for _ in range(FITS):
         points = proposal.draw(DRAWS * particles, random)
-        good = counter(points) <= level
-        weights = proposal.weights(points) * good
-        worth = weights.sum() ** 2 / max((weights**2).sum(), 1e-300)
-        if worth / len(points) > rate:
-            rate, best = worth / len(points), proposal
+        weights = proposal.weights(points) * (counter(points) <= 0)
+        total, square = float(weights.sum()), float((weights**2).sum())
+        worth = total**2 / max(square, 1e-300)
+        mean_weight = max(float(proposal.weights(failures).mean()), square / max(total, 1e-300))
+        if worth and mean_weight < spread:
+            rate, best, spread = worth / len(points), proposal, mean_weight
         if worth < 50:
             break
-        picks = random.choice(len(points), 4 * particles, p=weights / weights.sum())
-        proposal = fit(np.concatenate([points[picks], particles_below]), random)
-    if rate == 0.0:
+        picks = random.choice(len(points), 5 * particles, p=weights / total)
+        proposal = fit(np.concatenate([points[picks], failures]), random)
+    if 2 * rate * MAX_WEIGHTED * particles < WORTH:
         return None
-    n = int(min(max(WORTH / rate, 2 * particles), MAX_DRAWS * particles))
+    n = int(min(max(WORTH / rate, 5 * particles), MAX_WEIGHTED * particles))
     points = best.draw(n, random)
     values = counter(points)
-    return _weighted(points, values, best, level, counter) if (values <= level).any() else None
+    good = values <= 0
+    weights = best.weights(points) * good
+    p, largest = float(weights.mean()), float(weights.max()) / n
+    if p == 0:
+        return None
+    variance = max(float(weights.var(ddof=1)), p * (spread - p)) / n
+    part, parts = best.part(points), best.part(failures)
+    single = [len(np.unique(label[parts == k])) <= 1 for k in range(len(best.components))]
+    alone = float(weights[np.array(single)[part]].sum() / weights.sum())
+    ends = _gamma(p, variance, ALPHA), min(1.0, _gamma(p + largest, variance + largest**2, 1 - ALPHA))
+    return _Found((p, *ends), alone, "importance", points[good][np.argsort(values[good])])
 
 
 class _Counter:
@@ -251,77 +186,86 @@ class _Counter:
         return values
 
 
-def split_levels(
-    score: Score, u: Floats, values: Floats, particles: int, random: np.random.Generator
-) -> tuple[Floats, float, float]:
-    """Particles (n,d) that are distributed uniformly over the failures, approximately; or, where none is found, over
-    the last level that was reached. Also that level, 0 for failures, and about its probability."""
-    probability, level = 1.0, np.inf
-    while True:
-        threshold = max(0.0, float(np.quantile(values, LEVEL_SHARE)))
-        if threshold >= level:  # a plateau: values at it are equal
-            below = values[values < level]
-            if not len(below):
-                return u, level, probability
-            threshold = max(0.0, float(below.max()))
-        good = values <= threshold
-        probability *= good.mean()
-        u, values, level = u[good], values[good], threshold
-        picks = random.integers(len(u), size=particles)
-        if level > 0:  # a failure that has been met is not lost
-            failures = np.flatnonzero(values <= 0)[:particles]
-            picks[: len(failures)] = failures
-        u, values = move(score, u[picks], values[picks], level, random)
-        if level <= 0 or probability < FLOOR:
-            return u, level, probability
+@dataclass(frozen=True)
+class Run:
+    """A run of splitting: its particles (n,d) with their scores, the level up to which they are spread uniformly,
+    approximately, and about the probability of that level."""
+
+    u: Floats
+    values: Floats
+    level: float = np.inf
+    probability: float = 1.0
+
+    def next_level(self, count: int, random: np.random.Generator) -> "Run | None":
+        """`count` particles of the next level; None after the last."""
+        if self.level <= 0 or self.probability < FLOOR:
+            return None
+        order = np.sort(self.values)
+        bound = order[int(min(LEVEL_SHARE * len(order), count))]
+        if bound == order[0] > 0:  # a plateau: the next level is its end
+            bound = order[min(np.searchsorted(order, bound, "right"), len(order) - 1)]
+        level = max(0.0, float(np.nextafter(bound, -np.inf)))  # strictly below a particle's score: no bias
+        good = np.flatnonzero(self.values <= level)
+        if not len(good):
+            return None
+        picks = np.resize(random.permutation(good), count)
+        probability = self.probability * len(good) / len(self.u)
+        return Run(self.u[picks], self.values[picks], level, probability)
 
 
-def move(score: Score, u: Floats, values: Floats, level: float, random: np.random.Generator) -> tuple[Floats, Floats]:
-    """Particles after Metropolis moves that keep the uniform law on the points with a score of at most `level`.
+def split(score: Score, u: Floats, values: Floats, particles: int, random: np.random.Generator) -> list[Run]:
+    """The last levels of independent runs, each from its part of plain draws (n,d); 0 is that of failures."""
+    count, step = max(1, particles // RUNS), 0.5
+    runs = [Run(u[k::RUNS], values[k::RUNS]) for k in range(RUNS)]
+    while moving := {k: run for k, old in enumerate(runs) if (run := old.next_level(count, random))}:
+        parts = [np.concatenate([getattr(run, key) for run in moving.values()]) for key in ("u", "values")]
+        levels = np.repeat([run.level for run in moving.values()], count)
+        u, values, step = move(score, parts[0], parts[1], levels, step, random)
+        for i, (k, run) in enumerate(moving.items()):
+            block = slice(i * count, (i + 1) * count)
+            runs[k] = replace(run, u=u[block], values=values[block])
+    return runs
+
+
+def move(
+    score: Score, u: Floats, values: Floats, levels: Floats, step: float, random: np.random.Generator
+) -> tuple[Floats, Floats, float]:
+    """Particles after Metropolis moves that keep the uniform law on the points with a score of at most their level,
+    with their scores and the step of the next moves.
 
     Half of the moves are autoregressive in the normal scores, with a step that follows the accepted share; the others
     draw some coordinates anew, which also moves those that choose among a few."""
-    (n, d), step = u.shape, np.full(len(u), 0.5)
+    n, d = u.shape
     for turn in range(MOVES):
         if turn % 2 == 0:
-            z = scores(u)
-            z = np.sqrt(1 - step[:, None] ** 2) * z + step[:, None] * random.standard_normal((n, d))
+            z = np.sqrt(1 - step**2) * scores(u) + step * random.standard_normal((n, d))
             candidates = clipped(scipy.special.ndtr(z))
         else:
             anew = random.random((n, d)) < random.choice([1 / d, 2 / d, 0.3], size=(n, 1))
             anew[np.arange(n), random.integers(d, size=n)] = True
             candidates = np.where(anew, random.random((n, d)), u)
         candidate_values = score(candidates)
-        good = candidate_values <= level
+        good = candidate_values <= levels
         u, values = np.where(good[:, None], candidates, u), np.where(good, candidate_values, values)
         if turn % 2 == 0:
-            step = np.clip(step * np.exp(good.mean() - 0.35), 0.02, 0.99)
-    return u, values
+            step = float(np.clip(step * np.exp(good.mean() - 0.35), 1e-4, 0.99))
+    return u, values, step
 
 
-def _plain(u: Floats, values: Floats, counter: _Counter, particles: Floats) -> RareEstimate:
-    """The share of failures among plain draws, with the limits of Clopper & Pearson (1934). They hold only if no
-    earlier results have chosen these draws."""
-    failed = values <= 0
-    ends = scipy.stats.binomtest(int(failed.sum()), len(u)).proportion_ci(1 - 2 * ALPHA, "exact")
-    worst = u[failed][np.argsort(values[failed])] if failed.any() else particles
-    p = float(failed.mean())
-    return RareEstimate(p, float(ends.low), float(ends.high), float(failed.sum()), counter.passes, "plain", worst)
-
-
-def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, counter: _Counter) -> RareEstimate:
-    """The weighted share of points up to `level`, with the limits of Fay & Feuer (1997) for weighted sums. Their
-    variance is that of the sample, since failures are not rare among these points."""
-    good = values <= level
-    weights = proposal.weights(u) * good
-    p, variance, largest = float(weights.mean()), float(weights.var(ddof=1)) / len(u), float(weights.max()) / len(u)
-    order = np.argsort(values[good])
-    if level > 0:  # it contains all failures: only its upper limit says something about them
-        high = _gamma(p + largest, variance + largest**2, 1 - 2 * ALPHA)
-        return RareEstimate(0.0, 0.0, min(1.0, high), 0.0, counter.passes, "none found", u[good][order][:100])
-    low, high = _gamma(p, variance, ALPHA), _gamma(p + largest, variance + largest**2, 1 - ALPHA)
-    return RareEstimate(p, low, min(1.0, high), p**2 / variance, counter.passes, "importance", u[good][order])
+def _lognormal(values: Floats, floor: float) -> tuple[float, float, float]:
+    """The mean of values that are about lognormal, with logarithms of at least the variance `floor`, and Cox's 95 %
+    interval of it (Zhou & Gao 1997) with Student's t."""
+    n, logs = len(values), np.log(values)
+    if n == 1:
+        return float(values[0]), 0.0, 1.0
+    variance = max(float(logs.var(ddof=1)), floor)
+    half = scipy.stats.t.ppf(1 - ALPHA, n - 1) * np.sqrt(variance / n + variance**2 / (2 * (n - 1)))
+    centre, p = logs.mean() + variance / 2, float(values.mean())
+    return p, min(p, float(np.exp(centre - half))), min(1.0, max(p, float(np.exp(centre + half))))
 
 
 def _gamma(mean: float, variance: float, level: float) -> float:
+    """A quantile of the gamma distribution."""
+    if variance <= 0:
+        return mean
     return float(scipy.stats.gamma.ppf(level, mean**2 / variance, scale=variance / mean))

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from attacks.evaluation import deployment, detection, drift, response
 from attacks.evaluation.clusters import Row, Sample
 from attacks.evaluation.explanation import explain, explanation_summary
 from attacks.evaluation.rare.failure import ARMS, Arm, PictureFailure, failure_summary, margin_score
-from attacks.evaluation.rare.splitting import rare
+from attacks.evaluation.rare.splitting import RareFigures, rare
 from attacks.evaluation.response import SlicePlan, axis
 from attacks.experiment.bench import MAIN, Bench, Meter
 from attacks.experiment.sections.section import Section, SectionResult, drift_result, pictures_of
@@ -193,8 +193,9 @@ def failure_of(bench: Bench, row: int, arm: Arm, particles: int, seed: int) -> P
     point = torch.from_numpy(np.ascontiguousarray(estimate.worst[:1])).to(bank.u)
     values = dict(zip(views.names, views.values(point)[0].tolist(), strict=True))
     view = unchecked(views)(pictures, point)[0].cpu()
-    figures = (estimate.p, estimate.low, estimate.high, estimate.worth, estimate.passes, estimate.method)
-    return PictureFailure(name, cluster, arm, *figures, values, view)
+    figures: dict[str, Any] = {field.name: getattr(estimate, field.name) for field in fields(RareFigures)}
+    figures |= {"picture": name, "cluster": cluster, "arm": arm, "views": estimate.passes, "values": values}
+    return PictureFailure(**figures, view=view)
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,13 @@
 """Rare failures: sets of known probability, the laws of moves and weights, and what is refused."""
 
-import math
-
 import numpy as np
 import pytest
 import scipy.stats
 
-from attacks.evaluation.rare import splitting
-from attacks.evaluation.rare.splitting import UNIFORM, Component, fit, move, rare, scores
-
-
-def half(d, p):
-    """Beyond a plane, in the normal scores of the coordinates."""
-    far = -scipy.stats.norm.ppf(p)
-    return lambda u: far - scores(u).sum(1) / np.sqrt(d)
+from attacks.evaluation.rare.proposal import SHAPES, UNIFORM, Component, fit, scores
+from attacks.evaluation.rare.splitting import ALPHA, PLAIN, RareFigures, move, rare
+from scripts.benchmarks.rare import HIDDEN, planes
+from scripts.benchmarks.rare import SETS as SETS_OF_STUDY
 
 
 def lobes(d, p):
@@ -34,13 +28,9 @@ def discrete(d, p):
     return score
 
 
-#: Scores of sets of the probability p in d coordinates.
-SETS = {
-    "half": half,
-    "corner": lambda d, p: lambda u: u.max(1) - p ** (1 / d),
-    "lobes": lobes,
-    "discrete": discrete,
-}
+#: Scores of sets of the probability p in d coordinates, all of whose parts a slope leads to.
+SETS = {"lobes": lobes, "discrete": discrete}
+SETS |= {name: score for name, score in SETS_OF_STUDY.items() if name not in HIDDEN}
 
 
 def samples(kind, n, d=3):
@@ -64,15 +54,15 @@ def test_weights_are_bounded_with_mean_1(kind):
     assert (weights * inside).mean() == pytest.approx(0.5, abs=5 * weights.std() / 200)
 
 
-@pytest.mark.parametrize("is_copula", [False, True])
-def test_a_component_is_a_density(is_copula):
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_component_is_a_density(shape):
     z = np.random.default_rng(0).standard_normal((600, 2)) * [0.6, 0.9] + [0.5, 0]
-    component = Component.from_points(scipy.stats.norm.cdf(z @ [[1, 0.4], [0, 1]]), is_copula)
+    component = Component.from_points(scipy.stats.norm.cdf(z @ [[1, 0.4], [0, 1]]), shape)
     grid = (np.arange(800) + 0.5) / 800
     u = np.stack([axis.ravel() for axis in np.meshgrid(grid, grid)], 1)
-    assert np.exp(component.log_density(u)).mean() == pytest.approx(1, abs=0.02)
+    assert np.exp(component.log_density(u, scores(u))).mean() == pytest.approx(1, abs=0.02)
     points = component.draw(20_000, np.random.default_rng(0))
-    share = np.exp(component.log_density(u))[u[:, 0] < 0.25].sum() / len(u)
+    share = np.exp(component.log_density(u, scores(u)))[u[:, 0] < 0.25].sum() / len(u)
     assert (points[:, 0] < 0.25).mean() == pytest.approx(share, abs=0.02)
 
 
@@ -83,81 +73,82 @@ def test_moves_keep_the_uniform_law_on_the_level():
     random = np.random.default_rng(0)
     u = random.random((20_000, 3))
     u = u[score(u) <= 0]
-    particles, values = move(score, u, score(u), 0.0, random)
+    particles, values, _ = move(score, u, score(u), np.zeros(len(u)), 0.5, random)
     assert (score(particles) <= 0).all() and np.array_equal(score(particles), values)
-    assert (np.abs(particles - u).max(1) > 0).mean() > 0.95
+    assert (np.abs(particles - u).max(1) > 0).mean() > 0.9
     for j in range(3):  # Beta(1, 3) margins of the simplex
         assert scipy.stats.kstest(particles[:, j], scipy.stats.beta(1, 3).cdf).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("p", [1e-2, 1e-5])
-def test_a_known_probability_lies_between_the_limits(name, p):
-    estimate = rare(SETS[name](6, p), 6, seed=1)
+@pytest.mark.parametrize("name", ["lobes", "discrete", "thin shell", "corners", "quantised plane"])
+def test_limit_and_estimate_of_a_known_probability(name, p):
+    estimate = rare(SETS[name](6, p), 6, 500, seed=2)
     assert estimate.low <= p <= estimate.high and estimate.low <= estimate.p <= estimate.high
-    assert estimate.high / estimate.low < 2
-    assert (SETS[name](6, p)(estimate.worst) <= 0).all()
-    if p == 1e-5:
-        assert estimate.method == "importance" and estimate.worth / p / estimate.passes > 50
+    assert estimate.estimate == pytest.approx(p, rel=0.4) and estimate.estimate_low <= p <= estimate.estimate_high
+    assert ((SETS[name](6, p)(estimate.worst) <= 0).all() and estimate.method == "plain") or p == 1e-5
+    assert ("p <=" in estimate.words) == (estimate.p == 0) and ("reached" in estimate.words) == (p == 1e-5)
+    if p == 1e-5:  # the limit is that of Clopper & Pearson, never a smaller one
+        assert not estimate.doubts and estimate.high > 3.6 / estimate.draws > 10 * p
+        assert estimate.passes < 400 * 500
 
 
-@pytest.mark.parametrize(
-    ("name", "d", "p"),
-    [
-        pytest.param("half", 2, 1e-3, marks=pytest.mark.slow),
-        pytest.param("lobes", 6, 1e-5, marks=pytest.mark.nightly),
-        pytest.param("discrete", 6, 1e-6, marks=pytest.mark.nightly),
-    ],
-)
-def test_limits_hold_in_most_of_a_hundred_repeats(name, d, p):
-    estimates = [rare(SETS[name](d, p), d, particles=500, seed=seed) for seed in range(100)]
-    assert np.mean([result.low <= p <= result.high for result in estimates]) >= 0.88  # 3 standard errors below 0.95
+@pytest.mark.slow
+@pytest.mark.parametrize("p", [1e-4, 1e-7])
+@pytest.mark.parametrize("name", sorted(SETS))
+def test_estimates_hold_in_most_repeats(name, p):
+    estimates = [rare(SETS[name](20, p), 20, 500, seed) for seed in range(10)]
+    assert np.mean([result.estimate_low <= p <= result.estimate_high for result in estimates]) >= 0.7
+    assert np.median([result.estimate for result in estimates]) == pytest.approx(p, rel=0.3)
+
+
+@pytest.mark.parametrize("d", [1, 20])
+def test_one_and_twenty_coordinates(d):
+    estimate = rare(planes(1, d, 1e-6), d, 200)
+    assert estimate.estimate_low <= 1e-6 <= estimate.estimate_high < estimate.high
 
 
 def test_the_same_seed_gives_the_same_estimate():
-    first, second = (rare(SETS["half"](4, 1e-4), 4, particles=200, seed=3) for _ in range(2))
-    assert (first.p, first.high, first.passes) == (second.p, second.high, second.passes)
+    first, second = (rare(planes(1, 4, 1e-4), 4, particles=200, seed=3) for _ in range(2))
+    assert (first.estimate, first.high, first.passes) == (second.estimate, second.high, second.passes)
     assert np.array_equal(first.worst, second.worst)
 
 
 @pytest.mark.parametrize(
-    ("score", "limit"),
-    [
-        (lambda u: u[:, 0] + 0.5, 1e-8),  # nearer and nearer, and never there
-        (lambda u: np.ones(len(u)), 2e-3),  # a plateau
-        (lambda u: 1.0 + (u[:, 0] > 0.5), 2e-3),
-    ],
+    "score",
+    [lambda u: u[:, 0] + 0.5, lambda u: np.ones(len(u)), lambda u: 1.0 + (u[:, 0] > 0.5)],
     ids=["slope", "plateau", "steps"],
 )
-def test_without_a_failure_there_is_an_upper_limit(score, limit):
+def test_without_a_failure_there_is_the_limit_of_the_plain_draws(score):
     estimate = rare(score, 3, particles=200)
-    assert estimate.method == "none found" and estimate.p == estimate.low == 0 < estimate.high
-    if limit < 1e-3:
-        assert estimate.high < 1e-7
-    else:
-        assert estimate.high == pytest.approx(1 - 0.05 ** (1 / (splitting.FIRST * 200)))
+    assert estimate.method == "none found" and estimate.p == estimate.low == estimate.estimate == 0
+    assert estimate.high == pytest.approx(1 - ALPHA ** (1 / (PLAIN * 200)))
+    assert "the search found none" in estimate.words and f"may add {estimate.high:.2g}" in estimate.words
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("slope", [0.0, 1.0], ids=["plateau", "slope elsewhere"])
-def test_a_failure_that_the_plain_draws_met_is_never_claimed_absent(slope):
-    """A set that no slope leads to, beside nothing or a slope that ends above 0: found by 0 to 4 of 2000 draws."""
-    p, covers, count = 8e-4, [], 0
+def test_a_limit_holds_where_an_estimate_misses_an_island():
+    """The plain draws alone speak of an island that no slope leads to."""
+    for name in HIDDEN:
+        for seed in range(3):
+            estimate = rare(SETS_OF_STUDY[name](6, 2e-5), 6, 200, seed)
+            assert estimate.low <= 2e-5 <= estimate.high and estimate.high > 3.6 / (PLAIN * 200)
+            assert estimate.estimate > 1e-5 or "islands that were not reached may add" in estimate.words
 
-    def score(u):
-        inside = (u[:, 1:] > 1 - math.sqrt(2 * p)).all(1) & (u[:, 0] > 0.5)
-        return np.where(inside, 0.0, 0.01 + slope * u[:, 0])
 
-    for seed in range(30):
-        failures = int((score(np.random.default_rng(seed).random((splitting.FIRST * 200, 3))) <= 0).sum())
-        if 0 < failures < splitting.COMMON:
-            estimate = rare(score, 3, 200, seed)
-            assert estimate.low > 0
-            assert estimate.method != "none found"
-            covers.append(estimate.low <= p <= estimate.high)
-            count += 1
-    assert count > 15
-    assert sum(covers) >= count - 3
+def test_what_the_plain_draws_met_is_in_the_estimate():
+    """Some of 10,000 draws meet the island of 2e-4, and its mass is found in one part of few runs."""
+    score = SETS_OF_STUDY["plateau and island"](3, 2e-4)
+    estimates = [rare(score, 3, 200, seed) for seed in range(10)]
+    met = [result for result in estimates if result.p and result.method != "plain"]
+    assert len(met) > 5 and all(result.estimate > 0 and result.low > 0 for result in met)
+    assert sum(result.estimate_low <= 2e-4 <= result.estimate_high for result in met) >= len(met) - 1
+
+
+def test_doubts_are_in_the_words():
+    figures = RareFigures(2e-4, 1e-4, 3e-4, 50_000, 1e-6, 9e-7, 1.1e-6, 0.5, "importance")
+    assert figures.words.count(", but ") == 2 and "one run of 8 found 50 % of it" in figures.words
+    assert figures.words.startswith("p 0.0002 [0.0001, 0.0003] at 95 % from 50,000 random views; estimate 1e-06 [")
+    assert figures.words.endswith("; islands that were not reached may add 0.0003")
 
 
 def test_scores_that_are_no_numbers_are_refused():

@@ -1,0 +1,150 @@
+"""Rare failures: how often the limit of plain draws holds, and how good the estimate is, on sets of exact truth."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.special
+import scipy.stats
+
+from attacks.evaluation.rare.proposal import Floats, scores
+from attacks.evaluation.rare.splitting import Score, rare
+
+from .table import BenchmarkTable, Row
+
+PROBABILITIES, DIMENSIONS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7), (2, 6, 12, 20)
+#: Coverage that a 95 % limit must keep in every cell.
+MINIMUM_COVERAGE = 0.93
+
+
+def far(p: float) -> float:
+    return float(-scipy.special.ndtri(p))
+
+
+def planes(count: int, d: int, p: float) -> Score:
+    """Beyond any of `count` planes that are orthogonal in the normal scores, each as probable."""
+    axes = np.linalg.qr(np.random.default_rng(d).standard_normal((d, d)))[0][:, :count]
+    distance = far(-np.expm1(np.log1p(-p) / count))
+    return lambda u: distance - (scores(u) @ axes).max(1)
+
+
+def steep(d: int, p: float) -> Score:
+    """Two planes, of which one is hidden until it is near: its score rises five times as steeply."""
+    distance = far(-np.expm1(np.log1p(-p) / 2))
+    return lambda u: np.minimum(distance - scores(u[:, 0]), 5 * (distance - scores(u[:, d - 1])))
+
+
+def shell(outside: float, d: int, p: float) -> Score:
+    """Between two radii of the normal scores; thin where about `outside` times `p` lies beyond it."""
+    tail = min(0.5, outside * p)
+    inner, outer = scipy.stats.chi(d).isf([tail, tail - p])
+    return lambda u: np.abs(np.linalg.norm(scores(u), axis=1) - (inner + outer) / 2) - (outer - inner) / 2
+
+
+def corners(d: int, p: float) -> Score:
+    """In a corner of the cube of the first three coordinates."""
+    sides = min(3, d)
+    width = p ** (1 / sides) / 2
+    return lambda u: np.minimum(u[:, :sides], 1 - u[:, :sides]).max(1) - width
+
+
+def steps(d: int, p: float) -> Score:
+    """Beyond a plane, with whole numbers as scores."""
+    return lambda u: np.ceil(2 * (far(p) - scores(u[:, d // 2])))
+
+
+def island(share: float, slope: Callable[[Floats], Floats], d: int, p: float) -> Score:
+    """A box without a slope towards it, with this share of p, in a landscape `slope` of the first coordinate."""
+    sides = min(3, d - 1)
+    width, distance = (share * p) ** (1 / sides), far(1 - (1 - p) / (1 - share * p)) if share < 1 else np.inf
+
+    def score(u: Floats) -> Floats:
+        ahead = distance - scores(u[:, 0]) if share < 1 else slope(u[:, 0])
+        return np.where(np.abs(u[:, 1 : 1 + sides] - 0.6).max(1) <= width / 2, -1.0, ahead)
+
+    return score
+
+
+#: Name -> the score of d coordinates and a probability, which is exact.
+SETS: dict[str, Callable[[int, float], Score]] = {
+    "1 plane": lambda d, p: planes(1, d, p),
+    "2 planes": lambda d, p: planes(2, d, p),
+    "8 planes": lambda d, p: planes(8, d, p),
+    "16 planes": lambda d, p: planes(16, d, p),
+    "2 planes, 1 steep": steep,
+    "shell": lambda d, p: shell(20, d, p),
+    "thin shell": lambda d, p: shell(2000, d, p),
+    "corners": corners,
+    "quantised plane": steps,
+    "island and plane": lambda d, p: island(0.9, np.exp, d, p),
+    "valley and island": lambda d, p: island(1.0, lambda u: 1.1 - u, d, p),
+    "plateau and island": lambda d, p: island(1.0, np.ones_like, d, p),
+}
+#: Sets with failures that no slope leads to, or one only from near.
+HIDDEN = ("2 planes, 1 steep", "island and plane", "valley and island", "plateau and island")
+
+
+class RareCell(NamedTuple):
+    """Of one set, p and d: shares of repeats in which the limit and the estimate's interval hold p, the median of
+    estimate / p, the share whose estimate is below 0.7 p, the share of these whose words doubt it, and the calls."""
+
+    limit: float
+    estimate: float
+    ratio: float
+    misses: float
+    doubted: float | None
+    calls: float
+
+
+def rare_cell(name: str, d: int, p: float, repeats: int, particles: int) -> RareCell:
+    score = SETS[name](d, p)
+    results = [rare(score, d, particles, seed) for seed in range(repeats)]
+    missed = [result for result in results if result.estimate < 0.7 * p]
+    return RareCell(
+        float(np.mean([result.low <= p <= result.high for result in results])),
+        float(np.mean([result.estimate_low <= p <= result.estimate_high for result in results])),
+        float(np.median([result.estimate for result in results])) / p,
+        len(missed) / repeats,
+        float(np.mean([bool(result.doubts) for result in missed])) if missed else None,
+        float(np.mean([result.passes for result in results])),
+    )
+
+
+def run(cells: Sequence[str] = tuple(SETS), repeats: int = 200, particles: int = 500) -> list[BenchmarkTable]:
+    """Rare failures of exact probability: coverage of the limit of plain draws; bias and coverage of the estimate;
+    how often it misses a part, and whether its words say so.
+
+    Every set has two of the probabilities, and the numbers of coordinates take turns."""
+    results: dict[tuple[str, float], tuple[int, RareCell]] = {}
+    for i, name in enumerate(SETS):
+        for j, p in enumerate(PROBABILITIES):
+            if name in cells and (i + j) % 3 == 0:
+                d = max(DIMENSIONS[(i + j // 3) % 4], int(name.split()[0]) if name.endswith("planes") else 0)
+                results[name, p] = d, rare_cell(name, d, p, repeats, particles)
+    titles = {
+        "limit": "coverage of the limit",
+        "estimate": "coverage of the estimate",
+        "ratio": "median of estimate / p",
+        "misses": "share of estimates below 0.7 p",
+        "doubted": "share of these whose words say so",
+        "calls": "calls of the score",
+    }
+    return [_table(key, title, results) for key, title in titles.items()]
+
+
+def _table(key: str, title: str, results: dict[tuple[str, float], tuple[int, RareCell]]) -> BenchmarkTable:
+    names = dict.fromkeys(name for name, _ in results)
+    rows: dict[str, Row] = {
+        name: tuple(getattr(results[name, p][1], key) if (name, p) in results else None for p in PROBABILITIES)
+        for name in names
+    }
+    places = {f"{name}, p {p:.0e}, d {d}": getattr(cell, key) for (name, p), (d, cell) in results.items()}
+    reachable = {place: value for place, value in places.items() if place.split(", p ")[0] not in HIDDEN}
+    notes = []
+    if key in ("limit", "estimate"):
+        for kind, group in (("all", places), ("those that slopes lead to", reachable)):
+            if group:
+                worst = min(group, key=lambda place: group[place])
+                notes.append(f"worst of {kind}: {worst}: {group[worst]:.3f}")
+    form = {"ratio": ".2f", "calls": ".0f"}.get(key, ".3f")
+    return BenchmarkTable(title, {f"{p:.0e}": form for p in PROBABILITIES}, rows, tuple(notes), "p")
