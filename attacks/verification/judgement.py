@@ -277,8 +277,8 @@ def _failures(old: Rows, new: Rows) -> Iterator[str]:
 
 def _differ(was: PictureFailure, new: PictureFailure) -> bool:
     """Whether two estimates contradict each other; a search that found none contradicts nothing."""
-    apart = was.estimate_low > new.estimate_high or was.estimate_high < new.estimate_low
-    return apart and was.estimate > 0 and new.estimate > 0
+    has_gap = was.estimate_low > new.estimate_high or was.estimate_high < new.estimate_low
+    return has_gap and was.estimate > 0 and new.estimate > 0
 
 
 def _radii(bench: Bench, old: Rows, portion: Portion) -> Iterator[str]:

@@ -139,15 +139,17 @@ def detection():
 
 
 def failure():
-    def failures(arm, *found):
+    def failures(arm, *estimates):
         plain = (0.0, 0.0, 7.4e-5, 50_000)
         return [
             PictureFailure(*plain, *figures, method, name, name, arm, 110_000, {"affine angle (deg)": -19.5}).row()
-            for name, *figures, method in found
+            for name, *figures, method in estimates
         ]
 
-    none = (QUERIES[1], 0.0, 0.0, 0.0, 0.0, "none found")
-    rows = failures("clean", (QUERIES[0], 2.5e-6, 1.2e-6, 3.1e-6, 0.2, "importance"), none) + failures("eot", none)
+    nothing = (QUERIES[1], 0.0, 0.0, 0.0, 0.0, "none found")
+    rows = failures("clean", (QUERIES[0], 2.5e-6, 1.2e-6, 3.1e-6, 0.2, "importance"), nothing) + failures(
+        "eot", nothing
+    )
     return failure_summary(rows) | {"particles": 1000}
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from scripts.benchmarks import commands, engine, memory, peers
+from scripts.benchmarks import commands, engine, memory, peers, rare
 from scripts.benchmarks.case import PIPELINE, GradientCase
 from scripts.benchmarks.contest import Contestant, Setting
 from scripts.benchmarks.table import MISSING
@@ -159,3 +159,11 @@ def test_the_tensors_peak_is_counted_to_the_byte():
         return two_tensors[0]
 
     assert memory.tensor_peak(work, "cpu") == 4 * memory.MIB
+
+
+def test_the_study_of_rare_failures_names_its_worst_cells():
+    (table,) = rare.run(cells=("1-plane-1e-05-d6", "island-plateau-1e-06-d2"), repeats=3, particles=50)
+    (plane, island) = table.rows.values()
+    assert plane[0] == 1 and 0.5 < plane[2] < 2 and plane[4] is None
+    assert island[0] == 1 and island[2:5] == (0, 1, 1)  # missed, and the words say so
+    assert "worst limit: " in str(table) and table.notes[1].endswith("1-plane-1e-05-d6")

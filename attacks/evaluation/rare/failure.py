@@ -53,7 +53,7 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("picture", "cluster", "arm"), str),
     **dict.fromkeys(("p", "low", "high"), float),
     "draws": int,
-    **dict.fromkeys(("estimate", "estimate_low", "estimate_high", "alone"), float),
+    **dict.fromkeys(("estimate", "estimate_low", "estimate_high", "singleton"), float),
     "views": int,
     "method": str,
 }

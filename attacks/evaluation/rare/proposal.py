@@ -1,5 +1,6 @@
 """A density over the unit cube that is fitted to failures: a mixture, from which the estimate draws."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -17,14 +18,14 @@ EDGE = 1e-12
 BINS, SMOOTH = 24, 0.05
 #: Components are wider than the points that they are fitted to, by this factor of each normal score: draws beyond
 #: them are cheaper than weights that vary.
-WIDER, TILTED = 1.2, 1.6
+WIDER, AXIAL = 1.2, 1.6
 #: Components that are tried, the fewest points of each (with any covariance, or in a copula: at least three a
 #: coordinate), the most points that are clustered pairwise, and the most that compare mixtures.
-COMPONENTS, FEWEST, MANY, PAIRWISE, TESTS = (1, 2, 4, 8, 16, 32), 4, 40, 1200, 600
-#: Shapes of components: a normal with any covariance, one whose spread differs along its mean alone (El Masri, Morio
+COMPONENTS, FEWEST, POINTS, PAIRWISE, TESTS = (1, 2, 4, 8, 16, 32), 4, 40, 1200, 600
+#: Shapes of components: a normal with any covariance, one whose spread differs along its mean alone (Masri, Morio
 #: & Simatos 2021; it needs few points in many coordinates), and a copula.
-Shape = Literal["full", "along", "copula"]
-SHAPES: tuple[Shape, ...] = ("full", "along", "copula")
+Shape = Literal["full", "axial", "copula"]
+SHAPES: tuple[Shape, ...] = ("full", "axial", "copula")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Component:
     def from_points(cls, u: Floats, shape: Shape) -> "Component":
         if shape != "copula":
             z = scores(u)
-            spread = covariance(z) if shape == "full" else _along(z)
+            spread = covariance(z) if shape == "full" else _axial(z)
             return cls(z.mean(0), np.asarray(np.linalg.cholesky(spread), np.float64), None)
         columns = [np.bincount(column, minlength=BINS) for column in _bins(u).T]
         heights: Floats = (1 - SMOOTH) * np.stack(columns).astype(np.float64) * (BINS / len(u)) + SMOOTH
@@ -101,8 +102,8 @@ def fit(u: Floats, random: np.random.Generator) -> Proposal:
     worse = 0
     for labels in _clusters(u, random):
         fit_points, groups = u[~is_test], labels[~is_test]
-        small = labels.any() and np.bincount(groups).min() < max(MANY, 3 * u.shape[1])
-        for shape in ("along",) if small else SHAPES if len(test_points) and len(fit_points) else ():
+        small = labels.any() and np.bincount(groups).min() < max(POINTS, 3 * u.shape[1])
+        for shape in ("axial",) if small else SHAPES if len(test_points) and len(fit_points) else ():
             likelihood = -float(np.log(_mixture(fit_points, groups, shape).weights(test_points)).mean())
             if likelihood > best[0]:
                 best, worse = (likelihood, _mixture(u, labels, shape)), -1
@@ -123,12 +124,13 @@ def _clusters(u: Floats, random: np.random.Generator) -> Iterator[npt.NDArray[np
     yield np.zeros(len(u), np.int64)
     z = scores(u)
     counts = [count for count in COMPONENTS[1:] if count * FEWEST <= len(u)]
-    few = z[random.permutation(len(z))[:PAIRWISE]]
-    tree = scipy.cluster.hierarchy.ward(few) if counts else None
+    sample = z[random.permutation(len(z))[:PAIRWISE]]
+    tree = scipy.cluster.hierarchy.ward(sample) if counts else None
     for count in counts:
         groups = scipy.cluster.hierarchy.fcluster(tree, count, "maxclust")
-        means = np.stack([few[groups == k].mean(0) for k in np.unique(groups)])
-        _, labels = scipy.cluster.vq.kmeans2(z, means, 5, minit="matrix", missing="warn")
+        means = np.stack([sample[groups == k].mean(0) for k in np.unique(groups)])
+        with warnings.catch_warnings(action="ignore"):  # an empty cluster keeps its mean
+            _, labels = scipy.cluster.vq.kmeans2(z, means, 5, minit="matrix")
         sizes = np.bincount(labels, minlength=len(means))
         if sizes.min() < FEWEST:  # points of a small cluster go to the nearest large one
             means = means[sizes >= FEWEST]
@@ -151,17 +153,17 @@ def covariance(z: Floats) -> Floats:
     return np.asarray(sample * WIDER**2 + (1e-6 + 0.5 / max(n, 1)) * np.eye(z.shape[1]))
 
 
-def _along(z: Floats) -> Floats:
+def _axial(z: Floats) -> Floats:
     """The covariance (d,d) with one variance along the mean of points (n,d), and one across."""
     z = np.unique(z, axis=0)
     n, d, mean = *z.shape, z.mean(0)
     length = max(float(np.linalg.norm(mean)), 1e-12)
     axis = mean / length
-    total, along = float(z.var(0).sum()), float((z @ axis).var())
-    across = (n * (total - along) / max(d - 1, 1) * 1.1**2 + 4) / (n + 4)  # few points are as those beyond a plane
+    total, axial = float(z.var(0).sum()), float((z @ axis).var())
+    across = (n * (total - axial) / max(d - 1, 1) * 1.1**2 + 4) / (n + 4)  # few points are as those beyond a plane
     tilt = d * across**2 / (n * length**2)  # the axis is not exact
-    along = (n * along + 0.1) / (n + 1) * TILTED**2 + tilt
-    return np.asarray(across * np.eye(d) + (along - across) * np.outer(axis, axis))
+    axial = (n * axial + 0.1) / (n + 1) * AXIAL**2 + tilt
+    return np.asarray(across * np.eye(d) + (axial - across) * np.outer(axis, axis))
 
 
 def _bins(u: Floats) -> npt.NDArray[np.int64]:

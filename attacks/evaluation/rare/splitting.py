@@ -37,7 +37,7 @@ class RareFigures:
     """The share `p` of `draws` plain draws that fail, with its 95 % interval [`low`, `high`] of Clopper & Pearson
     (1934), which assumes nothing. Beside it an `estimate` with an interval of its own, which holds if every part of
     the failures that matters was reached; 0 where the search found none; that of the plain draws where they suffice.
-    `alone`: the share of the estimate in parts that one run reached alone."""
+    `singleton`: the share of the estimate in parts that one run reached alone."""
 
     p: float
     low: float
@@ -46,7 +46,7 @@ class RareFigures:
     estimate: float
     estimate_low: float
     estimate_high: float
-    alone: float
+    singleton: float
     method: Method
 
     @property
@@ -62,9 +62,10 @@ class RareFigures:
             "the search found none": not self.estimate,
             "the random views met failures that the search missed": 0 < self.estimate_high < self.low,
             "the random views met fewer": self.estimate_low > self.high,
-            f"one run of {RUNS} found {100 * self.alone:.0f} % of it, so others may be missing": self.alone > DOUBT,
+            f"one run of {RUNS} found {100 * self.singleton:.0f} % of it, so others may be missing": self.singleton
+            > DOUBT,
         }
-        return [doubt for doubt, is_met in doubts.items() if is_met]
+        return [doubt for doubt, is_true in doubts.items() if is_true]
 
     @property
     def words(self) -> str:
@@ -72,9 +73,9 @@ class RareFigures:
         if self.method == "plain":
             return self.limit
         figures = f"estimate {self.estimate:.2g} [{self.estimate_low:.2g}, {self.estimate_high:.2g}]"
-        found = f"{figures} if every part of the failures was reached" if self.estimate else "no estimate"
-        unseen = f"islands that were not reached may add {max(0.0, self.high - self.estimate_low):.2g}"
-        return ", but ".join([f"{self.limit}; {found}", *self.doubts]) + f"; {unseen}"
+        text = f"{figures} if every part of the failures was reached" if self.estimate else "no estimate"
+        remainder = f"islands that were not reached may add {max(0.0, self.high - self.estimate_low):.2g}"
+        return ", but ".join([f"{self.limit}; {text}", *self.doubts]) + f"; {remainder}"
 
 
 @dataclass(frozen=True)
@@ -101,42 +102,47 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> RareE
     ends = scipy.stats.binomtest(int(failed.sum()), len(draws)).proportion_ci(1 - 2 * ALPHA, "exact")
     plain = float(failed.mean()), float(ends.low), float(ends.high)
     if is_common:
-        found = _Found(plain, 0.0, "plain", u[np.argsort(values)][: max(1, int((values <= 0).sum()))])
+        result = _Result(plain, 0.0, "plain", u[np.argsort(values)][: max(1, int((values <= 0).sum()))])
     else:
-        found = _search(counter, u, values, particles, random)
-    return RareEstimate(*plain, len(draws), *found.ends, found.alone, found.method, counter.passes, found.worst)
+        result = _search(counter, u, values, particles, random)
+    return RareEstimate(
+        *plain, len(draws), *result.ends, result.singleton, result.method, counter.passes, result.worst
+    )
 
 
-class _Found(NamedTuple):
+class _Result(NamedTuple):
     """An estimate with its interval, and the rest of `RareEstimate`."""
 
     ends: tuple[float, float, float]
-    alone: float
+    singleton: float
     method: Method
     worst: Floats
 
 
-def _search(counter: "_Counter", u: Floats, values: Floats, particles: int, random: np.random.Generator) -> _Found:
+def _search(counter: "_Counter", u: Floats, values: Floats, particles: int, random: np.random.Generator) -> _Result:
     """The estimate of the failures that runs from plain draws `u` reach."""
-    runs = split(counter, u, values, particles, random)
-    reached = [run for run in runs if run.level <= 0]
-    if not reached:
+    runs = split_levels(counter, u, values, particles, random)
+    arrivals = [run for run in runs if run.level <= 0]
+    if not arrivals:
         nearest = min(runs, key=lambda run: float(run.values.min()))
-        return _Found((0.0, 0.0, 0.0), 0.0, "none found", nearest.u[np.argsort(nearest.values)])
-    points, label = np.concatenate([run.u for run in reached]), np.repeat(range(len(reached)), len(reached[0].u))
-    shares = np.array([run.probability for run in reached]) * len(reached) / len(runs)
+        return _Result((0.0, 0.0, 0.0), 0.0, "none found", nearest.u[np.argsort(nearest.values)])
+    points, label = (
+        np.concatenate([run.u for run in arrivals]),
+        np.repeat(range(len(arrivals)), len(arrivals[0].u)),
+    )
+    shares = np.array([run.probability for run in arrivals]) * len(arrivals) / len(runs)
     # An ideal run has the relative variance levels / particles; moves that do not mix fully about double it.
-    floor = -2 * np.log2(shares.mean()) / len(reached[0].u)
+    floor = -2 * np.log2(shares.mean()) / len(arrivals[0].u)
     ends = _lognormal(shares, floor)
-    worst = points[np.argsort(np.concatenate([run.values for run in reached]))]
-    splitting = _Found(ends, float(len(reached) == 1), "splitting", worst)
+    worst = points[np.argsort(np.concatenate([run.values for run in arrivals]))]
+    splitting = _Result(ends, float(len(arrivals) == 1), "splitting", worst)
     weighted = _importance(counter, points, label, particles, random)
     return splitting if weighted is None else weighted
 
 
 def _importance(
     counter: "_Counter", failures: Floats, label: npt.NDArray[np.int64], particles: int, random: np.random.Generator
-) -> _Found | None:
+) -> _Result | None:
     """The estimate from fresh draws of a proposal that is fitted to failures, which the runs `label` reached; None
     where too few draws would fail. Its limits are those of Fay & Feuer (1997) for weighted sums. The variance is that
     of the sample or, if larger, the one that the weights of the failures imply: a part that the draws hardly meet
@@ -167,9 +173,9 @@ def _importance(
     variance = max(float(weights.var(ddof=1)), p * (spread - p)) / n
     part, parts = best.part(points), best.part(failures)
     single = [len(np.unique(label[parts == k])) <= 1 for k in range(len(best.components))]
-    alone = float(weights[np.array(single)[part]].sum() / weights.sum())
+    singleton = float(weights[np.array(single)[part]].sum() / weights.sum())
     ends = _gamma(p, variance, ALPHA), min(1.0, _gamma(p + largest, variance + largest**2, 1 - ALPHA))
-    return _Found((p, *ends), alone, "importance", points[good][np.argsort(values[good])])
+    return _Result((p, *ends), singleton, "importance", points[good][np.argsort(values[good])])
 
 
 class _Counter:
@@ -187,7 +193,7 @@ class _Counter:
 
 
 @dataclass(frozen=True)
-class Run:
+class SplitRun:
     """A run of splitting: its particles (n,d) with their scores, the level up to which they are spread uniformly,
     approximately, and about the probability of that level."""
 
@@ -196,27 +202,29 @@ class Run:
     level: float = np.inf
     probability: float = 1.0
 
-    def next_level(self, count: int, random: np.random.Generator) -> "Run | None":
+    def next_level(self, count: int, random: np.random.Generator) -> "SplitRun | None":
         """`count` particles of the next level; None after the last."""
         if self.level <= 0 or self.probability < FLOOR:
             return None
         order = np.sort(self.values)
-        bound = order[int(min(LEVEL_SHARE * len(order), count))]
-        if bound == order[0] > 0:  # a plateau: the next level is its end
-            bound = order[min(np.searchsorted(order, bound, "right"), len(order) - 1)]
-        level = max(0.0, float(np.nextafter(bound, -np.inf)))  # strictly below a particle's score: no bias
+        edge = order[int(min(LEVEL_SHARE * len(order), count))]
+        if edge == order[0] > 0:  # a plateau: the next level is its end
+            edge = order[min(np.searchsorted(order, edge, "right"), len(order) - 1)]
+        level = max(0.0, float(np.nextafter(edge, -np.inf)))  # strictly below a particle's score: no bias
         good = np.flatnonzero(self.values <= level)
         if not len(good):
             return None
         picks = np.resize(random.permutation(good), count)
         probability = self.probability * len(good) / len(self.u)
-        return Run(self.u[picks], self.values[picks], level, probability)
+        return SplitRun(self.u[picks], self.values[picks], level, probability)
 
 
-def split(score: Score, u: Floats, values: Floats, particles: int, random: np.random.Generator) -> list[Run]:
+def split_levels(
+    score: Score, u: Floats, values: Floats, particles: int, random: np.random.Generator
+) -> list[SplitRun]:
     """The last levels of independent runs, each from its part of plain draws (n,d); 0 is that of failures."""
     count, step = max(1, particles // RUNS), 0.5
-    runs = [Run(u[k::RUNS], values[k::RUNS]) for k in range(RUNS)]
+    runs = [SplitRun(u[k::RUNS], values[k::RUNS]) for k in range(RUNS)]
     while moving := {k: run for k, old in enumerate(runs) if (run := old.next_level(count, random))}:
         parts = [np.concatenate([getattr(run, key) for run in moving.values()]) for key in ("u", "values")]
         levels = np.repeat([run.level for run in moving.values()], count)
@@ -254,7 +262,7 @@ def move(
 
 def _lognormal(values: Floats, floor: float) -> tuple[float, float, float]:
     """The mean of values that are about lognormal, with logarithms of at least the variance `floor`, and Cox's 95 %
-    interval of it (Zhou & Gao 1997) with Student's t."""
+    interval of it with Student's t (Olsson 2005)."""
     n, logs = len(values), np.log(values)
     if n == 1:
         return float(values[0]), 0.0, 1.0
