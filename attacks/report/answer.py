@@ -103,6 +103,8 @@ def percent(value: Mapping[str, Any]) -> str:
 
 def _flaw(content: Mapping[str, Any]) -> str:
     """What makes the result say little; empty if nothing was found."""
+    if content["encoder"]["weights"] == "random":
+        return WEIGHTS
     clean, chance = content["arms"]["clean"], content.get("chance", {}).get("success", {}).get("chance")
     recall = clean["recall_at_1"]["mean"] if clean.get("recall_at_1") else 1.0
     if recall < MIN_RECALL or clean["success"]["mean"] > 1 - MIN_RECALL:
@@ -110,7 +112,7 @@ def _flaw(content: Mapping[str, Any]) -> str:
     is_open = content["arms"]["eot"]["success"]["mean"] < HIGH and not content["threat"].get("targeted")
     if chance is not None and chance < CHANCE and is_open:
         return GALLERY
-    return WEIGHTS if content["encoder"]["weights"] == "random" else ""
+    return ""
 
 
 def _verdict(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
@@ -137,10 +139,10 @@ def _verdict(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
 
 def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     """The sentence behind a verdict: of the row that decides it."""
-    if gate["verdict"] == "UNDECIDED" and gate["reasons"]:
+    is_lost = _flaw(content) == TASK
+    if gate["verdict"] == "UNDECIDED" and gate["reasons"] and not is_lost:
         return f"{capital(gate['reasons'][0])}."
     rows = [row for row in gate["rows"] if row["verdict"] == gate["verdict"]]
-    is_lost = _flaw(content) == TASK
     candidates = [*rows, *gate["rows"]] if is_lost else rows
     row = next((row for row in candidates if (row["requirement"]["arm"] == "clean") == is_lost), rows[0])
     requirement = row["requirement"]

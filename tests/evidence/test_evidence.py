@@ -29,6 +29,7 @@ from tests.experiment.test_units import NAN, SMALL, spoil
 from tests.helpers import report_pages
 from tests.helpers.page import Page
 from tests.helpers.runs import call
+from tests.report.test_answer import JARGON
 
 SCHEMAS = Path(__file__).parent / "schemas"
 POLICY = """claim: Half of the <views> are recognised.
@@ -128,6 +129,8 @@ def test_the_page_states_what_a_signer_asks(bundle):
         "FAIL|locked since|AML.T0043.000|NISTAML.022|affine angle (deg)|What was not tried|photographs|Signature"
     )
     expected += "|viewproof gate --check|was not checked|10 pictures in 10 clusters|P(failure) of the encoder"
+    head = Page(text[text.index("<header>") : text.index("</header>") + 9]).text
+    assert head.startswith("Do not deploy") and not JARGON.search(head)
     for words in f"{expected}|the largest of 1 picture in 1 cluster".split("|"):
         assert words in page_text, words
     assert "<views>" not in text and "&lt;views&gt;" in text and "<script" not in text and "http://" not in text

@@ -19,6 +19,7 @@ from attacks.report.words import BANKS, number_words
 from tests.helpers import report_pages
 from tests.helpers.page import Page
 from tests.helpers.report_pages import ARMS, EVIL
+from tests.report.test_answer import JARGON
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,13 @@ def whole(tmp_path_factory):
     beware = [f"beware of {EVIL} & co"]
     report_pages.write_report(out, report_pages.content(), report_pages.manifest(), beware, report_pages.trace(), 0)
     return (out / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_head_has_no_word_of_the_laboratory(whole):
+    head = whole[whole.index("<header>") : whole.index("</header>")]
+    for words in ("Not decided", "On what", "When", "How sure", "What next", "before it, 2\u00a0%"):
+        assert words in head, words
+    assert not JARGON.search(Page(f"<body>{head}</header></body>").text)
 
 
 def intervals(result):
