@@ -54,16 +54,16 @@ def check_length(content):
     st.sampled_from([None, 1, 123456]),
     st.booleans(),
 )
-def test_the_first_words_are_few_and_plain(verdict, measure, arm, bank, of, value, reason, more, targeted):
+def test_the_first_words_are_few_and_plain(verdict, measure, arm, bank, of, value, reason, extra, targeted):
     content = report_pages.content()
     content["threat"]["targeted"] = targeted
     content["arms"]["clean"]["recall_at_1"]["mean"] = 1 - value
     if verdict:
-        gate = gate_of(verdict, measure, value, arm=arm, bank=bank, of=of, reason=reason, more=more)
+        gate = gate_of(verdict, measure, value, arm=arm, bank=bank, of=of, reason=reason, more=extra)
         content["gate"] = gate
     result = check_length(content)
-    beginnings = {"PASS": ("May be deployed", "Meets its policy"), "FAIL": ("Do not deploy",), None: ("",)}
-    assert result.verdict.startswith(beginnings.get(verdict, ("Undecided",)))
+    starts = {"PASS": ("May be deployed", "Meets its policy"), "FAIL": ("Do not deploy",), None: ("",)}
+    assert result.verdict.startswith(starts.get(verdict, ("Undecided",)))
 
 
 def test_the_comparison_follows_its_p_value_and_its_sign():
@@ -71,7 +71,7 @@ def test_the_comparison_follows_its_p_value_and_its_sign():
     assert check_length(content).comparison == (
         "An attack made for many views beats one made for the file alone: +48 points (+36 to +60), p 0.0024."
     )
-    first = content["primary"]
+    comparison = content["primary"]
     for change, part in (
         ({"p": 0.05}, "is not shown to differ from"),
         ({"difference": report_pages.interval(-0.3)}, "is weaker than"),
@@ -81,7 +81,7 @@ def test_the_comparison_follows_its_p_value_and_its_sign():
         ),
         ({"p": None, "needed": 6}, "was not tested: 6 photographs needed"),
     ):
-        assert part in check_length(content | {"primary": first | change}).comparison
+        assert part in check_length(content | {"primary": comparison | change}).comparison
 
 
 def test_numbers_are_those_of_the_tables_and_of_the_requirement():

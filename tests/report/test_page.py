@@ -29,7 +29,7 @@ NOTHING = dict.fromkeys(OPTIONAL) | {"comparisons": []}
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def report(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
     report_pages.directory(out, ["astronaut-0-0.png"])
     beware = [f"beware of {EVIL} & co"]
@@ -37,8 +37,8 @@ def whole(tmp_path_factory):
     return (out / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_head_has_no_word_of_the_laboratory(whole):
-    head = whole[whole.index("<header>") : whole.index("</header>")]
+def test_the_head_has_no_word_of_the_laboratory(report):
+    head = report[report.index("<header>") : report.index("</header>")]
     for words in ("Not decided", "On what", "When", "How sure", "What next", "before it, 2\u00a0%"):
         assert words in head, words
     assert not JARGON.search(Page(f"<body>{head}</header></body>").text)
@@ -57,7 +57,7 @@ def intervals(result):
             yield from intervals(part)
 
 
-def test_every_interval_of_the_metrics_is_on_the_page(whole):
+def test_every_interval_of_the_metrics_is_on_the_page(report):
     content = report_pages.content()
     parts = ("arms", "wide", "comparisons", "drift", "response", "left_out", "deployment", "detection")
     for section in (*parts, "explanations"):
@@ -66,47 +66,47 @@ def test_every_interval_of_the_metrics_is_on_the_page(whole):
         for result in results:
             digits = 0 if result["high"] > 1 else None
             texts = (number_words(result, digits, sign) for sign in ("", "+"))
-            assert any(f"{mean} <small>{ends}</small>" in whole for mean, ends in texts), (section, result)
+            assert any(f"{mean} <small>{ends}</small>" in report for mean, ends in texts), (section, result)
     rows = [row for rows in content["failure"]["arms"].values() for row in rows]
-    assert len(rows) == 3 and all(html.escape(row["words"]) in whole for row in rows)
+    assert len(rows) == 3 and all(html.escape(row["words"]) in report for row in rows)
 
 
-def test_the_page_is_well_formed_with_unique_ids_and_valid_links(whole):
-    page = Page(whole)
+def test_the_page_is_well_formed_with_unique_ids_and_valid_links(report):
+    page = Page(report)
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    used = re.findall(r"url\(#([^)]*)\)", whole)
+    used = re.findall(r"url\(#([^)]*)\)", report)
     for _, attributes in page.elements:
         used += [attributes[key].removeprefix("#") for key in ("href", "xlink:href") if key in attributes]
         used += [name for key in ("aria-labelledby", "aria-describedby") for name in attributes.get(key, "").split()]
     assert set(used) <= set(ids) and len(used) > 30
 
 
-def test_every_plot_has_a_line_that_says_what_to_see(whole):
-    for name, body in re.findall(r'<section id="(\w+)">(.*?)</section>', whole, re.DOTALL):
+def test_every_plot_has_a_line_that_says_what_to_see(report):
+    for name, body in re.findall(r'<section id="(\w+)">(.*?)</section>', report, re.DOTALL):
         body = re.sub(r'<div class="pictures">.*?</div>', "<img >", body, flags=re.DOTALL)  # one plot
         *before, _ = re.split("<svg |<img ", body)
         assert name == "failure" or all('<p class="see">' in text for text in before), name
         assert name not in ("left_out", "deployment", "detection") or '<p class="see">' in body
-    lines = [html.unescape(line) for line in re.findall('<p class="see">(.*?)</p>', whole)]
+    lines = [html.unescape(line) for line in re.findall('<p class="see">(.*?)</p>', report)]
     assert len(lines) > 12 and all(len(line.split()) <= 20 and line.endswith(".") for line in lines)
 
 
-def test_nothing_is_fetched_and_nothing_runs(whole):
-    page = Page(whole)
+def test_nothing_is_fetched_and_nothing_runs(report):
+    page = Page(report)
     assert not page.all("script", "link", "iframe", "object", "embed", "base", "form")
     for _, attributes in page.elements:
         assert not [key for key in attributes if key.startswith("on")]
         for key in ("src", "href", "srcset", "data", "xlink:href"):
             assert attributes.get(key, "#").startswith(("data:image/png;base64,", "#"))
-    assert "@import" not in whole and not re.search(r"url\((?!#)", whole)
-    assert not re.search("https?:", re.sub(r'xmlns(:\w+)?="[^"]*"', "", whole))
+    assert "@import" not in report and not re.search(r"url\((?!#)", report)
+    assert not re.search("https?:", re.sub(r'xmlns(:\w+)?="[^"]*"', "", report))
     (policy,) = (attributes["content"] for attributes in page.all("meta") if "http-equiv" in attributes)
     assert policy.startswith("default-src 'none';") and "script-src" not in policy
 
 
-def test_headings_tables_and_pictures_are_accessible(whole):
-    page = Page(whole)
+def test_headings_tables_and_pictures_are_accessible(report):
+    page = Page(report)
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(below - above <= 1 for above, below in itertools.pairwise(levels))
@@ -119,13 +119,13 @@ def test_headings_tables_and_pictures_are_accessible(whole):
 
 @pytest.mark.parametrize("part", OPTIONAL)
 def test_a_part_is_on_the_page_if_the_run_has_one(part):
-    whole = report_pages.content()
-    pages = [NOTHING, NOTHING | {part: [] if part == "comparisons" else {}}, NOTHING | {part: whole[part]}]
-    titles = [[section.title for section in sections(whole | changes, Images(), False)] for changes in pages]
+    report = report_pages.content()
+    pages = [NOTHING, NOTHING | {part: [] if part == "comparisons" else {}}, NOTHING | {part: report[part]}]
+    titles = [[section.title for section in sections(report | changes, Images(), False)] for changes in pages]
     assert titles[0] == titles[1]
     assert len(titles[2]) - len(titles[0]) == (part not in ("wide", "costs"))
     for changes, expected in zip(pages, titles, strict=True):
-        assert re.findall("<h2>(.*?)</h2>", render_page(whole | changes, report_pages.manifest())) == expected
+        assert re.findall("<h2>(.*?)</h2>", render_page(report | changes, report_pages.manifest())) == expected
 
 
 def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
@@ -160,8 +160,8 @@ def test_a_picture_keeps_its_file_whichever_others_are_left_out(tmp_path, failed
         assert "The attacked picture" in (out / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_command_repeats_the_run(whole):
-    (text,) = re.findall(r'<pre[^>]*aria-label="The command of this run">(.*?)</pre>', whole)
+def test_the_command_repeats_the_run(report):
+    (text,) = re.findall(r'<pre[^>]*aria-label="The command of this run">(.*?)</pre>', report)
     assert shlex.split(html.unescape(text)) == ["python", "-m", "attacks.run", *report_pages.manifest()["overrides"]]
     manifest = report_pages.manifest() | {"overrides": ["seed=3"], "preset": "smoke"}
     bare = report_pages.content(**NOTHING)
@@ -171,8 +171,8 @@ def test_the_command_repeats_the_run(whole):
     assert "attacks.run" not in page and ">config=smoke seed=3<" in page and "attacks.robustness" in page
 
 
-def test_the_page_shows_the_cost_of_each_arm(whole):
-    table, costs = re.search(r'<section id="arms">.*?</table>', whole, re.DOTALL)[0], report_pages.content()["costs"]
+def test_the_page_shows_the_cost_of_each_arm(report):
+    table, costs = re.search(r'<section id="arms">.*?</table>', report, re.DOTALL)[0], report_pages.content()["costs"]
     names = {"forward": ("forward passes, choice of the iterate included", 0), "backward": ("gradients", 0)}
     names |= {"seconds": ("seconds", 1)}
     for key, (name, digits) in names.items():
@@ -180,16 +180,16 @@ def test_the_page_shows_the_cost_of_each_arm(whole):
         assert re.findall(r"<td[^>]*>(.*?)</td>", row) == [f"{costs[arm][key]:.{digits}f}" for arm in ARMS[::-1]]
 
 
-def test_comparisons_are_grouped_by_bank_and_complete(whole):
-    section = re.search(r'<section id="comparisons">.*?</section>', whole, re.DOTALL)[0]
+def test_comparisons_are_grouped_by_bank_and_complete(report):
+    section = re.search(r'<section id="comparisons">.*?</section>', report, re.DOTALL)[0]
     groups = re.findall(r'scope="rowgroup"[^>]*>(.*?)</th>(.*?)</tbody>', section, re.DOTALL)
     assert [html.unescape(name) for name, _ in groups] == [*BANKS.values()]
     banks = [row["bank"] for row in report_pages.content()["comparisons"]]
     assert [body.count("<tr>") for _, body in groups] == [banks.count("same"), banks.count("wide")]
 
 
-def test_every_section_with_numbers_names_its_file(whole):
-    for name, body in re.findall(r'<section id="(\w+)">(.*?)</section>', whole, re.DOTALL):
+def test_every_section_with_numbers_names_its_file(report):
+    for name, body in re.findall(r'<section id="(\w+)">(.*?)</section>', report, re.DOTALL):
         source = re.search(r"<code>[\w.]+\.(csv|json)</code>", body)
         assert source or ("<table" not in body and "<svg" not in body), name
 
