@@ -93,7 +93,7 @@ def _age_problems(origin: PolicyOrigin, manifest: Mapping[str, Any]) -> Iterator
 
 def _contradictions(folder: Path, manifest: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
     """The entries of a run's records that are not the same at two places."""
-    identity, record = manifest["identity"], manifest["policy"]
+    identity, record, gate = manifest["identity"], manifest["policy"], content["gate"]
     prefix, marks = "the version of ", tuple(row["encoder"]["fingerprint"] for row in (manifest, content))
     versions = {name.removeprefix(prefix): value for name, value in identity.items() if name.startswith(prefix)}
     pairs = {
@@ -101,6 +101,7 @@ def _contradictions(folder: Path, manifest: Mapping[str, Any], content: Mapping[
         "gallery": (identity.get("the gallery"), manifest["gallery"]["sha256"]),
         "size of the gallery": (manifest["gallery"]["size"], content["gallery"]),
         "encoder": marks,
+        "verdict": (gate["policy"]["digest"] if gate else None, record["sha256"] if record else None),
         "weights": (identity.get("the encoder's weights"), marks[0]),
         **{key.removeprefix("the "): (identity.get(key), value) for key, value in promises(manifest).items()},
     }
