@@ -83,7 +83,9 @@ def check_faults(content: Mapping[str, Any]) -> list[str]:
     """What the sanity checks of a run say against its attack."""
     if (sanity := content["sanity"]) is None:
         return ["the attack was not checked (sanity=none)"]
-    faults = [f"the check of the attack {name} failed" for name in sanity["failed"]]
+    names = sanity["failed"][:3] + [f"{n} more" for n in (len(sanity["failed"]) - 3,) if n > 0]
+    noun = "check" if len(names) == 1 else "checks"
+    faults = [f"the {noun} of the attack {', '.join(names)} failed"] if names else []
     skipped_checks = {check["name"]: check["words"] for check in sanity["checks"] if check["verdict"] == "skipped"}
     if len(skipped_checks) == len(sanity["checks"]):
         faults.append("no check of the attack was made")

@@ -12,9 +12,7 @@ from tests.helpers import report_pages
 
 SHARES = (0.0, 0.3, 0.6, 0.89, 0.97)
 NO_CHECKS = {"failed": [], "checks": [{"name": "plateau", "verdict": "skipped", "words": "too few looks"}]}
-CHECKS = {
-    name: report_pages.sanity() | {"failed": failed} for name, failed in (("passed", []), ("failed", ["masking"]))
-}
+PASSED = report_pages.sanity() | {"failed": []}
 #: What a manager need not know, and what no warning may say of an encoder.
 JARGON = re.compile(r"\b(EOT|arms?|banks?|robust|[A-Z]{3,})\b")
 VERBS = ("mend", "read", "do what", "turn", "take", "set", "lower", "give", "name")
@@ -27,7 +25,7 @@ GRID = {
     "budget": [0.1, 1.0],
     "chance": [0.5, 0.99],
     "objective": [("away", False), ("retrieval", False), ("toward", True)],
-    "sanity": [None, NO_CHECKS, *CHECKS.values()],
+    "sanity": [None, NO_CHECKS, PASSED, report_pages.sanity()],
     "weights": [None, "random"],
     "failed": [[], [{"picture": i, "name": f"{i}.png", "reason": "NaN"} for i in range(5)]],
     "ahead": [[], ["one_view"]],
@@ -41,9 +39,8 @@ def content(cell):
         result["arms"][arm] |= {key: report_pages.interval(cell[key][i]) for key in ("success", "cosine")}
     gap = cell["success"][3] - max(cell["success"][:2])
     result["primary"] |= {"difference": report_pages.interval(gap, 0.1)}
-    recall, cosine = cell["clean"]
-    result["arms"]["clean"] |= {"recall_at_1": recall and report_pages.interval(recall)}
-    result["arms"]["clean"] |= {"cosine": report_pages.interval(cosine)}
+    clean = (value and report_pages.interval(value) for value in cell["clean"])
+    result["arms"]["clean"] |= dict(zip(("recall_at_1", "cosine"), clean, strict=True))
     result["arms"]["eot"]["budget_used"] = cell["budget"]
     result["threat"] |= dict(zip(("objective", "targeted"), cell["objective"], strict=True))
     result["encoder"] |= {"weights": cell["weights"]}
@@ -74,10 +71,8 @@ def test_each_line_is_a_fact_and_what_to_do_in_plain_words(cells):
 def test_no_line_doubts_what_the_numbers_show(cells):
     for metrics in cells:
         arms, lines = metrics["arms"], warnings(metrics)
-        numbers = [
-            row[key]["mean"] for row in arms.values() for key in ("success", "cosine", "recall_at_1") if row[key]
-        ]
-        numbers = {f"{number:.2f}" for number in [*numbers, metrics["chance"]["success"]["chance"]]}
+        rows = [row[key] for row in arms.values() for key in ("success", "cosine", "recall_at_1") if row[key]]
+        numbers = {f"{row['mean']:.2f}" for row in rows} | {f"{metrics['chance']['success']['chance']:.2f}"}
         assert {*re.findall(r"\b\d\.\d\d\b", " ".join(lines))} <= numbers, lines
         doubts = [line for line in lines if re.search("stronger attack|gallery|lower limit", line)]
         checks_failed = bool((metrics["sanity"] or {}).get("failed"))
@@ -93,4 +88,6 @@ def test_no_line_doubts_what_the_numbers_show(cells):
 def test_a_whole_run_has_no_warning_but_that_of_its_failed_check():
     (line,) = warnings(report_pages.content())
     assert "masking failed" in line and "0.93 is a lower limit" in line
-    assert warnings(report_pages.content(sanity=CHECKS["passed"])) == []
+    assert warnings(report_pages.content(sanity=PASSED)) == []
+    (line,) = warnings(report_pages.content(sanity=PASSED | {"failed": list("abcde")}))
+    assert "the checks of the attack a, b, c, 2 more failed" in line
