@@ -201,7 +201,7 @@ def _identities(study: Study) -> list[str]:
 def headline(content: dict[str, Any]) -> str:
     """The first words of the report in lines of a terminal: the verdict, the reason, what they leave open."""
     words = answer(content)
-    lines = [words.verdict, words.reason, words.comparison, words.limits, *(f"Next: {step}" for step in words.steps)]
+    lines = [words.verdict, words.reason, words.comparison, words.limits, f"Next: {words.step}"]
     fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join(fill(join_percent(line)) for line in lines if line).replace("\u00a0", " ")
 

@@ -41,13 +41,13 @@ MENDING = {
 class Answer:
     """What a page about a run says first. `verdict`: at most 15 words, empty without a policy; `reason`: a sentence
     of at most 25 words and 4 numbers; `comparison`: in at most 25 words whether seeing many views helps the
-    attacker; `limits`: what the number of photographs leaves open; `steps`: what to do next."""
+    attacker; `limits`: what the number of photographs leaves open; `step`: what to do next."""
 
     verdict: str
     reason: str
     comparison: str
     limits: str
-    steps: tuple[str, ...]
+    step: str
 
     def __str__(self) -> str:
         return f"{self.verdict} {self.reason}".strip()
@@ -63,9 +63,9 @@ def answer(content: Mapping[str, Any]) -> Answer:
     elif content.get("split"):
         limits += f" {NOT_HELD_OUT}."
     if gate is None:
-        return Answer("", _effect(content), _comparison(content), limits, _steps(content, None))
+        return Answer("", _effect(content), _comparison(content), limits, _next_step(content, None))
     return Answer(
-        _verdict(content, gate), _reason(content, gate), _comparison(content), limits, _steps(content, gate)
+        _verdict(content, gate), _reason(content, gate), _comparison(content), limits, _next_step(content, gate)
     )
 
 
@@ -76,22 +76,15 @@ def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> lis
     if threat["norm"] == "linf":
         attack = f"changes of at most {threat['eps'] * 255:.3g}/255 of each value"
     digest, (pictures, count) = str(encoder.get("fingerprint"))[:12], sample_counts(content)
-    photographs = count_text(count, "photograph") + (
-        f" ({count_text(pictures, 'picture')})" if pictures > count else ""
-    )
+    photographs = count_text(count, "photograph") + (f" ({pictures} pictures)" if pictures > count else "")
     return [
         ("On what", f"{encoder_name(content)}, SHA-256 of the tensors {digest}; {photographs}"),
         ("Gallery", f"{content['gallery']} classes given as text" if content.get("classes") else gallery(content)),
         ("Against", f"{attack}, found by {threat['optimiser']}, in {threat['transforms']} views"),
-        ("When", run_time(manifest)),
+        ("When", str(manifest.get("started", "unknown")).replace("T", ", ").replace("+00:00", " UTC")),
         ("How sure", f"The limits hold with 95 % confidence. {words.limits}"),
-        ("What next", " ".join(words.steps)),
+        ("What next", words.step),
     ]
-
-
-def run_time(manifest: Mapping[str, Any]) -> str:
-    """When the run began, as its record says."""
-    return str(manifest.get("started", "the record has no time")).replace("T", ", ").replace("+00:00", " UTC")
 
 
 def percent(value: Mapping[str, Any]) -> str:
@@ -124,6 +117,8 @@ def _verdict(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     if word == "FAIL":
         arms = [row["requirement"]["arm"] for row in rows if row["verdict"] == "FAIL"]
         fault = "the attack succeeds too often" if "eot" in arms else "it fails without an attack"
+        if flaw == GALLERY:  # a larger one can only raise the attacker's success
+            return f"Do not deploy: {fault}, although the gallery is small."
         return f"Do not deploy: {flaw or fault}."
     if flaw or gate["reasons"]:
         return f"Undecided: {flaw or 'the attack was too weak, or not checked'}."
@@ -161,10 +156,8 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
         state = f"the {predicate} is {side} {bar_text}" if is_mean else f"{side} {bar_text} of views are {predicate}"
         return f"{capital(moment)}, in {share} of photographs {state}; nine in ten must."
     if of == "worst":
-        value = (
-            f"a {predicate} of {row['value']:.2f}" if is_mean else f"{100 * row['value']:.0f} % of views {predicate}"
-        )
-        return f"{capital(moment)}, the worst photograph has {value}; {need}."
+        value, noun = (f"a {row['value']:.2f}", "") if is_mean else (f"{100 * row['value']:.0f} %", " of views")
+        return f"{capital(moment)}, the worst photograph has {value}{noun} {predicate}; {need}."
     if is_mean:
         return f"{capital(moment)}, the {predicate} is {mean}; {need}."
     return f"{capital(moment)}, {share} of camera views are {predicate}; {need}."
@@ -196,26 +189,23 @@ def _comparison(content: Mapping[str, Any]) -> str:
     return f"An attack made for many views {word} {other}: {text}."
 
 
-def _steps(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> tuple[str, ...]:
+def _next_step(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> str:
     """What to do next."""
     if flaw := _flaw(content):
-        return (MENDING[flaw],)
+        return MENDING[flaw]
     if gate is None:
-        return ("Nothing is decided yet: say what you need (viewproof check, or a policy for viewproof gate).",)
+        return "Nothing is decided yet: say what you need (viewproof check, or a policy for viewproof gate)."
     if gate["verdict"] == "FAIL":
         return (
-            "Try another encoder, or a defence before it (defence=jpeg), with the same photographs.",
-            "Compare both runs: viewproof compare.",
+            "Try another encoder, or a defence (defence=jpeg), on the same photographs; viewproof compare ranks both."
         )
     if gate.get("notes"):
-        return ("Fix the bars before a test (viewproof gate --lock), and test again; the faults are named below.",)
+        return "Fix the bars before a test (viewproof gate --lock), and test again; the faults are named below."
     if gate["verdict"] == "PASS":
-        return ("Keep this run as the record; test again when encoder, gallery, cameras or attacks change.",)
+        return "Keep this run as the record; test again when encoder, gallery, cameras or attacks change."
     if gate["reasons"]:
-        return (
-            "Attack longer (attack.gradients) with its checks (sanity=short), heed the warnings, and test again.",
-        )
-    return ("Give more photographs of different things and run the same command into a new folder.",)
+        return "Attack longer (attack.gradients) with its checks (sanity=short), and test again."
+    return "Give more photographs of different things and run the same command into a new folder."
 
 
 def unseen_share(count: int) -> float:
