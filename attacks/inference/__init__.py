@@ -1,0 +1,5 @@
+"""The inference of a run: means of bounded values against a bar, differences between arms, and plans for both."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,174 @@
+"""The mean of bounded values with its 95 % interval, for a statement against a bar."""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy  # its parts are loaded when first used, by a process that makes tables
+from torch import Tensor
+
+Floats = npt.NDArray[np.float64]
+
+#: The error of each end, and the largest share of its capital that a bet may lose.
+ALPHA, BOLDEST = 0.025, 0.97
+#: The logarithm of the capital that refutes a mean.
+LIMIT = math.log(1 / ALPHA)
+#: The smallest mean, and variance, that is tried.
+SMALLEST = 1e-12
+#: Orders in which a sample is bet on: at most, and about so many values in all of them.
+ORDERS, ORDERED_VALUES = 64, 2**14
+#: A value beyond its span by no more is rounding: a cosine in float32 may be 1 + 1e-7.
+SLACK = 1e-5
+
+
+class Interval(NamedTuple):
+    """An estimate with the ends of its 95 % interval, or, as `kind` "range", with the smallest and largest value,
+    where there is no interval: of medians and differences of fewer than six values, and of pictures that a shared
+    perturbation was made from."""
+
+    mean: float
+    low: float
+    high: float
+    kind: Literal["interval", "range"] = "interval"
+
+
+def interval(
+    values: Tensor, low: float = 0.0, high: float = 1.0, *, weights: Tensor | None = None, sequential: bool = False
+) -> Interval:
+    """The mean of (C,) values of C clusters in `low`..`high`, or of (C,V) values seen from V views each.
+
+    Each end misses the mean of independent draws with a probability of at most 2.5 %, whatever their distribution and
+    however few they are. For each possible mean m a gambler bets that values are larger, and one that they are
+    smaller; the capital prod(1 + b_t w_t (x_t - m)) exceeds 40 with a probability of at most 1/40 if m is the mean.
+    The bets b_t are the predictable plug-in of Waudby-Smith & Ramdas (2023, JRSS-B 86, section 3.3), from the values
+    before. A finished sample is bet on in up to 64 random orders; the mean of their capitals is tested at each of
+    them (Ramdas & Manole 2023, the exchangeable Markov inequality). So the order of `values` changes nothing.
+
+    Args:
+        values: of a single cluster with several views, the views are the units: the interval then says nothing about
+            other clusters.
+        weights: (C,) in 0..1, such as a cluster's share of the traffic over the largest: of the weighted mean.
+        sequential: look at the values in their order, and at each look: the interval then holds at all looks at once,
+            however often one looks at growing results. It is wider.
+
+    Raises ValueError for no values, for values outside of the span, and for other weights.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import interval
+        >>> mean, low, high, kind = interval(torch.tensor([0.25, 0.5, 0.75]))  # three clusters say little
+        >>> round(mean, 2), round(low, 2), round(high, 2), kind
+        (0.5, 0.08, 0.92, 'interval')
+        >>> mean, low, high, kind = interval(torch.arange(101.0) / 100)
+        >>> round(mean, 2), round(low, 2), round(high, 2), kind
+        (0.5, 0.42, 0.58, 'interval')
+    """
+    if not isinstance(values, Tensor) or values.dim() not in (1, 2) or not values.numel():
+        kind = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        raise ValueError(f"`values` must be a tensor (C,) or (C,V) of at least one value; got {kind}")
+    units = array(values)
+    if units.ndim == 2:
+        units = units.mean(1) if len(units) > 1 else units[0]
+    least, most = float(units.min()), float(units.max())
+    if not low - SLACK <= least <= most <= high + SLACK:
+        raise ValueError(f"`values` must lie in {low:g}..{high:g}; got {least:g} to {most:g}")
+    scales = np.ones(len(units)) if weights is None else array(weights)
+    if scales.shape != units.shape or not (scales > 0).all() or scales.max() > 1:
+        raise ValueError(f"`weights` must be a number in 0..1, not 0, for each of {len(units)} values")
+    units = ((units - low) / (high - low)).clip(0, 1)
+    mean = float(units @ scales / scales.sum())
+    ends = (_refuted(units, scales, sequential), 1 - _refuted(1 - units, scales, sequential))
+    mean, least, most = (low + (high - low) * value for value in (mean, min(mean, ends[0]), max(mean, ends[1])))
+    return Interval(mean, least, most)
+
+
+def array(values: Tensor) -> Floats:
+    """The values in float64, on the CPU."""
+    result: Floats = values.detach().double().cpu().numpy()
+    return result
+
+
+def _refuted(units: Floats, scales: Floats, sequential: bool) -> float:
+    """The largest mean that the values in 0..1 refute by being larger."""
+    sample = _orders(units, scales, sequential)
+    if log_capital(SMALLEST, *sample) < LIMIT:
+        return 0.0
+    return float(scipy.optimize.brentq(lambda mean: log_capital(mean, *sample) - LIMIT, SMALLEST, 1.0, xtol=1e-10))
+
+
+def is_above(units: Floats, bar: float) -> bool:
+    """Whether the `interval` of values (n,) in 0..1 lies above a bar in 0..1."""
+    return log_capital(bar, *_orders(units, np.ones(len(units)), False)) > LIMIT
+
+
+def _orders(units: Floats, scales: Floats, sequential: bool) -> tuple[Floats, Floats, bool]:
+    """The values and weights in the orders in which they are bet on, both (O,n)."""
+    n = len(units)
+    order = np.arange(n)[None]
+    if not sequential:
+        order = np.tile(np.lexsort((scales, units)), (min(ORDERS, max(1, ORDERED_VALUES // n)), 1))
+        order = np.random.default_rng(0).permuted(order, axis=1)
+    return units[order], scales[order], sequential
+
+
+def log_capital(mean: float, x: Floats, w: Floats, sequential: bool) -> float:
+    """The logarithm of the capital won by bets against a `mean`, from values in some orders and their weights, both
+    (O,n): the largest at any look, or the largest mean over the first orders at their end. It falls with the mean."""
+    n = x.shape[1]
+    count = np.arange(1, n + 1)
+    centre = (mean + (w * x).cumsum(1)) / (1 + w.cumsum(1))  # the mean itself counts as an earlier value
+    variance = np.empty_like(x)
+    variance[:, 0] = mean * (1 - mean)
+    variance[:, 1:] = (mean * (1 - mean) + ((w * (x - centre)) ** 2).cumsum(1)[:, :-1]) / count[1:]
+    horizon = count * np.log1p(count) if sequential else n
+    bets = np.sqrt(2 * LIMIT / np.maximum(variance, SMALLEST) / horizon)
+    logs = np.log1p(np.minimum(bets, BOLDEST / mean) * w * (x - mean))
+    won = logs.cumsum(1) if sequential else np.logaddexp.accumulate(logs.sum(1)) - np.log(np.arange(1, len(x) + 1))
+    return float(won.max())
+
+
+def rate(shares: Tensor, trials: int | Tensor) -> Interval:
+    """The mean of the shares (C,) of C clusters, each of `trials` views; of a single cluster over its views, which
+    says nothing about other clusters.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.inference import rate
+        >>> mean, low, high, kind = rate(torch.tensor([0.0, 0.25, 0.5, 0.25]), trials=8)  # four clusters
+        >>> mean, round(low, 2), round(high, 2), kind
+        (0.25, 0.03, 0.72, 'interval')
+    """
+    if len(shares) > 1:
+        return interval(shares)
+    views = int(trials if isinstance(trials, int) else trials[0])
+    hits = round(float(shares[0]) * views)
+    return interval(shares.new_tensor([1.0] * hits + [0.0] * (views - hits)))
+
+
+def missable_share(clusters: int) -> float:
+    """The largest share of photographs that may behave otherwise where so many independent ones show none, at 95 %:
+    about 3 over their number (Hanley & Lippman-Hand 1983).
+
+    Examples:
+        >>> from attacks.inference import missable_share
+        >>> round(missable_share(10), 2), round(missable_share(300), 2)
+        (0.26, 0.01)
+    """
+    return float(1 - 0.05 ** (1 / clusters))
+
+
+def median(values: Tensor) -> Interval:
+    """The lower median of (N,) values, in `mean`, with an interval between two of the values (order statistics;
+    Thompson 1936). Its coverage is at least 0.95 for any distribution; of fewer than six values it is their range."""
+    return quantile(values, 0.5, "lower")
+
+
+def quantile(values: Tensor, share: float, method: Literal["linear", "lower"] = "linear") -> Interval:
+    """The same for the quantile at `share`; each end has an error of at most 2.5 %."""
+    units = array(values)
+    middle = float(np.quantile(units, share, method=method))
+    low, high = scipy.stats.quantile_test(units, p=share).confidence_interval(0.95)  # NaN where there is none
+    if np.isnan([low, high]).any():
+        return Interval(middle, float(np.fmax(low, units.min())), float(np.fmin(high, units.max())), "range")
+    return Interval(middle, min(middle, float(low)), max(middle, float(high)))
