@@ -7,7 +7,7 @@ from .eot.estimator import EOT as EOT
 from .eot.problem import Problem as Problem, Options as Options
 from .eot.protocols import Optimiser as Optimiser, Objective as Objective
 from .eot.risk import CVaR as CVaR
-from .evaluation.intervals import interval as interval
+from .inference.bounded import interval as interval
 from .evaluation.scores import evaluate as evaluate
 from .verification.verify import verify as verify
 from .notebook import robustness as robustness

@@ -1,10 +1,13 @@
-"""How many pictures a study needs, from the clusters of a pilot run or from stated rates.
+"""How many pictures a study needs, in pictures and in minutes: to compare the attack with EOT with the one without,
+or to decide on which side of a bar an encoder lies.
 
     viewproof plan 0.2 --pilot outputs/pilot
     viewproof plan 0.1 --baseline 0.6 --correlation 0.3 --views 512
+    viewproof plan --bar 0.5 --baseline 0.3
 
-Prints how many clusters (independent pictures) detect a difference of that size in the primary comparison with a
-power of 80 %, by sign flips at 0.05.
+With EFFECT: how many clusters (independent pictures) detect a difference of that size in the primary comparison with
+a power of 80 %, by sign flips at 0.05. With --bar: how many put the attacker's success on one side of the bar, by the
+interval of the gate. The minutes are those of the pilot run, for each picture.
 """
 
 import argparse
@@ -14,48 +17,79 @@ from torch import Tensor
 
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.per_image import ARM, BANK, cluster_column, judged_rows, number_column
-from attacks.evaluation.significance import clusters_for_power, clusters_from_rates
+from attacks.inference.plan import POWER, clusters_for_bar, clusters_for_difference, pilot_samples, rate_samples
 from attacks.report.pairs import untrusted_rows
-from attacks.runtime.untrusted import mapping, read_untrusted
-
-#: The power of every plan.
-POWER = 0.8
+from attacks.runtime.untrusted import mapping, number, read_untrusted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("effect", type=float, metavar="EFFECT", help="the difference that is to be detected")
+    parser.add_argument(
+        "effect", type=float, nargs="?", metavar="EFFECT", help="the difference that is to be detected"
+    )
+    parser.add_argument("--bar", type=float, metavar="SHARE", help="instead: the bar of the attacker's success")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--pilot", type=Path, metavar="RUN", help="a finished run, whose clusters are the sample")
-    source.add_argument("--baseline", type=float, metavar="RATE", help="success of the attack without EOT")
+    text = "success of the attack without EOT; with --bar, of the attack"
+    source.add_argument("--baseline", type=float, metavar="RATE", help=text)
     parser.add_argument("--correlation", type=float, default=0.3, help="of the views of one picture (default: 0.3)")
     parser.add_argument("--views", type=int, default=512, help="views of each picture (default: 512)")
 
 
 def run(options: argparse.Namespace) -> None:
-    for key in ("effect", "baseline", "correlation"):
+    if (options.effect is None) == (options.bar is None):
+        raise ValueError("`plan` needs EFFECT, the difference to detect, or --bar, one of the two")
+    for key in ("effect", "bar", "baseline", "correlation"):
         value = getattr(options, key)
         if value is not None and not (0 < value < 1 or (key == "correlation" and value == 0)):
             name = "EFFECT" if key == "effect" else f"--{key}"
             raise ValueError(f"`{name}` must be a number above 0 and below 1; got {value:g}")
-    effect = options.effect
-    if options.pilot is not None:
-        differences, measure, other = pilot(options.pilot)
-        clusters = clusters_for_power(differences, effect, POWER)
-        source = (
-            f"{len(differences)} clusters of {options.pilot}, whose differences in {measure} between {ARM} and "
-            f"{other} have mean {float(differences.mean()):+.2f}, standard deviation {float(differences.std()):.2f}"
+    if not 1 <= options.views <= 10**6:
+        raise ValueError(f"`--views` must be 1 to a million; got {options.views}")
+    clusters, source = (_from_rates if options.pilot is None else _from_pilot)(options)
+    goal = (
+        f"detect a difference of {options.effect:g}"
+        if options.bar is None
+        else f"decide about a bar of {options.bar:g}"
+    )
+    time = "" if options.pilot is None else _minutes(options.pilot, clusters)
+    print(f"{clusters} independent pictures {goal} with a power of {POWER:.0%}{time}; from {source}")
+
+
+def _from_rates(options: argparse.Namespace) -> tuple[int, str]:
+    shape = options.correlation, options.views
+    text = f"{options.views} views a picture with a correlation of {options.correlation:g}, success "
+    samples = rate_samples(options.baseline, *shape)
+    if options.bar is not None:
+        return clusters_for_bar(samples, options.bar), f"{text}{options.baseline:g}"
+    if not options.baseline + options.effect <= 1:
+        raise ValueError(
+            f"`--baseline` and EFFECT must be at most 1 in all; got {options.baseline + options.effect:g}"
         )
-    else:
-        if not 1 <= options.views <= 10**6:
-            raise ValueError(f"`--views` must be 1 to a million; got {options.views}")
-        clusters = clusters_from_rates(options.baseline, effect, options.correlation, options.views, POWER)
-        source = (
-            f"{options.views} views a picture, success {options.baseline:g} without EOT and "
-            f"{options.baseline + effect:g} with it, both with a correlation of {options.correlation:g} within a "
-            "picture, independent of each other"
-        )
-    power = f"detect a difference of {effect:g} with a power of {POWER:.0%}"
-    print(f"{clusters} independent pictures {power}; from {source}")
+    differences = rate_samples(options.baseline + options.effect, *shape, seed=1) - samples
+    text += f"{options.baseline:g} without EOT and {options.baseline + options.effect:g} with it, independent"
+    return clusters_for_difference(differences), text
+
+
+def _from_pilot(options: argparse.Namespace) -> tuple[int, str]:
+    text = f"clusters of {options.pilot}, whose"
+    if options.bar is not None:
+        values = _arm(options.pilot, ARM, "success")
+        text = f"{len(values)} {text} success has mean {float(values.mean()):.2f}"
+        return clusters_for_bar(pilot_samples(values), options.bar), text
+    differences, measure, other = pilot(options.pilot)
+    text = (
+        f"{len(differences)} {text} differences in {measure} between {ARM} and {other} have mean "
+        f"{float(differences.mean()):+.2f}, standard deviation {float(differences.std()):.2f}"
+    )
+    return clusters_for_difference(pilot_samples(differences, options.effect)), text
+
+
+def _minutes(folder: Path, clusters: int) -> str:
+    content = read_untrusted(folder / "metrics.json")
+    seconds, queries = number(mapping(content.get("cost")).get("seconds")), content.get("queries")
+    if seconds is None or not isinstance(queries, list) or not queries:
+        return ""
+    return f", about {clusters * seconds / len(queries) / 60:.1f} minutes"
 
 
 def pilot(folder: Path) -> tuple[Tensor, str, str]:
@@ -64,12 +98,21 @@ def pilot(folder: Path) -> tuple[Tensor, str, str]:
     has no such comparison, or fewer than two clusters."""
     primary = mapping(read_untrusted(folder / "metrics.json").get("primary"))
     measure, other = str(primary.get("measure")), str(primary.get("against"))
-    rows = [row for row in judged_rows(untrusted_rows(folder / "per_image.csv")) if row.get("bank") == BANK]
-    parts = [[row for row in rows if row.get("arm") == arm] for arm in (ARM, other)]
-    values, other_values = (number_column(part, measure) if part and measure in part[0] else None for part in parts)
-    if values is None or other_values is None or len(values) != len(other_values) or "cluster" not in rows[0]:
-        raise ValueError(f"`--pilot`: `{folder}` has no primary comparison; make the run anew with this release")
-    differences = by_cluster(values - other_values, cluster_column(parts[0]))
-    if len(differences) < 2:
-        raise ValueError(f"`--pilot`: `{folder}` has one cluster; a pilot needs two or more")
+    values, other_values = (_arm(folder, arm, measure) for arm in (ARM, other))
+    if values.shape != other_values.shape:
+        raise ValueError(f"`--pilot`: `{folder}` has other clusters in {ARM} than in {other}; make the run anew")
+    differences = values - other_values
     return differences if measure == "success" else -differences, measure, other
+
+
+def _arm(folder: Path, arm: str, measure: str) -> Tensor:
+    """The values (C,) of an arm's clusters in a measure."""
+    rows = [row for row in judged_rows(untrusted_rows(folder / "per_image.csv")) if row.get("bank") == BANK]
+    rows = [row for row in rows if row.get("arm") == arm]
+    values = number_column(rows, measure) if rows and measure in rows[0] else None
+    if values is None or "cluster" not in rows[0]:
+        raise ValueError(f"`--pilot`: `{folder}` has no {measure} of {arm}; make the run anew with this release")
+    units = by_cluster(values, cluster_column(rows))
+    if len(units) < 2:
+        raise ValueError(f"`--pilot`: `{folder}` has one cluster; a pilot needs two or more")
+    return units

@@ -1,4 +1,3 @@
 from .drift import layer_drift as layer_drift
-from .intervals import interval as interval, rate as rate
 from .sanity import examine as examine
 from .scores import evaluate as evaluate, mean_embedding as mean_embedding

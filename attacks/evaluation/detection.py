@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.data.images import to_bytes
 from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of, numbers, totals
-from attacks.evaluation.intervals import rate
+from attacks.inference.bounded import rate
 from attacks.resizers.pipeline import Pipeline
 
 #: The share of false alarms that a threshold is set for.

@@ -14,9 +14,9 @@ from attacks.encoders.randomness import encoder_draws
 from attacks.eot.bank import Bank
 from attacks.eot.batching import Pass, in_passes
 from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, grouped
-from attacks.evaluation.intervals import interval
 from attacks.evaluation.scores import signature_method
-from attacks.evaluation.significance import LEVEL, fewest_clusters, sign_flip
+from attacks.inference.bounded import interval
+from attacks.inference.pairs import sign_flips
 from attacks.objectives.embedding import similarity
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import stored
@@ -67,7 +67,7 @@ def drift_summary(rows: Sequence[Row]) -> dict[str, Any]:
         clusters = [str(row["cluster"]) for row in group]
         units.setdefault(layer, {})[arm] = by_cluster(column_of(group, "cosine"), clusters)
     table = [
-        {"layer": layer} | {arm: interval(values)._asdict() for arm, values in arms.items()}
+        {"layer": layer} | {arm: interval(values, -1)._asdict() for arm, values in arms.items()}
         for layer, arms in units.items()
     ]
     return {"layers": table, "flips": flips(units)}
@@ -75,20 +75,17 @@ def drift_summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 def flips(cosines: Mapping[str, Mapping[str, Tensor]]) -> str | None:
     """The first layer where the drift (1 - cosine) with EOT is more than half of its drift at the output, and clearly
-    above that of noise: at least twice as large, and by sign flips of clusters p < 0.05, or one sign where there are
-    too few for a test. None without such a layer, or where the output drifts by less than 0.1. `cosines` (C,) are by
-    layer, the output last, and by arm."""
+    above that of noise: at least twice as large, and with an interval (see `sign_flips`) above 0, or a range where
+    there are too few clusters. None without such a layer, or where the output drifts by less than 0.1. `cosines` (C,)
+    are by layer, the output last, and by arm."""
     end = float((1 - [*cosines.values()][-1]["eot"]).mean())
     for name, arms in cosines.items():
         drift, noise = 1 - arms["eot"], 1 - arms["noise"]
         mean = float(drift.mean())
         if end < MIN_DRIFT or mean <= end / 2 or mean < NOISE_FACTOR * float(noise.mean()):
             continue
-        lead = drift - noise
-        above = bool((lead > 0).all())
-        if len(lead) >= fewest_clusters():
-            above = bool(lead.mean() > 0) and sign_flip(lead) < LEVEL
-        if above:
+        lead = sign_flips(drift, noise).difference
+        if lead.low > 0:  # also of a range: one sign
             return name
     return None
 

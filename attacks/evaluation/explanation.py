@@ -21,8 +21,8 @@ from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of
-from attacks.evaluation.intervals import Interval, interval
 from attacks.evaluation.scores import signature_method
+from attacks.inference.bounded import Interval, interval
 from attacks.objectives.bits import Bits
 from attacks.objectives.embedding import similarity
 from attacks.runtime.values import stored
@@ -322,7 +322,7 @@ def explanation_summary(rows: Sequence[Row]) -> dict[str, Any]:
         column = column_of(table, "likeness")
         likeness[arm] = dict.fromkeys(Interval._fields)
         if bool(column.isfinite().all()):
-            likeness[arm] = interval(by_cluster(column, clusters))._asdict()
+            likeness[arm] = interval(by_cluster(column, clusters), -1)._asdict()
     means = {
         name: None if clean[0][name] in (None, "") else float(by_cluster(column_of(clean, name), clusters).mean())
         for name in COVERAGE

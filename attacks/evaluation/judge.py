@@ -12,10 +12,10 @@ from attacks.encoders.tree import Encoder
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, grouped, totals
-from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.retrieval import Rows, impostors
 from attacks.evaluation.scores import Right, Scores, evaluate
-from attacks.evaluation.significance import paired_shares
+from attacks.inference.bounded import interval, rate
+from attacks.inference.pairs import sign_flips
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import stored
@@ -34,7 +34,7 @@ class CellScores(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Both with their intervals, over the clusters."""
         cosines = by_cluster(self.cosine.double().mean(1), self.clusters)
-        return {"success": rate(self.shares, self.trials)._asdict(), "cosine": interval(cosines)._asdict()}
+        return {"success": rate(self.shares, self.trials)._asdict(), "cosine": interval(cosines, -1)._asdict()}
 
     @property
     def shares(self) -> Tensor:
@@ -48,7 +48,7 @@ class CellScores(NamedTuple):
 
     def minus(self, other: "CellScores") -> dict[str, Any]:
         """The difference in success from another attack on the same pictures and views, with its interval."""
-        return paired_shares(self.shares, other.shares, self.trials)._asdict()
+        return sign_flips(self.shares, other.shares).difference._asdict()
 
     def rows(self, sample: Sample, **key: object) -> list[dict[str, object]]:
         """A row for each picture of the sample and each view, `key` first."""

@@ -8,17 +8,9 @@ from torch import Tensor
 
 from attacks.data.split import FIT, JUDGE
 from attacks.evaluation.clusters import R, Row, by_arm, by_cluster, column_of, grouped, medians, totals
-from attacks.evaluation.intervals import Interval, interval, median, quantile, rate
 from attacks.evaluation.scores import Scores
-from attacks.evaluation.significance import (
-    MEASURES,
-    Measure,
-    fewest_clusters,
-    holm,
-    mean_difference,
-    paired_shares,
-    sign_flip,
-)
+from attacks.inference.bounded import Interval, interval, median, quantile, rate
+from attacks.inference.pairs import MEASURES, Comparison, Measure, fewest_clusters, sign_flips
 
 #: Measures summarised by their mean over pictures; shares of a picture's views; and ranks, summarised by the median.
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
@@ -117,7 +109,7 @@ def arms_table(
     rows: Sequence[Row], *, views: Mapping[str, tuple[Mapping[str, Scores], Mapping[str, Tensor]]] | None = None
 ) -> dict[str, dict[str, dict[str, object]]]:
     """By bank, arm and measure the mean over clusters of their pictures' means, or the median of their medians, with
-    its 95 % interval (see `attacks.evaluation.intervals`); `tar` by false accept rate. None where the rows have none.
+    its 95 % interval (see `attacks.inference`); `tar` by false accept rate. None where the rows have none.
 
     `rows` are those of `per_image_rows`, or read back from their file. `views` are given for a run of a single
     picture, whose intervals are over its views: by bank the scores and successes by arm.
@@ -151,9 +143,14 @@ def measure_summary(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
     if name in SHARES or name.startswith(TAR):
         value = rate(units, totals(column_of(rows, views), clusters))
     else:
-        value = median(units) if name in MEDIANS else interval(units)
+        value = median(units) if name in MEDIANS else interval(units, *span(name))
     fit = has_fit_rows(rows) and len(units) > 1
     return (range_interval(value.mean, units) if fit else value)._asdict()
+
+
+def span(measure: str) -> tuple[float, float]:
+    """The least and greatest value of a measure that has a mean."""
+    return (-2.0, 2.0) if measure == "shift" else (-1.0, 1.0) if "cosine" in measure else (0.0, 1.0)
 
 
 def judged_rows(rows: Sequence[R]) -> list[R]:
@@ -181,7 +178,7 @@ def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:
 
 def _single(values: Mapping[str, Tensor]) -> dict[str, object]:
     """Measures of a single picture with intervals over its views, but for the worst view."""
-    measures = {name: interval(values[name]) for name in MEANS if name in values}
+    measures = {name: interval(values[name], *span(name)) for name in MEANS if name in values}
     measures |= {"cosine_p10": quantile(values["cosine"][0], LOW), "median_rank": median(values["rank"][0])}
     if "goal_rank" in values:
         measures["goal_rank"] = median(values["goal_rank"][0])
@@ -220,81 +217,62 @@ def declaration(measure: str, split: Mapping[str, Sequence[str]] | None = None) 
         "arm": ARM,
         "baselines": list(BASELINES),
         "bank": BANK,
-        "test": "sign flips of clusters; the largest p over the baselines, the difference to the strongest",
+        "test": "sign flips of clusters, against the baseline with the largest one-sided p",
     }
 
 
 def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
-    """The primary comparison: EOT against the strongest attack without views, from rows of per_image.csv.
+    """The primary comparison: EOT against the attacks without views, from rows of per_image.csv.
 
-    The strongest has the most success, or the lowest cosine. The p value is the largest over all baselines: an
-    intersection-union test (Berger 1982), in which choosing the strongest needs no correction. It is None where so
-    few clusters cannot give one below 0.05, and `needed` says how many could. The rows are those of `judged_rows`."""
+    The statement is that EOT is better than all of them (an intersection-union test, Berger 1982). It is made about
+    the one that EOT beats least surely, with the largest one-sided p value, and needs no correction for the choice. p
+    is None where so few clusters cannot give one below 0.05, and `needed` says how many could. The rows are those of
+    `judged_rows`."""
     arms, fit = rows_by_arm(rows)[BANK], has_fit_rows(rows)
     arm_units, better = _units(arms[ARM], measure), 1 if measure == "success" else -1
-    baseline_units = {name: _units(arms[name], measure) for name in BASELINES}
-    strongest = max(reversed(BASELINES), key=lambda name: better * float(baseline_units[name].mean()))
-    result = difference(measure, arm_units, baseline_units[strongest], _trials(arms[ARM]), fit)
-    clusters = len(arm_units)
-    testable = clusters >= fewest_clusters() and not fit
+    tests = {name: sign_flips(arm_units, _units(arms[name], measure)) for name in BASELINES}
+    sides = {name: test.greater if better > 0 else test.less for name, test in tests.items()}
+    closest = max(reversed(BASELINES), key=lambda name: (sides[name], -better * tests[name].difference.mean))
     return {
         "measure": measure,
         "arm": ARM,
-        "against": strongest,
+        "against": closest,
         "baselines": list(BASELINES),
         "bank": BANK,
-        "difference": result._asdict(),
-        "test": "sign flips",
-        "p": max(sign_flip(arm_units - other) for other in baseline_units.values()) if testable else None,
-        "needed": None if testable else fewest_clusters() * (1 + fit),
-        "clusters": clusters,
+        **_figures(tests[closest], arm_units - _units(arms[closest], measure), fit),
+        "clusters": len(arm_units),
     }
 
 
 def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
-    """EOT against each other arm on each bank, without the primary comparison, which is in `measure`: the mean
-    difference of `cosine` and of `success` with its interval, the p value of sign flips, and `p_holm`, corrected for
-    all of the list.
+    """EOT against each other arm on each bank, without the primary comparison, which is in `measure`: the typical
+    difference of `cosine` and of `success` with its interval and p value, for all of the list at once.
 
-    Where so few clusters cannot give a corrected p value below 0.05, both p values are None, and `needed` is the
-    number of clusters that could. On pictures that a shared perturbation was made from they are None, too, and
-    `needed` is twice that number, for half of the clusters would be held out.
+    Where so few clusters cannot give a p value below 0.05, it is None, and `needed` is the number of clusters that
+    could. On pictures that a shared perturbation was made from it is None, too, and `needed` is twice that number:
+    half of the clusters would be held out.
     """
-    first, fit = primary(rows, measure), has_fit_rows(rows)
-    table: list[dict[str, Any]] = []
-    p_values: list[float] = []
+    declared, fit = primary(rows, measure), has_fit_rows(rows)
+    pairs: list[tuple[dict[str, Any], Tensor, Tensor]] = []
     for bank, arms in rows_by_arm(rows).items():
-        arm_units = {quantity: _units(arms[ARM], quantity) for quantity in MEASURES}
         for other in sorted((arm for arm in arms if arm != ARM), key=lambda arm: arm != "one_view"):
             for quantity in MEASURES:
                 key = {"measure": quantity, "arm": ARM, "other": other, "bank": bank}
-                if all(first[name] == key[name] for name in ("measure", "bank")) and first["against"] == other:
-                    continue
-                units = _units(arms[other], quantity)
-                result = difference(quantity, arm_units[quantity], units, _trials(arms[ARM]), fit)
-                table.append(key | {"difference": result._asdict(), "test": "sign flips"})
-                p_values.append(sign_flip(arm_units[quantity] - units))
-    testable = first["clusters"] >= fewest_clusters(len(table)) and not fit
-    clusters_needed = None if testable else fewest_clusters(len(table)) * (1 + fit)
-    holm_values = holm(p_values)
+                if any(declared[name] != key[name] for name in ("measure", "bank")) or declared["against"] != other:
+                    pairs.append((key, _units(arms[ARM], quantity), _units(arms[other], quantity)))
+    tests = [sign_flips(first, second, len(pairs)) for _, first, second in pairs]
     return [
-        row | {"p": p if testable else None, "p_holm": p_holm if testable else None, "needed": clusters_needed}
-        for row, p, p_holm in zip(table, p_values, holm_values, strict=True)
+        key | _figures(test, first - second, fit) for test, (key, first, second) in zip(tests, pairs, strict=True)
     ]
 
 
-def difference(measure: str, first: Tensor, second: Tensor, trials: Tensor | int, fit: bool = False) -> Interval:
-    """The mean difference of two arms, or two runs, (C,): of shares of successes among `trials` views, or of means of
-    any other measure; with its range where an attack was made from these clusters."""
+def _figures(comparison: Comparison, differences: Tensor, fit: bool) -> dict[str, Any]:
+    """A comparison as plain values; of pictures that an attack was made from the range."""
+    p, needed, value = comparison.p, comparison.needed, comparison.difference
     if fit:
-        return range_interval(float((first - second).mean()), first - second)
-    return paired_shares(first, second, trials) if measure == "success" else mean_difference(first, second)
+        p, needed, value = None, 2 * (needed or fewest_clusters()), range_interval(value.mean, differences)
+    return {"difference": value._asdict(), "test": "sign flips", "p": p, "needed": needed}
 
 
 def _units(rows: Sequence[Mapping[str, object]], measure: Measure) -> Tensor:
     return by_cluster(column_of(rows, measure), cluster_column(rows))
-
-
-def _trials(rows: Sequence[Mapping[str, object]]) -> Tensor:
-    """The number of views of each cluster's pictures, (C,)."""
-    return totals(column_of(rows, "views"), cluster_column(rows))

@@ -15,7 +15,7 @@ from torch import Tensor
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import Row, Sample
 from attacks.evaluation.judge import CellScores, Judge, cells_of, score_cells
-from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
+from attacks.inference.pairs import sign_flips
 from attacks.runtime.values import stored
 from transforms import Compose
 from transforms.scene import Shown, base_of
@@ -188,7 +188,7 @@ def _table(cells: Sequence[CellScores]) -> dict[str, list[Any]]:
 
 
 def _map(axes: Sequence[Axis], cells: Mapping[str, Sequence[CellScores]]) -> dict[str, Any]:
-    """The content of a map, from its cells by arm in the order of `places_of`: `p_holm` compares with the attack
+    """The content of a map, from its cells by arm in the order of `places_of`: `p` compares with the attack
     without EOT; `worst` and `best` have the least and the most success with EOT, None where all are equal."""
     x, y = axes
 
@@ -197,14 +197,13 @@ def _map(axes: Sequence[Axis], cells: Mapping[str, Sequence[CellScores]]) -> dic
         return [list(values[at : at + len(x.values)]) for at in range(0, len(values), len(x.values))]
 
     arms = {arm: {key: lines(values) for key, values in _table(row).items()} for arm, row in cells.items()}
-    content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "needed": None}
+    content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p": None, "needed": None}
     if "no_eot" in cells:
         pairs = list(zip(cells["eot"], cells["no_eot"], strict=True))
-        minimum = fewest_clusters(len(pairs))
-        if len(set(pairs[0][0].clusters)) < minimum:
-            content["needed"] = minimum
-        else:  # each cluster's share of successes of the attack with EOT against the one without
-            content["p_holm"] = lines(holm([sign_flip(eot.shares - plain.shares) for eot, plain in pairs]))
+        # each cluster's share of successes of the attack with EOT against the one without
+        tests = [sign_flips(eot.shares, plain.shares, len(pairs)) for eot, plain in pairs]
+        content["needed"] = tests[0].needed
+        content["p"] = None if tests[0].p is None else lines([test.p for test in tests])
     means, places = [float(cell.shares.mean()) for cell in cells["eot"]], places_of(axes)
     for name, end in (("worst", min(means)), ("best", max(means))):
         place = places[means.index(end)]

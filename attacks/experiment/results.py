@@ -17,12 +17,12 @@ from attacks.evaluation.classes import Classes
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, judged_rows, per_image_rows, primary, secondary
 from attacks.evaluation.retrieval import thresholds
-from attacks.evaluation.significance import Measure
 from attacks.experiment.bench import MAIN, WIDE, Bench, Cost
 from attacks.experiment.chance import chance_levels
 from attacks.experiment.directory import SCHEMA
 from attacks.experiment.required import verdict_of
 from attacks.experiment.view_scores import ViewScores
+from attacks.inference.pairs import Measure
 from attacks.report.answer import answer
 from attacks.report.environment import join_percent
 from attacks.report.facts import step_text
@@ -234,7 +234,7 @@ def comparison_lines(content: dict[str, Any]) -> list[str]:
     rows = [row for row in content["comparisons"] if (row["bank"], row["measure"]) == (MAIN, "success")]
     return [
         f"success of {row['arm']} minus {row['other']}: {interval_text(row['difference'], sign='+')}, "
-        + (f"p {p_value(row['p_holm'])} (Holm)" if row["needed"] is None else p_value(None, row["needed"]))
+        + (f"p {p_value(row['p'])}" if row["needed"] is None else p_value(None, row["needed"]))
         for row in rows
         if row["other"] != "clean"
     ]

@@ -3,47 +3,27 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
-import scipy  # its parts are loaded when first used
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import Any
 
 from attacks.evaluation.clusters import Row, by_cluster
-from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, array
 from attacks.evaluation.per_image import (
-    MEANS,
     cluster_column,
     has_fit_rows,
     judged_rows,
-    measure_summary,
     number_column,
+    range_interval,
+    span,
     with_a_value,
 )
-from attacks.gate.policy import ATTACK, HARM, P10_SHARE, Policy, Requirement, span
+from attacks.gate.policy import ATTACK, HARM, P10_SHARE, Policy, Requirement
 from attacks.gate.verdict import RANGE_REASON, RequirementResult, Verdict, Word
+from attacks.inference.bounded import interval
+from attacks.inference.plan import further_clusters
 
-#: A number of further pictures above this is no plan.
-MAX_PICTURES = 1_000_000
 #: The arms whose values depend on an attack.
 ATTACK_ARMS = ("no_eot", "one_view", "eot")
 #: Why a bar that chance meets says nothing.
 AT_RANDOM = "an encoder that answers at random meets it"
-
-#: The means that are tried.
-GRID = 2001
-#: The error on each side, and the largest share of its capital that a bet may lose.
-ALPHA, BOLDEST = 0.025, 0.75
-
-
-class BoundedMean(NamedTuple):
-    """A value with the ends of its 95 % interval; without `has_interval` of a range, for too few clusters."""
-
-    value: float
-    low: float
-    high: float
-    has_interval: bool = True
 
 
 def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[Row], sequential: bool) -> Verdict:
@@ -164,87 +144,17 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
         word: Word = "PASS" if requirement.meets(worst) else "FAIL"
         reason = "for the pictures of this run alone" if word == "PASS" else ""
         return RequirementResult(requirement, word, worst, worst, worst, *size, reason=reason)
+    bar, low, high = requirement, *span(requirement.measure)
     if requirement.of == "p10":
-        sides = values <= requirement.bar if requirement.at_least is None else values >= requirement.bar
-        share = Requirement(requirement.measure, requirement.arm, at_least=P10_SHARE)
-        if sequential:
-            estimate = _sequential(sides.double(), 0, 1)
-        else:  # the interval of Clopper & Pearson (1934)
-            ends = scipy.stats.binomtest(hits := int(sides.sum()), len(sides)).proportion_ci(0.95, "exact")
-            estimate = BoundedMean(hits / len(sides), float(ends.low), float(ends.high))
-        estimate = estimate._replace(has_interval=not has_fit_rows(arm_rows))
-        return _decision(requirement, share, estimate, size)
-    if sequential:
-        estimate = _sequential(values, *span(requirement.measure))
-    elif len(values) == 1:
-        value = float(values[0])
-        estimate = BoundedMean(value, value, value, has_interval=False)
-    else:
-        interval = measure_summary(requirement.measure, arm_rows)
-        assert interval is not None
-        mean, low, high = (float(str(interval[key])) for key in ("mean", "low", "high"))
-        estimate = BoundedMean(mean, low, high, interval["kind"] == "interval")
-    return _decision(requirement, requirement, estimate, size)
-
-
-def _decision(
-    requirement: Requirement, bar: Requirement, estimate: BoundedMean, size: tuple[int, int]
-) -> RequirementResult:
-    value, low, high, has_interval = estimate
-    clusters, pictures = size
-    word: Word = "UNDECIDED"
-    extra = None
-    if not has_interval:
-        fewest = FEWEST_MEANS if requirement.measure in MEANS and requirement.of == "mean" else FEWEST_SHARES
-        extra = math.ceil((fewest - clusters) * pictures / clusters) if clusters < fewest else None
-    elif bar.meets(low) == bar.meets(high):
-        word = "PASS" if bar.meets(low) else "FAIL"
-    elif value != bar.bar:
-        side = high - value if bar.bar > value else value - low
-        factor = (side / abs(value - bar.bar)) ** 2
-        extra = math.ceil(pictures * (factor - 1)) if 1 < factor < MAX_PICTURES / pictures else None
-    reason = "" if has_interval else RANGE_REASON
-    return RequirementResult(requirement, word, value, low, high, clusters, pictures, extra, reason)
-
-
-def _sequential(values: Tensor, low: float, high: float) -> BoundedMean:
-    """The mean of values in [low, high] with the ends of its confidence sequence after the last."""
-    units, scale = array(values).clip(low, high), high - low  # a cosine in float32 may be 1 + 1e-7
-    lows, highs = confidence_sequence((units - low) / scale)
-    mean = float(units.mean())
-    return BoundedMean(mean, min(low + scale * float(lows[-1]), mean), max(low + scale * float(highs[-1]), mean))
-
-
-def confidence_sequence(
-    values: NDArray[np.float64], alpha: float = ALPHA
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The ends (n+1,) of the intervals of a mean after 0, 1, ..., n of the `values` (n,) in [0,1].
-
-    Each side misses the mean of exchangeable draws at any of the looks with a probability of at most `alpha`. For
-    each possible mean m a gambler bets that the values are larger, and one that they are smaller; the capital
-    prod(1 + lambda_t (x_t - m)) of either grows to 1 / alpha with a probability of at most `alpha` if m is the mean
-    (Ville's inequality). The bets are the predictable plug-in of Waudby-Smith & Ramdas (2023, JRSS-B 86, eq. 26):
-    sqrt(2 log(1 / alpha) / (v t log(1 + t))) with the variance v of the values before.
-    """
-    values = np.asarray(values, dtype=np.float64)
-    if len(values) and not (values.min() >= 0 and values.max() <= 1):
-        raise ValueError(f"`values` must lie in 0..1; got {values.min():g} to {values.max():g}")
-    n, t = len(values), np.arange(1, len(values) + 1)
-    mean = (0.5 + np.cumsum(values)) / (t + 1)
-    variance = (0.25 + np.cumsum((values - mean) ** 2)) / (t + 1)
-    previous = np.concatenate([[0.25], variance[:-1]]) if n else variance
-    bets = np.sqrt(2 * math.log(1 / alpha) / (previous * t * np.log1p(t)))
-    means = np.linspace(0, 1, GRID)
-    lows, highs = np.zeros(n + 1), np.ones(n + 1)
-    above, below = np.zeros(GRID), np.zeros(GRID)  # the logarithms of the capitals
-    limit = math.log(1 / alpha)
-    with np.errstate(divide="ignore"):
-        most_above, most_below = BOLDEST / means, BOLDEST / (1 - means)
-    for i, (x, bet) in enumerate(zip(values, bets, strict=True)):
-        above += np.log1p(np.minimum(bet, most_above) * (x - means))
-        below += np.log1p(-np.minimum(bet, most_below) * (x - means))
-        # A capital falls, or rises, with m: the means that it refutes lie at one end.
-        above_limit, below_limit = np.flatnonzero(above >= limit), np.flatnonzero(below >= limit)
-        lows[i + 1] = max(lows[i], means[above_limit[-1]] if len(above_limit) else 0.0)
-        highs[i + 1] = min(highs[i], means[below_limit[0]] if len(below_limit) else 1.0)
-    return lows, highs
+        values = (values <= requirement.bar if requirement.at_least is None else values >= requirement.bar).double()
+        bar, low, high = Requirement(requirement.measure, requirement.arm, at_least=P10_SHARE), 0.0, 1.0
+    ends = interval(values, low, high, sequential=sequential)
+    if has_fit_rows(arm_rows):
+        ends = range_interval(ends.mean, values)
+        return RequirementResult(requirement, "UNDECIDED", *ends[:3], *size, reason=RANGE_REASON)
+    word, more = "UNDECIDED", None
+    if bar.meets(ends.low) == bar.meets(ends.high):
+        word = "PASS" if bar.meets(ends.low) else "FAIL"
+    elif (clusters := further_clusters(values, bar.bar, low, high)) is not None:
+        more = math.ceil(clusters * size[1] / size[0])
+    return RequirementResult(requirement, word, *ends[:3], *size, more)

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from attacks.evaluation.per_image import MEANS, SHARES
+from attacks.evaluation.per_image import MEANS, SHARES, span
 from attacks.schema.options import CONFIGS
 from attacks.schema.presets import refuse_marks
 from attacks.schema.secrets import refuse_credentials
@@ -167,11 +167,6 @@ def _check_keys(content: Any, schema: type, internal: set[str], label: str) -> N
     for key in (key for key in content if key not in keys):
         hint = f"known are {', '.join(keys)}{closest(str(key), keys)}"
         raise ValueError(f"{label}: unknown key `{printable_config(key)}`: {hint}")
-
-
-def span(measure: str) -> tuple[float, float]:
-    """The least and greatest value of a measure."""
-    return (-2.0, 2.0) if measure == "shift" else (-1.0, 1.0) if "cosine" in measure else (0.0, 1.0)
 
 
 def refuse_other_encoder(policy: Policy, encoder: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ Word = Literal["PASS", "FAIL", "UNDECIDED"]
 #: The exit codes of commands that decide; 1 is an error.
 CODES: dict[str, int] = {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}
 #: The reason of a row that has only a range.
-RANGE_REASON = "too few clusters for an interval"
+RANGE_REASON = "the perturbation was made from these pictures, so there is no interval"
 
 
 def worst_word(words: Iterable[Word]) -> Word:
@@ -41,7 +41,7 @@ class RequirementResult:
 
     @property
     def has_range(self) -> bool:
-        """Whether there are too few clusters for an interval."""
+        """Whether there is no interval."""
         return self.reason.startswith(RANGE_REASON)
 
     @property

@@ -16,8 +16,8 @@ ALPHA, BOLDEST = 0.025, 0.97
 LIMIT = math.log(1 / ALPHA)
 #: The smallest mean, and variance, that is tried.
 SMALLEST = 1e-12
-#: Orders in which a sample is bet on: at most, and about so many values in all of them.
-ORDERS, ORDERED_VALUES = 64, 2**14
+#: Orders in which a sample is bet on: at most, at least for large ones, and about so many values in all of them.
+ORDERS, FEWEST_ORDERS, ORDERED_VALUES = 64, 4, 2**14
 #: A value beyond its span by no more is rounding: a cosine in float32 may be 1 + 1e-7.
 SLACK = 1e-5
 
@@ -42,8 +42,8 @@ def interval(
     however few they are. For each possible mean m a gambler bets that values are larger, and one that they are
     smaller; the capital prod(1 + b_t w_t (x_t - m)) exceeds 40 with a probability of at most 1/40 if m is the mean.
     The bets b_t are the predictable plug-in of Waudby-Smith & Ramdas (2023, JRSS-B 86, section 3.3), from the values
-    before. A finished sample is bet on in up to 64 random orders; the mean of their capitals is tested at each of
-    them (Ramdas & Manole 2023, the exchangeable Markov inequality). So the order of `values` changes nothing.
+    before. A finished sample is bet on in about 64 orders, the rotations of random ones, and the mean of their
+    capitals is tested: a rare value is met early as often as late, and the order of `values` changes nothing.
 
     Args:
         values: of a single cluster with several views, the views are the units: the interval then says nothing about
@@ -99,7 +99,7 @@ def _refuted(units: Floats, scales: Floats, sequential: bool) -> float:
 
 def is_above(units: Floats, bar: float) -> bool:
     """Whether the `interval` of values (n,) in 0..1 lies above a bar in 0..1."""
-    return log_capital(bar, *_orders(units, np.ones(len(units)), False)) > LIMIT
+    return log_capital(max(bar, SMALLEST), *_orders(units, np.ones(len(units)), False)) > LIMIT
 
 
 def _orders(units: Floats, scales: Floats, sequential: bool) -> tuple[Floats, Floats, bool]:
@@ -107,14 +107,16 @@ def _orders(units: Floats, scales: Floats, sequential: bool) -> tuple[Floats, Fl
     n = len(units)
     order = np.arange(n)[None]
     if not sequential:
-        order = np.tile(np.lexsort((scales, units)), (min(ORDERS, max(1, ORDERED_VALUES // n)), 1))
-        order = np.random.default_rng(0).permuted(order, axis=1)
+        count = min(n, ORDERS, max(FEWEST_ORDERS, ORDERED_VALUES // n))
+        bases = np.tile(np.lexsort((scales, units)), (max(1, ORDERS // n), 1))
+        bases = np.random.default_rng(0).permuted(bases, axis=1)
+        order = bases[:, (order + np.arange(count)[:, None] * n // count) % n].reshape(-1, n)
     return units[order], scales[order], sequential
 
 
 def log_capital(mean: float, x: Floats, w: Floats, sequential: bool) -> float:
     """The logarithm of the capital won by bets against a `mean`, from values in some orders and their weights, both
-    (O,n): the largest at any look, or the largest mean over the first orders at their end. It falls with the mean."""
+    (O,n): the largest at any look, or the mean over the orders at the end. It falls with the mean."""
     n = x.shape[1]
     count = np.arange(1, n + 1)
     centre = (mean + (w * x).cumsum(1)) / (1 + w.cumsum(1))  # the mean itself counts as an earlier value
@@ -124,8 +126,7 @@ def log_capital(mean: float, x: Floats, w: Floats, sequential: bool) -> float:
     horizon = count * np.log1p(count) if sequential else n
     bets = np.sqrt(2 * LIMIT / np.maximum(variance, SMALLEST) / horizon)
     logs = np.log1p(np.minimum(bets, BOLDEST / mean) * w * (x - mean))
-    won = logs.cumsum(1) if sequential else np.logaddexp.accumulate(logs.sum(1)) - np.log(np.arange(1, len(x) + 1))
-    return float(won.max())
+    return float(logs.cumsum(1).max() if sequential else np.logaddexp.reduce(logs.sum(1)) - math.log(len(x)))
 
 
 def rate(shares: Tensor, trials: int | Tensor) -> Interval:

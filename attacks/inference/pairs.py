@@ -22,11 +22,12 @@ ROUNDING = 1e-12
 
 class Comparison(NamedTuple):
     """A difference of two arms with the p value of its test: None, with the number that is `needed`, where so few
-    clusters cannot give one below 0.05. `greater`: the one-sided p value for a difference above 0."""
+    clusters cannot give one below 0.05. `less`, `greater`: the one-sided p values for a difference below, above 0."""
 
     difference: Interval
     p: float | None
     needed: int | None
+    less: float
     greater: float
 
 
@@ -64,16 +65,15 @@ def sign_flips(first: Tensor, second: Tensor, tests: int = 1) -> Comparison:
         raise ValueError("`differences` must be finite numbers; got NaN or infinity (does an arm lack its scores?)")
     means, mean = subset_means(values), float(values.mean())
     total = len(means) + 1
-    less, greater = ((1 + int(count)) / total for count in ((means >= 0).sum(), (means <= 0).sum()))
+    less, greater = ((1 + int(side.sum())) / total for side in (means >= 0, means <= 0))
     # Of sorted means, so many from either end are rejected.
     rejected = math.ceil(LEVEL / 2 * total / tests) - 2
     if rejected < 0:
-        return Comparison(
-            Interval(mean, float(values.min()), float(values.max()), "range"), None, fewest_clusters(tests), greater
-        )
+        ends = Interval(mean, float(values.min()), float(values.max()), "range")
+        return Comparison(ends, None, fewest_clusters(tests), less, greater)
     low, high = (float(np.partition(side * means, rejected)[rejected]) * side for side in (1, -1))
     ends = Interval(mean, min(mean, low), max(mean, high))
-    return Comparison(ends, min(1.0, 2 * tests * min(less, greater)), None, greater)
+    return Comparison(ends, min(1.0, 2 * tests * min(less, greater)), None, less, greater)
 
 
 def subset_means(values: Floats) -> Floats:

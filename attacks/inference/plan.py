@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 from torch import Tensor
 
-from attacks.inference.bounded import Floats, array, interval, is_above
+from attacks.inference.bounded import Floats, array, is_above
 from attacks.inference.pairs import LEVEL, ROUNDING, fewest_clusters
 
 #: Simulated studies of a comparison, whose power then has a standard error of 0.01, and of a bar, 0.02; the random
@@ -86,11 +86,12 @@ def _fewest(samples: Floats, power: Callable[[Floats], float]) -> int:
 
 
 def further_clusters(values: Tensor, bar: float, low: float, high: float) -> int | None:
-    """How many more clusters like those of (C,) `values` decide on which side of a `bar` their mean in `low`..`high`
-    lies: the values are repeated until their `interval` excludes it. None where ten thousand are not enough."""
-    units, count = array(values), len(values)
-    for total in np.unique(np.geomspace(count + 1, max(count + 1, 10 * MAX_CLUSTERS), 200).astype(int)):
-        ends = interval(values.new_tensor(np.resize(units, total)), low, high)
-        if not ends.low <= bar <= ends.high:
-            return int(total) - count
+    """About how many more clusters like those of (C,) `values` in `low`..`high` decide on which side of a `bar` their
+    mean lies: they are repeated until their `interval` excludes it. None where `MAX_CLUSTERS` are not enough."""
+    units, bar = (array(values).clip(low, high) - low) / (high - low), (bar - low) / (high - low)
+    if units.mean() < bar:
+        units, bar = 1 - units, 1 - bar
+    for total in np.unique(np.geomspace(len(units) + 1, max(len(units) + 1, MAX_CLUSTERS), 40).astype(int)):
+        if is_above(np.resize(units, total), bar):
+            return int(total) - len(units)
     return None

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import by_cluster, totals
-from attacks.evaluation.intervals import Interval, interval, rate
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.scores import embed
 from attacks.experiment.bench import MAIN
 from attacks.experiment.embeddings import BLOCK, embed_gallery
 from attacks.experiment.view_scores import NAME, read_scores
+from attacks.inference.bounded import Interval, interval, rate
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import PhotoMeasurement
 from attacks.physical.rectify import Pose
@@ -97,14 +97,14 @@ def figures(scores: PhotoScores, clusters: Sequence[str]) -> dict[str, Interval]
 
 def photo_summary(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Interval:
     """The mean over clusters of the mean over their pictures of that of their photographs, of (P,) values, with its
-    95 % interval (see `attacks.evaluation.intervals.interval`), over clusters; of a single cluster over its pictures,
+    95 % interval (see `attacks.inference.bounded.interval`), over clusters; of a single cluster over its pictures,
     and of a single picture over its photographs. `rows` and `clusters` name the picture and the cluster of each."""
     means, _ = _units(values, rows, clusters)
-    return interval(means if len(means) > 1 else values[None].double())
+    return interval(means if len(means) > 1 else values[None].double(), -1)
 
 
 def share(hits: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Interval:
-    """The same for (P,) hits, a bool each (see `attacks.evaluation.intervals.rate`)."""
+    """The same for (P,) hits, a bool each (see `attacks.inference.bounded.rate`)."""
     return rate(*_units(hits, rows, clusters))
 
 

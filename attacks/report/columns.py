@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
-from attacks.evaluation.intervals import Interval
+from attacks.inference.bounded import Interval
 from attacks.report.words import interval_text
 
 Cell = str | int | float | Interval | None

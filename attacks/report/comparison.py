@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from attacks.evaluation.intervals import Interval
-from attacks.evaluation.significance import LEVEL
+from attacks.inference.bounded import Interval
+from attacks.inference.pairs import LEVEL
 from attacks.report.columns import Column, csv_rows, page_table
 from attacks.report.environment import TEMPLATES, environment
 from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_pair_scores
@@ -96,7 +96,7 @@ def _table(rows: Sequence[Standing], pairs: Sequence[RunPair]) -> list[Standing]
     tests = [pair for pair in pairs if (pair.bank, pair.measure) == ("same", measure)]
     tests = [pair for pair in tests if pair.first in names and pair.second in names]
     fewest = max((pair.clusters_needed or 0 for pair in tests), default=0) or None
-    different = [pair for pair in tests if pair.p_holm is not None and pair.p_holm < LEVEL]
+    different = [pair for pair in tests if pair.p is not None and pair.p < LEVEL]
     differing = {frozenset((pair.first, pair.second)) for pair in different}
     marks = {} if fewest else significance_letters(names, differing)
     rows = [row._replace(letters=marks.get(row.run.name, ""), clusters_needed=fewest) for row in rows]

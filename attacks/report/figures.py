@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from attacks.evaluation.significance import LEVEL
+from attacks.inference.pairs import LEVEL
 from attacks.report.colours import LIGHT, page_colours, shade
 from attacks.report.words import ARMS, OBJECTIVES, capital, interval_text, measure_name, p_value, short
 from attacks.solvers.loop import Trace
@@ -197,7 +197,7 @@ def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping
     tips: dict[str, str] = {}
     for arm, axis in zip(arms, axes, strict=False):
         axis.set_title(names[arm], fontsize=9.5, color=LIGHT["ink"], loc="left")
-        stars = content["p_holm"] if arm == "eot" and measure == "success" else None
+        stars = content["p"] if arm == "eot" and measure == "success" else None
         tips |= _cells(axis, content["arms"][arm][measure], (x, y), measure, arm, stars)
         x_cells, y_cells = _inside(x), _inside(y)
         if x_cells and y_cells:  # the range of the attack
@@ -238,7 +238,7 @@ def _cells(
             axis.text(i, j, text, ha="center", va="center", fontsize=size, color=ink, in_layout=False)
             at = f"{x['name']} {short(x['values'][i])}, {y['name']} {short(y['values'][j])}"
             tips[gid] = f"{at}: {interval_text(cell)}"
-            tips[gid] += "" if p is None else f", against the attack without EOT p = {p_value(p)} after Holm"
+            tips[gid] += "" if p is None else f", against the attack without EOT p = {p_value(p)}"
     return tips
 
 

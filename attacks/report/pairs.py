@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from attacks.evaluation.clusters import by_cluster, totals
-from attacks.evaluation.intervals import Interval
-from attacks.evaluation.per_image import difference, has_fit_rows, judged_rows
-from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
+from attacks.evaluation.clusters import by_cluster
+from attacks.evaluation.per_image import has_fit_rows, judged_rows, range_interval
+from attacks.inference.bounded import Interval
+from attacks.inference.pairs import fewest_clusters, sign_flips
 from attacks.report.columns import Column
 from attacks.report.runs import ARM, MEASURES
 from attacks.report.words import interval_text, p_value
@@ -54,8 +55,8 @@ class RunScores:
 
 @dataclass(frozen=True)
 class RunPair:
-    """The second run minus the first in one measure, over the clusters of the pictures that both attacked. The p
-    values of sign flips are None where they could not be below 0.05, which `clusters_needed` would allow."""
+    """The second run minus the first in one measure, over the clusters of the pictures that both attacked, at once
+    with the other pairs of a table. p is None where it could not be below 0.05, as with `clusters_needed`."""
 
     first: str
     second: str
@@ -64,10 +65,13 @@ class RunPair:
     pictures: int
     clusters: int
     difference: Interval
-    p: float | None
-    p_holm: float | None = None
+    p: float | None = None
     clusters_needed: int | None = None
 
+
+#: A pair without its difference, and the values (C,) of its first and second run by cluster.
+Trial = tuple[RunPair, Tensor, Tensor]
+NO_DIFFERENCE = Interval(math.nan, math.nan, math.nan, "range")
 
 #: The table of pairs, pairs.csv.
 PAIRS = [
@@ -78,8 +82,8 @@ PAIRS = [
     *(Column(attrgetter(key), key, key) for key in ("pictures", "clusters")),
     Column(lambda row: row.difference, "mean", kind="interval"),
     Column(lambda row: interval_text(row.difference._asdict(), sign="+"), terminal="second minus first"),
-    *(Column(attrgetter(key), key) for key in ("p", "p_holm")),
-    Column(lambda row: p_value(row.p_holm, row.clusters_needed), terminal="p (Holm)"),
+    Column(attrgetter("p"), "p"),
+    Column(lambda row: p_value(row.p, row.clusters_needed), terminal="p"),
 ]
 
 
@@ -157,33 +161,40 @@ def _has_share(node: Any, key: str = "") -> bool:
 def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tuple[str, str, str]]]:
     """All pairs of runs by name; and the pairs that cannot be compared, each with the reason and what to do.
 
-    P values are corrected over the pairs of a bank and measure whose runs have the same threat, a family for each
-    threat, and over those of different threats, another family. Raises ValueError for too many runs.
+    Tests are simultaneous over the pairs of a bank and measure whose runs have the same threat, a table for each
+    threat, and over those of different threats, another table. Raises ValueError for too many runs.
     """
     if math.comb(len(runs), 2) > MAX_PAIRS:
         raise ValueError(f"`RUN`: {len(runs)} runs make more than {MAX_PAIRS} pairs; compare fewer at a time")
-    pairs, refusals = [], []
+    trials: list[Trial] = []
+    refusals: list[tuple[str, str, str]] = []
     for first, second in itertools.combinations(runs, 2):
         result = _differences(runs[first], runs[second], (first, second))
         if isinstance(result, str):
             refusals.append((first, second, result))
         else:
-            pairs += result
-    families: dict[tuple[object, ...], list[int]] = {}
-    for i, pair in enumerate(pairs):
+            trials += result
+    tables: dict[tuple[object, ...], list[int]] = {}
+    for i, (pair, *_) in enumerate(trials):
         threats = {(*run.attack, run.eps) for run in (runs[pair.first], runs[pair.second])}
-        families.setdefault((pair.bank, pair.measure, *(threats if len(threats) == 1 else ())), []).append(i)
-    for family in families.values():
-        fit = any(runs[pairs[i].first].fit or runs[pairs[i].second].fit for i in family)
-        minimum = fewest_clusters(len(family)) * (1 + fit)
-        few = any(pairs[i].p is None or pairs[i].clusters < minimum for i in family)
-        for i, p in zip(family, holm([pairs[i].p or 0.0 for i in family]), strict=True):
-            pairs[i] = replace(pairs[i], clusters_needed=minimum) if few else replace(pairs[i], p_holm=p)
+        tables.setdefault((pair.bank, pair.measure, *(threats if len(threats) == 1 else ())), []).append(i)
+    pairs = [trial[0] for trial in trials]
+    for table in tables.values():
+        fit = any(runs[pairs[i].first].fit or runs[pairs[i].second].fit for i in table)
+        minimum = fewest_clusters(len(table)) * (1 + fit)
+        few = any(pairs[i].clusters < minimum for i in table)
+        for i in table:
+            pair, first_units, second_units = trials[i]
+            test, spread = sign_flips(second_units, first_units, len(table)), second_units - first_units
+            pairs[i] = replace(pair, difference=test.difference, p=test.p)
+            if few or fit:
+                ends = range_interval(test.difference.mean, spread)
+                pairs[i] = replace(pair, difference=ends, clusters_needed=minimum)
     return pairs, refusals
 
 
-def _differences(first: RunScores, second: RunScores, names: tuple[str, str]) -> list[RunPair] | str:
-    """The differences in every bank and measure that both have, or the reason why there are none."""
+def _differences(first: RunScores, second: RunScores, names: tuple[str, str]) -> list[Trial] | str:
+    """The pairs in every bank and measure that both have, or the reason why there are none."""
     unequal = [key for key in first.protocol if first.protocol[key] != second.protocol[key]]
     if unequal:
         return "; ".join(f"another {key}: {_advice(key, first, second)}" for key in unequal)
@@ -197,12 +208,8 @@ def _differences(first: RunScores, second: RunScores, names: tuple[str, str]) ->
         values, other_values = (torch.tensor(row, dtype=torch.float64) for row in numbers)
         clusters = [first.clusters[picture] for picture in shared]
         values, other_values = by_cluster(values, clusters), by_cluster(other_values, clusters)
-        views = count(mapping(first.protocol["bank"][0]).get("views")) or 1  # 1 makes intervals wide
-        trials = max(views, 1) * totals(torch.ones(len(shared)), clusters)
-        fit = first.fit or second.fit
-        p = sign_flip(other_values - values) if len(values) >= fewest_clusters() and not fit else None
-        value = difference(measure, other_values, values, trials, fit)
-        pairs.append(RunPair(*names, bank, measure, len(shared), len(values), value, p))
+        pair = RunPair(*names, bank, measure, len(shared), len(values), NO_DIFFERENCE)
+        pairs.append((pair, values, other_values))
     return pairs or "fewer than two pictures in common: run both with the same data and data.count"
 
 

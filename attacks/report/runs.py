@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attacks.evaluation.intervals import Interval
+from attacks.inference.bounded import Interval
 from attacks.report.columns import Cell, Column
 from attacks.report.warnings import warnings
 from attacks.report.words import ARMS, measure_name, sample_counts

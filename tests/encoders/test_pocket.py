@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from attacks.evaluation.significance import sign_flip
 from hydra import compose, initialize_config_dir
 from safetensors.torch import save_file
 from torch import nn
@@ -12,7 +13,6 @@ from attacks import EOT, PGD, Away, Linf, bank, evaluate, load_encoder, solve
 from attacks.data.gallery import HELD_OUT, tiles
 from attacks.encoders import untrained
 from attacks.encoders.loading import POCKET_WEIGHTS
-from attacks.evaluation.significance import sign_flip
 from attacks.run import CONFIGS, register
 from attacks.schema.validate import validate
 from attacks.study.pipeline import pipeline

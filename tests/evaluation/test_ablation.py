@@ -42,7 +42,7 @@ class Recorder:
     def __call__(self, scenes, rows, bank):
         self.banks.append(bank)
         bank.transforms(scenes.clamp(0, 1), bank.u[: len(scenes)])  # raises if a view cannot be made
-        score = 10 * scenes.mean((1, 2, 3)) + len(bank.transforms.stages)
+        score = 0.1 * scenes.mean((1, 2, 3)) + 0.01 * len(bank.transforms.stages)
         return Scores(score[:, None].expand(-1, len(bank.u)), torch.zeros(len(scenes), len(bank.u)).long())
 
     def success(self, scores, rows):
@@ -71,7 +71,7 @@ def test_each_stage_is_left_out_once_and_tested_alone(images):
     for i, row in enumerate(result["rows"]):
         assert row["without"] == ["nothing", *LABELS][i]
         for cell, test in zip(row["cells"], tests, strict=True):
-            assert cell["cosine"]["mean"] == pytest.approx(10 * (i + 1) + len(test))
+            assert cell["cosine"]["mean"] == pytest.approx(0.1 * (i + 1) + 0.01 * len(test))
     assert [cell["test"] for cell in result["rows"][0]["cells"]] == result["tests"]
 
 

@@ -94,7 +94,7 @@ def test_a_flip_is_significant_over_clusters(seed):
     # The output drifts with EOT; whether more than with noise differs from cluster to cluster.
     draw = np.random.default_rng(seed)
     clusters = [name for name in "abcdefgh" for _ in range(draw.integers(1, 4))]
-    units = dict(zip("abcdefgh", draw.normal(0.3, 0.35, 8), strict=True))
+    units = dict(zip("abcdefgh", draw.normal(0.3, 0.35, 8).clip(-0.01, 1.9), strict=True))
     first = 0.02 + torch.tensor([units[name] for name in clusters])[None, :, None].expand(1, -1, 4)
     result = Drift(("output",), {"eot": 1 - first, "noise": torch.full(first.shape, 0.98)}, 0, 0.0)
     test = scipy.stats.permutation_test(([*units.values()],), np.mean, permutation_type="samples", n_resamples=np.inf)

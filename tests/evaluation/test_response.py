@@ -12,8 +12,8 @@ from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.response import SlicePlan, coordinate, response, response_summary, slice_axes
 from attacks.evaluation.scores import Scores
-from attacks.evaluation.significance import least_p
 from attacks.experiment.sections.judged import CELLS
+from attacks.inference.pairs import least_p
 from attacks.run import compose
 from transforms import Affine, Brightness, Compose, Jpeg
 from transforms.camera import MotionBlur, SensorNoise

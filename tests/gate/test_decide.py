@@ -1,6 +1,5 @@
 """Verdicts follow from the ends of the interval; a weak attack cannot pass; a sequence holds at every look."""
 
-import math
 from functools import cache
 from types import SimpleNamespace
 
@@ -12,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks import load_encoder, robustness
-from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.experiment.chance import chance_levels
-from attacks.gate.decide import ALPHA, BOLDEST, GRID, confidence_sequence, decide, decided_row, weaknesses
+from attacks.gate.decide import decide, decided_row, weaknesses
 from attacks.gate.policy import Policy, Requirement
+from attacks.inference.bounded import interval
 from scripts.benchmarks.zoo_encoders import with_gradient
 from tests.helpers import report_pages
 from tests.helpers.galleries import gallery_of
@@ -38,7 +37,7 @@ def test_a_verdict_is_that_of_the_whole_interval(bar, side, sequential):
     assert row.verdict == ("PASS" if all(good) else "UNDECIDED" if any(good) else "FAIL")
     assert row.low <= row.value <= row.high and row.clusters == row.pictures == 10
     if not sequential:
-        assert (row.value, row.low, row.high) == pytest.approx(rate(torch.tensor(VALUES), 64)[:3])
+        assert (row.value, row.low, row.high) == pytest.approx(interval(torch.tensor(VALUES))[:3])
 
 
 def test_p10_asks_for_nine_clusters_in_ten():
@@ -46,8 +45,8 @@ def test_p10_asks_for_nine_clusters_in_ten():
         values = [0.9] * (n - misses) + [0.1] * misses
         row = decided_row(Requirement("cosine", "eot", at_least=0.5, of="p10"), rows(values, "cosine"), False)
         low, high = scipy.stats.binomtest(n - misses, n).proportion_ci(0.95, "exact")
-        assert (row.low, row.high) == (low, high)
-        assert row.verdict == ("PASS" if low >= 0.9 else "FAIL" if high < 0.9 else "UNDECIDED")
+        assert row.low <= low and high <= row.high
+        assert row.verdict == ("PASS" if row.low >= 0.9 else "FAIL" if row.high < 0.9 else "UNDECIDED")
 
 
 def test_worst_is_the_worst_cluster_of_the_run():
@@ -96,18 +95,19 @@ def test_a_cosine_that_rounding_puts_above_one_counts_as_such():
     assert (ours.verdict, ours.low, ours.high) == (reference.verdict, reference.low, reference.high)
 
 
-def test_too_few_clusters_are_undecided_with_the_number_that_is_needed():
-    row = decided_row(Requirement("cosine", "eot", at_least=-0.9), rows([0.5] * 12, "cosine"), False)
-    assert row.verdict == "UNDECIDED" and row.more == 18 and "too few clusters" in row.reason
-    assert decided_row(Requirement("success", "eot", at_most=1), rows([0.0]), False).verdict == "UNDECIDED"
+def test_a_single_cluster_says_little_of_others():
+    assert decided_row(Requirement("success", "eot", at_most=0.9), rows([0.0]), False).verdict == "UNDECIDED"
+    assert decided_row(Requirement("success", "eot", at_most=0.999), rows([0.0]), False).verdict == "PASS"
 
 
-def test_the_number_of_further_pictures_is_that_of_a_narrower_interval():
+def test_further_pictures_like_these_decide():
     values = np.random.default_rng(0).normal(0.5, 0.1, 40).clip(0, 1)
-    mean, _, high = interval(torch.tensor(values))[:3]
-    bar = (mean + high) / 2
+    ends = interval(torch.tensor(values), -1)
+    bar = (ends.mean + ends.high) / 2
     row = decided_row(Requirement("cosine", "eot", at_most=bar), rows(values, "cosine"), False)
-    assert row.verdict == "UNDECIDED" and row.more == math.ceil(40 * 3 - 1e-9)
+    assert row.verdict == "UNDECIDED"
+    longer = rows(np.resize(values, 40 + row.more), "cosine")
+    assert decided_row(row.requirement, longer, False).verdict == "PASS"
 
 
 def test_what_the_run_lacks_is_an_error():
@@ -156,12 +156,11 @@ def test_a_weak_attack_never_passes_and_may_fail(changes, reason):
     assert weaknesses(content(comparisons=better("noise"))) == ()
 
 
-def test_a_range_is_in_parentheses_and_more_pictures_decide_no_row_of_a_weak_attack():
+def test_more_pictures_decide_no_row_of_a_weak_attack():
     policy = Policy("A claim.", "2026-11-24", (Requirement("cosine", "eot", at_least=0.2),))
     table = rows([0.5] * 12, "cosine")
     strong, weak = (decide(policy, "", content(**changes), table, False) for changes in ({}, {"sanity": None}))
-    assert "0.5 (0.5 to 0.5)" in str(strong) and "about 18 pictures more" in str(strong)
-    assert "0.5 (0.5 to 0.5)" in str(weak) and "pictures more" not in str(weak)
+    assert "pictures more" in str(strong) and "pictures more" not in str(weak)
 
 
 @cache
@@ -211,56 +210,6 @@ def test_the_verdict_of_a_policy_is_its_worst_row():
         assert [row.verdict for row in verdict.rows] == words and verdict.exit_code == code
         assert verdict.as_dict()["verdict"] == verdict.verdict
         assert all(f"<td>{word}</td>" in verdict._repr_html_() for word in words)
-
-
-def capital(values, m, sign):
-    """The largest capital so far of a gambler on values above (1) or below (-1) m; the formula, a bet at a time."""
-    money, peak, total, squares = 1.0, 1.0, 0.5, 0.25
-    for t, x in enumerate(values, 1):
-        variance = squares / t if t > 1 else 0.25
-        bet = math.sqrt(2 * math.log(1 / ALPHA) / (variance * t * math.log1p(t)))
-        room = m if sign > 0 else 1 - m
-        money *= 1 + sign * (min(bet, BOLDEST / room) if room else bet) * (x - m)
-        peak = max(peak, money)
-        total += x
-        squares += (x - total / (t + 1)) ** 2
-    return peak
-
-
-@pytest.mark.parametrize("rate", [0.02, 0.3, 0.9, 1.0])
-def test_the_ends_are_where_the_capital_reaches_its_limit(rate):
-    values = np.random.default_rng(0).binomial(10, rate, 60) / 10
-    lows, highs = confidence_sequence(values)
-    step = 1 / (GRID - 1)
-    if lows[-1]:
-        assert capital(values, lows[-1], 1) >= 1 / ALPHA > capital(values, lows[-1] + step, 1)
-    if highs[-1] < 1:
-        assert capital(values, highs[-1], -1) >= 1 / ALPHA > capital(values, highs[-1] - step, -1)
-    assert lows[-1] > 0 or highs[-1] < 1
-
-
-@settings(max_examples=30)
-@given(st.lists(st.floats(0, 1), max_size=40))
-def test_ends_only_close_in_and_mirror(values):
-    lows, highs = confidence_sequence(np.array(values))
-    assert lows[0] == 0 and highs[0] == 1 and len(lows) == len(values) + 1
-    assert (np.diff(lows) >= 0).all() and (np.diff(highs) <= 0).all()
-    mirrored = confidence_sequence(1 - np.array(values))
-    assert np.abs(mirrored[0] - (1 - highs)).max() <= 2 / (GRID - 1)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("rate", [0.05, 0.5])
-def test_each_side_misses_the_mean_at_any_look_in_at_most_a_fortieth(rate):
-    random = np.random.default_rng(1)
-    runs = [confidence_sequence(random.beta(rate, 1 - rate, 200)) for _ in range(600)]
-    assert np.mean([(low > rate).any() for low, _ in runs]) <= ALPHA + 0.013  # 2 standard errors
-    assert np.mean([(high < rate).any() for _, high in runs]) <= ALPHA + 0.013
-
-
-def test_values_outside_0_to_1_are_refused():
-    with pytest.raises(ValueError, match=r"`values` must lie in 0..1; got -0.1"):
-        confidence_sequence(np.array([-0.1, 0.5]))
 
 
 POLICY = """claim: Anything passes this, if the attack is checked.

@@ -16,10 +16,12 @@ LEVEL = 0.05
 Z = scipy.stats.norm.ppf(0.975)
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
 SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "success_survived", "knn")
+SPANS = {"shift": (-2, 2)} | dict.fromkeys(("cosine", "worst_cosine", "cosine_p10", "goal_cosine"), (-1, 1))
 MEDIANS = ("median_rank", "goal_rank")
 BASELINES = ("noise", "no_eot")
 #: The most clusters whose signs are all tried, and the random choices of signs for more.
-EXACT, FLIPS = 14, 65_535
+EXACT, FLIPS = 16, 65_535
+SUBSETS = np.random.default_rng(1)
 
 
 # Statistics of (C,) values, one for each cluster
@@ -33,54 +35,42 @@ def value_range(units):
     return value(units.mean(), units.min(), units.max(), "range")
 
 
-def mean(units):
-    """Student's t with Johnson's (1978) correction for skewness on the side of the long tail, from 30 clusters."""
-    n = len(units)
-    if n < 30:
-        return value_range(units)
-    error = scipy.stats.sem(units)
-    t = scipy.stats.t.ppf(0.975, n - 1)
-    skew = scipy.stats.skew(units) * ((n - 1) / n) ** 1.5  # with the unbiased variance
-    shift = skew / sqrt(n) * (1 / 6 + t**2 / 3)
-    low, high = units.mean() - error * (t - min(shift, 0)), units.mean() + error * (t + max(shift, 0))
-    return value(units.mean(), max(low, units.min()), min(high, units.max()))
+def mean(units, low=0.0, high=1.0):
+    """Each end is the mean against which a gambler, who bets that values are larger (or smaller), one by one and in
+    about 64 orders, has won 40 times the stake: Waudby-Smith & Ramdas (2023)."""
+    units = (units - low) / (high - low)
+    lowest, highest = least_mean(units), 1 - least_mean(1 - units)
+    return value(*(low + (high - low) * end for end in (units.mean(), lowest, highest)))
+
+
+def least_mean(units):
+    units, n = np.sort(units.clip(0, 1)), len(units)
+    bases = np.random.default_rng(0).permuted(np.tile(np.arange(n), (max(1, 64 // n), 1)), axis=1)
+    orders = [np.roll(base, -shift) for base in bases for shift in range(n)]
+
+    def excess(m):
+        return np.mean([capital(units[order], m) for order in orders]) - 40
+
+    return scipy.optimize.bisect(excess, 1e-9, 1, xtol=1e-12) if excess(1e-9) > 0 else 0.0
+
+
+def capital(values, m):
+    """What a stake of 1 becomes. Before the first value the mean is m, with the variance of hits at that rate."""
+    stake, n, total, squares = 1.0, len(values), m, m * (1 - m)
+    for place, x in enumerate(values, 1):
+        bet = min(sqrt(2 * np.log(40) / max(squares / place, 1e-12) / n), 0.97 / m)
+        stake *= 1 + bet * (x - m)
+        total += x
+        squares += (x - total / (place + 1)) ** 2
+    return stake
 
 
 def share(shares, trials):
-    """Korn & Graubard's interval (1998), from 4 clusters: quantiles of beta distributions for the effective number of
-    trials, between those of Jeffreys and of Clopper & Pearson, with a tenth of a cluster of hits and one of misses in
-    the variance (a fifth of more than 28), and with room for clusters that n may have missed."""
-    n, p = len(shares), shares.mean()
-    if n < 4:
-        return value_range(shares)
-    views = max(1, round(scipy.stats.hmean(trials)))
-    extra = 0.1 if n <= 28 else 0.2
-    values, weights = np.r_[shares, 0, 1], np.r_[np.ones(n), extra, extra]
-    middle = np.average(values, weights=weights)
-    variance = np.cov(values, aweights=weights, ddof=0) * weights.sum() / (weights.sum() - 1)
-    worth = n * middle * (1 - middle) / variance * (Z / scipy.stats.t.ppf(0.975, n - 1)) ** 2
-    worth = np.clip(worth, n, n * views)
-    low = scipy.stats.beta.ppf(0.025, p * worth + 1 / 3, (1 - p) * worth + 2 / 3)
-    high = scipy.stats.beta.isf(0.025, p * worth + 2 / 3, (1 - p) * worth + 1 / 3)
-    missable = min(0.14, 1 - LEVEL ** (1 / n)) if n <= 28 else 0
-    return value(p, min(low, (1 - missable) * p), max(high, (1 - missable) * p + missable))
-
-
-def share_difference(first, other, trials):
-    """Two shares of the same clusters, from their own intervals and their correlation (Newcombe 1998, method 10),
-    which is less by a share of 1 / n where it is positive; from 4 clusters."""
-    n = len(first)
-    if n < 4:
-        return value_range(first - other)
-    left, right = share(first, trials), share(other, trials)
-    alike = scipy.stats.pearsonr(first, other).statistic if np.ptp(first) and np.ptp(other) else 0
-    alike *= 1 - 1 / n if alike > 0 else 1
-    ends = []
-    for a, b in (("low", "high"), ("high", "low")):
-        errors = np.array([abs(left["mean"] - left[a]), abs(right["mean"] - right[b])])
-        ends.append(sqrt(max(0, errors @ [[1, -alike], [-alike, 1]] @ errors)))
-    difference = (first - other).mean()
-    return value(difference, max(-1, difference - ends[0]), min(1, difference + ends[1]))
+    """Of a single cluster over its views."""
+    if len(shares) > 1:
+        return mean(shares)
+    hits = round(shares[0] * trials[0])
+    return mean(np.r_[np.ones(int(hits)), np.zeros(int(trials[0] - hits))])
 
 
 def middle(units):
@@ -92,25 +82,32 @@ def middle(units):
     return value(rising[(n - 1) // 2], rising[cut], rising[n - 1 - cut], kind)
 
 
-def flips(differences):
-    """Every choice of signs; of many clusters random ones, other than those of the package."""
+def flips(first, other, tests=1):
+    """The difference and its p value: of every choice of signs; of many clusters random ones, other than those of the
+    package. The interval holds the centres that the signs of the rest do not refuse."""
+    differences, n = first - other, len(first)
+    means = subset_means(differences)
+    p = 2 * min(not_above(means), not_above(-means))
+    rank = int(np.ceil(0.025 * (len(means) + 1) / tests)) - 2
+    result = value_range(differences) if rank < 0 else value(differences.mean(), means[rank], means[-1 - rank])
+    return {"difference": result, "p": None if rank < 0 else min(1.0, tests * p), "needed": fewest_clusters(tests, n)}
+
+
+def subset_means(differences):
     n = len(differences)
-    if n <= EXACT:
-        signs = np.array([*product((-1, 1), repeat=n)])
-    else:
-        signs = np.random.default_rng(1).choice((-1.0, 1.0), (FLIPS, n))
-    extreme = np.abs(signs @ differences) >= abs(differences.sum()) - 1e-12 * np.abs(differences).sum()
-    return extreme.mean() if n <= EXACT else (1 + extreme.sum()) / (1 + FLIPS)
+    chosen = np.array([*product((0, 1), repeat=n)]) if n <= EXACT else SUBSETS.integers(0, 2, (FLIPS + 1, n))
+    chosen = chosen[chosen.any(1)]
+    return np.sort(np.round(chosen @ differences / chosen.sum(1), 15))
 
 
-def holm(p):
-    p = np.asarray(p)
-    return np.array([max(min(1, (p >= lower).sum() * lower) for lower in p[p <= entry]) for entry in p])
+def not_above(means):
+    return (1 + (means <= 0).sum()) / (len(means) + 1)
 
 
-def fewest_clusters(tests):
-    """The fewest clusters with which the least of the p values can be below the level after correction."""
-    return next(n for n in count(1) if tests * 2.0 ** (1 - n) < LEVEL)
+def fewest_clusters(tests, clusters):
+    """The fewest clusters with which the least p value can be below the level; None where there are enough."""
+    fewest = next(n for n in count(1) if tests * 2.0 ** (1 - n) < LEVEL)
+    return None if clusters >= fewest else fewest
 
 
 # Rows of CSV files
@@ -203,7 +200,7 @@ def arm_cell(table):
             cell[name] = middle(by_cluster(mine, name, lower_median))
         else:
             units = by_cluster(mine, name)
-            cell[name] = mean(units) if name in MEANS else share(units, trials(mine, views))
+            cell[name] = mean(units, *SPANS.get(name, (0, 1))) if name in MEANS else share(units, trials(mine, views))
     rates = {name.removeprefix("tar_"): cell.pop(name) for name in [*cell] if name.startswith("tar_")}
     return cell | {"tar": rates or None}
 
@@ -221,48 +218,37 @@ def budget_used(folder, arm, pictures):
     return max(np.abs(attacked - clean).max() / 255 for attacked, clean in pairs) / float(Fraction(eps))
 
 
-def comparison(table, measure, bank, other):
-    """The clusters' differences of EOT from another arm, and the mean with its interval."""
-    arm_rows, theirs = (select(table, bank=bank, arm=arm) for arm in ("eot", other))
-    pair = by_cluster(arm_rows, measure), by_cluster(theirs, measure)
-    difference = pair[0] - pair[1]
-    return difference, mean(difference) if measure == "cosine" else share_difference(*pair, trials(arm_rows, "views"))
-
-
 def comparisons(table, measure):
+    keys = product(values_in(table, "bank"), values_in(table, "arm"))
+    arms = {(bank, arm): select(table, bank=bank, arm=arm) for bank, arm in keys}
     better = 1 if measure == "success" else -1
-    means = {arm: better * by_cluster(select(table, bank="same", arm=arm), measure).mean() for arm in BASELINES}
-    against = max(("no_eot", "noise"), key=means.get)
-    p = [flips(comparison(table, measure, "same", arm)[0]) for arm in BASELINES]
-    clusters = len(values_in(table, "cluster"))
-    untestable = clusters < fewest_clusters(1)
+    eot = by_cluster(arms["same", "eot"], measure)
+    leads = {arm: better * (eot - by_cluster(arms["same", arm], measure)) for arm in BASELINES}
+    against = max(("no_eot", "noise"), key=lambda arm: (not_above(subset_means(leads[arm])), -leads[arm].mean()))
     head = {"test": "sign flips", "arm": "eot"}
-    primary = head | {"measure": measure, "against": against, "bank": "same", "clusters": clusters}
-    primary |= {"difference": comparison(table, measure, "same", against)[1]}
-    primary |= {"p": None if untestable else max(p), "needed": fewest_clusters(1) if untestable else None}
-    rest, p = [], []
-    arms = sorted((arm for arm in values_in(table, "arm") if arm != "eot"), key=lambda arm: arm != "one_view")
-    for bank, other, name in product(values_in(table, "bank"), arms, ("cosine", "success")):
-        if (bank, other, name) != ("same", against, measure):
-            difference, cell = comparison(table, name, bank, other)
-            rest.append(head | {"measure": name, "other": other, "bank": bank, "difference": cell})
-            p.append(flips(difference))
-    untestable = clusters < fewest_clusters(len(p))
-    for row, entry, holm_values in zip(rest, p, holm(p), strict=True):
-        row |= {"p": None if untestable else entry, "p_holm": None if untestable else holm_values}
-        row |= {"needed": fewest_clusters(len(p)) if untestable else None}
+    primary = head | {"measure": measure, "against": against, "bank": "same", "clusters": len(eot)}
+    primary |= flips(eot, by_cluster(arms["same", against], measure))
+    others = sorted((arm for arm in values_in(table, "arm") if arm != "eot"), key=lambda arm: arm != "one_view")
+    keys = [*product(values_in(table, "bank"), others, ("cosine", "success"))]
+    keys.remove(("same", against, measure))
+    rest = [
+        head
+        | {"measure": name, "other": other, "bank": bank}
+        | flips(by_cluster(arms[bank, "eot"], name), by_cluster(arms[bank, other], name), len(keys))
+        for bank, other, name in keys
+    ]
     return primary, rest
 
 
 def section(table):
     """A cell of a section: both measures."""
     success, cosine = (by_cluster(table, name) for name in ("success", "cosine"))
-    return {"success": share(success, trials(table)), "cosine": mean(cosine)}
+    return {"success": share(success, trials(table)), "cosine": mean(cosine, -1)}
 
 
 def minus(first, other):
     """The difference in success."""
-    return share_difference(by_cluster(first, "success"), by_cluster(other, "success"), trials(first))
+    return flips(by_cluster(first, "success"), by_cluster(other, "success"))["difference"]
 
 
 def by_measure(cells):
@@ -295,13 +281,10 @@ def a_map(table):
     grids = {arm: [by_measure(section(cells[arm, x, y]) for x in xs) for y in ys] for arm in names}
     arms = {arm: by_measure(grid) for arm, grid in grids.items()}
     content = {"x": {"values": floats(table, "x_value")}, "y": {"values": floats(table, "y_value")}, "arms": arms}
-    p, minimum = [], fewest_clusters(len(xs) * len(ys))
-    for y, x in product(ys, xs):
-        first, other = (by_cluster(cells[arm, x, y], "success") for arm in ("eot", "no_eot"))
-        p.append(flips(first - other))
-    untestable = len(values_in(table, "cluster")) < minimum
-    stars = None if untestable else holm(p).reshape(len(ys), len(xs)).tolist()
-    content |= {"needed": minimum if untestable else None, "p_holm": stars}
+    pairs = [[by_cluster(cells[arm, x, y], "success") for arm in ("eot", "no_eot")] for y, x in product(ys, xs)]
+    tests = [flips(*pair, len(pairs)) for pair in pairs]
+    p = None if tests[0]["p"] is None else np.reshape([test["p"] for test in tests], (len(ys), len(xs))).tolist()
+    content |= {"needed": tests[0]["needed"], "p": p}
     means = {(y, x): by_cluster(cells["eot", x, y], "success").mean() for y, x in product(ys, xs)}
     for name, end in (("worst", min), ("best", max)):
         place = end(means, key=means.get)
@@ -362,7 +345,7 @@ def explanations(table):
     return means | {
         "pictures": values_in(table, "picture"),
         "clusters": sizes(table)["clusters"],
-        "likeness": {arm: mean(by_cluster(select(table, arm=arm), "likeness")) for arm in arms},
+        "likeness": {arm: mean(by_cluster(select(table, arm=arm), "likeness"), -1) for arm in arms},
         "dead": 1 - means["coverage"],
     }
 
@@ -371,12 +354,12 @@ def drift(table):
     layers = values_in(table, "layer")
     arms, flip = values_in(table, "arm"), None
     cells = {(name, arm): by_cluster(select(table, layer=name, arm=arm), "cosine") for name in layers for arm in arms}
-    lines = [{"layer": layer} | {arm: mean(cells[layer, arm]) for arm in arms} for layer in layers]
+    lines = [{"layer": layer} | {arm: mean(cells[layer, arm], -1) for arm in arms} for layer in layers]
     for layer in reversed(layers):
         arm_rows, noise = (1 - cells[layer, arm] for arm in ("eot", "noise"))
         end = (1 - cells[layers[-1], "eot"]).mean()
         large = arm_rows.mean() > end / 2 and arm_rows.mean() >= 2 * noise.mean()
-        clear = flips(arm_rows - noise) < LEVEL if len(arm_rows) >= fewest_clusters(1) else (arm_rows > noise).all()
+        clear = flips(arm_rows, noise)["difference"]["low"] > 0
         flip = layer if end >= 0.1 and large and clear else flip
     return {"layers": lines, "flips": flip}
 

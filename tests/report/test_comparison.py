@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from attacks.commands import main
 from attacks.commands.compare import run_directories
-from attacks.evaluation.intervals import interval
-from attacks.evaluation.significance import paired_shares
+from attacks.inference.pairs import sign_flips
 from attacks.report.columns import csv_rows, page_table, text_rows
 from attacks.report.comparison import FILES, RANKING, compare_runs, significance_letters
 from attacks.report.pairs import PAIRS, compare_pairs, read_pair_scores
@@ -40,13 +39,13 @@ def test_the_difference_is_paired_by_name_and_its_test_enumerates_all_signs(tmp_
     success, cosine = pairs
     change = torch.tensor(second, dtype=torch.float64) - torch.tensor(first, dtype=torch.float64)
     assert refusals == [] and success.pictures == 12 and (success.first, success.second) == ("a", "b")
-    assert cosine.difference[:3] == pytest.approx(interval(-change)[:3], abs=1e-12)
+    assert cosine.difference[:3] == pytest.approx([-success.difference[i] for i in (0, 2, 1)], abs=1e-12)
     exact_values = (torch.tensor(values, dtype=torch.float64) for values in (second, first))
-    assert success.difference == paired_shares(*exact_values, 64)
+    assert success.difference == sign_flips(*exact_values).difference
     assert success.difference.mean == pytest.approx(float(change.mean()), abs=1e-12)
     signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=12)), dtype=torch.float64)
     exact = ((signs @ change).abs() >= abs(float(change.sum())) - 1e-12).double().mean()
-    assert cosine.p == success.p == pytest.approx(float(exact)) and success.p_holm == success.p
+    assert cosine.p == success.p == pytest.approx(float(exact))
 
 
 def test_radii_are_paired_in_one_norm_and_count_at_most_as_the_largest(tmp_path):
@@ -67,12 +66,12 @@ def test_p_values_are_corrected_over_the_pairs_of_a_bank_and_measure_that_both_r
     pairs, _ = run_pairs(*(run(tmp_path / name, shares(i), wide=widths[name]) for i, name in enumerate(widths)))
     assert {(pair.first + pair.second) for pair in pairs if pair.bank == "wide x1.5"} == {"ab", "ac", "bc"}
     for key in {(pair.bank, pair.measure) for pair in pairs}:
-        family = sorted((pair.p, pair.p_holm) for pair in pairs if (pair.bank, pair.measure) == key)
+        family = [pair for pair in pairs if (pair.bank, pair.measure) == key]
         assert len(family) == (6 if key[0] == "same" else 3)
-        running = 0.0
-        for place, (p, p_holm) in enumerate(family):
-            running = max(running, min(1.0, (len(family) - place) * p))
-            assert p_holm == pytest.approx(running)
+        for pair in family:
+            low, high = pair.difference[1:3]
+            assert pair.p == 1 or pair.p * 2**11 % len(family) == 0
+            assert (pair.p < 0.05) != (low <= 0 <= high)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_places_and_letters_do_not_depend_on_the_order_of_runs_and_follow_the_pa
     marks = {name: mark for name, *_, mark in answers[0]}
     for pair in run_pairs(*folders)[0]:
         if pair.measure == "success":
-            assert bool(set(marks[pair.first]) & set(marks[pair.second])) == (pair.p_holm >= 0.05)
+            assert bool(set(marks[pair.first]) & set(marks[pair.second])) == (pair.p >= 0.05)
     assert marks["a"] != marks["d"]
 
 
@@ -172,8 +171,6 @@ def test_each_threat_has_a_table(tmp_path):
     ]
     result = compare(*folders)
     assert [[row.run.name for row in table] for table in result.tables] == [["one0", "two0"], ["one1", "two1"]]
-    threat_pairs = [pair for pair in result.pairs if pair.first[-1] == pair.second[-1]]
-    assert all(pair.p_holm == pair.p for pair in threat_pairs)  # one pair of each threat: nothing to correct
 
 
 def test_csv_file_terminal_and_page_have_the_same_values(tmp_path):

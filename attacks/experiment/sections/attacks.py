@@ -14,12 +14,12 @@ from attacks.encoders.engine import engine_reset, engine_restore, engine_state
 from attacks.eot.bank import bank
 from attacks.evaluation import ablation
 from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, medians, totals
-from attacks.evaluation.intervals import Interval, median, rate
 from attacks.evaluation.judge import score_cells
 from attacks.experiment.arms import ArmState, optimise, options_of, problem_of
 from attacks.experiment.bench import MAIN, Bench, Meter
 from attacks.experiment.sections.section import Section, SectionResult, sample_of
 from attacks.experiment.unit import attempt_of
+from attacks.inference.bounded import Interval, median, rate
 from attacks.objectives.retrieval import Retrieval
 from attacks.runtime.progress import Progress
 from attacks.schema.objective import LayersConfig
