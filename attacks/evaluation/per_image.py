@@ -10,7 +10,7 @@ from attacks.data.split import FIT, JUDGE
 from attacks.evaluation.clusters import R, Row, by_arm, by_cluster, column_of, grouped, medians, totals
 from attacks.evaluation.scores import Scores
 from attacks.inference.bounded import Interval, interval, median, quantile, rate
-from attacks.inference.pairs import MEASURES, Comparison, Measure, fewest_clusters, sign_flips
+from attacks.inference.pairs import MEASURES, Measure, SignFlipTest, fewest_clusters, sign_flips
 
 #: Measures summarised by their mean over pictures; shares of a picture's views; and ranks, summarised by the median.
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
@@ -231,7 +231,7 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
     arms, fit = rows_by_arm(rows)[BANK], has_fit_rows(rows)
     arm_units, better = _units(arms[ARM], measure), 1 if measure == "success" else -1
     tests = {name: sign_flips(arm_units, _units(arms[name], measure)) for name in BASELINES}
-    sides = {name: test.greater if better > 0 else test.less for name, test in tests.items()}
+    sides = {name: test.positive if better > 0 else test.negative for name, test in tests.items()}
     closest = max(reversed(BASELINES), key=lambda name: (sides[name], -better * tests[name].difference.mean))
     return {
         "measure": measure,
@@ -252,13 +252,13 @@ def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
     could. On pictures that a shared perturbation was made from it is None, too, and `needed` is twice that number:
     half of the clusters would be held out.
     """
-    declared, fit = primary(rows, measure), has_fit_rows(rows)
+    main, fit = primary(rows, measure), has_fit_rows(rows)
     pairs: list[tuple[dict[str, Any], Tensor, Tensor]] = []
     for bank, arms in rows_by_arm(rows).items():
         for other in sorted((arm for arm in arms if arm != ARM), key=lambda arm: arm != "one_view"):
             for quantity in MEASURES:
                 key = {"measure": quantity, "arm": ARM, "other": other, "bank": bank}
-                if any(declared[name] != key[name] for name in ("measure", "bank")) or declared["against"] != other:
+                if any(main[name] != key[name] for name in ("measure", "bank")) or main["against"] != other:
                     pairs.append((key, _units(arms[ARM], quantity), _units(arms[other], quantity)))
     tests = [sign_flips(first, second, len(pairs)) for _, first, second in pairs]
     return [
@@ -266,7 +266,7 @@ def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
     ]
 
 
-def _figures(comparison: Comparison, differences: Tensor, fit: bool) -> dict[str, Any]:
+def _figures(comparison: SignFlipTest, differences: Tensor, fit: bool) -> dict[str, Any]:
     """A comparison as plain values; of pictures that an attack was made from the range."""
     p, needed, value = comparison.p, comparison.needed, comparison.difference
     if fit:

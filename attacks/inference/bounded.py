@@ -70,17 +70,17 @@ def interval(
     units = array(values)
     if units.ndim == 2:
         units = units.mean(1) if len(units) > 1 else units[0]
-    least, most = float(units.min()), float(units.max())
-    if not low - SLACK <= least <= most <= high + SLACK:
-        raise ValueError(f"`values` must lie in {low:g}..{high:g}; got {least:g} to {most:g}")
+    smallest, largest = float(units.min()), float(units.max())
+    if not low - SLACK <= smallest <= largest <= high + SLACK:
+        raise ValueError(f"`values` must lie in {low:g}..{high:g}; got {smallest:g} to {largest:g}")
     scales = np.ones(len(units)) if weights is None else array(weights)
     if scales.shape != units.shape or not (scales > 0).all() or scales.max() > 1:
         raise ValueError(f"`weights` must be a number in 0..1, not 0, for each of {len(units)} values")
     units = ((units - low) / (high - low)).clip(0, 1)
     mean = float(units @ scales / scales.sum())
-    ends = (_refuted(units, scales, sequential), 1 - _refuted(1 - units, scales, sequential))
-    mean, least, most = (low + (high - low) * value for value in (mean, min(mean, ends[0]), max(mean, ends[1])))
-    return Interval(mean, least, most)
+    ends = (_end(units, scales, sequential), 1 - _end(1 - units, scales, sequential))
+    mean, lowest, highest = (low + (high - low) * value for value in (mean, min(mean, ends[0]), max(mean, ends[1])))
+    return Interval(mean, lowest, highest)
 
 
 def array(values: Tensor) -> Floats:
@@ -89,7 +89,7 @@ def array(values: Tensor) -> Floats:
     return result
 
 
-def _refuted(units: Floats, scales: Floats, sequential: bool) -> float:
+def _end(units: Floats, scales: Floats, sequential: bool) -> float:
     """The largest mean that the values in 0..1 refute by being larger."""
     sample = _orders(units, scales, sequential)
     if log_capital(SMALLEST, *sample) < LIMIT:

@@ -20,18 +20,18 @@ EXACT, FLIPS = 16, 65_535
 ROUNDING = 1e-12
 
 
-class Comparison(NamedTuple):
+class SignFlipTest(NamedTuple):
     """A difference of two arms with the p value of its test: None, with the number that is `needed`, where so few
-    clusters cannot give one below 0.05. `less`, `greater`: the one-sided p values for a difference below, above 0."""
+    clusters cannot give one below 0.05. `negative`, `positive`: the one-sided p values for a difference of that sign."""
 
     difference: Interval
     p: float | None
     needed: int | None
-    less: float
-    greater: float
+    negative: float
+    positive: float
 
 
-def sign_flips(first: Tensor, second: Tensor, tests: int = 1) -> Comparison:
+def sign_flips(first: Tensor, second: Tensor, tests: int = 1) -> SignFlipTest:
     """Compare the values (C,) of two arms, paired by cluster: the *typical difference*, the centre about which the
     clusters' differences are assumed to be symmetric, each sign being as likely.
 
@@ -65,15 +65,15 @@ def sign_flips(first: Tensor, second: Tensor, tests: int = 1) -> Comparison:
         raise ValueError("`differences` must be finite numbers; got NaN or infinity (does an arm lack its scores?)")
     means, mean = subset_means(values), float(values.mean())
     total = len(means) + 1
-    less, greater = ((1 + int(side.sum())) / total for side in (means >= 0, means <= 0))
-    # Of sorted means, so many from either end are rejected.
-    rejected = math.ceil(LEVEL / 2 * total / tests) - 2
-    if rejected < 0:
+    negative, positive = ((1 + int(side.sum())) / total for side in (means >= 0, means <= 0))
+    # The place of the first mean, from either end, that is not rejected.
+    rank = math.ceil(LEVEL / 2 * total / tests) - 2
+    if rank < 0:
         ends = Interval(mean, float(values.min()), float(values.max()), "range")
-        return Comparison(ends, None, fewest_clusters(tests), less, greater)
-    low, high = (float(np.partition(side * means, rejected)[rejected]) * side for side in (1, -1))
+        return SignFlipTest(ends, None, fewest_clusters(tests), negative, positive)
+    low, high = (float(np.partition(side * means, rank)[rank]) * side for side in (1, -1))
     ends = Interval(mean, min(mean, low), max(mean, high))
-    return Comparison(ends, min(1.0, 2 * tests * min(less, greater)), None, less, greater)
+    return SignFlipTest(ends, min(1.0, 2 * tests * min(negative, positive)), None, negative, positive)
 
 
 def subset_means(values: Floats) -> Floats:

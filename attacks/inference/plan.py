@@ -74,11 +74,11 @@ def flip_power(samples: Floats) -> float:
 
 
 def _fewest(samples: Floats, power: Callable[[Floats], float]) -> int:
-    low, high, most = 0, fewest_clusters(), samples.shape[1]
-    while (reached := power(samples[:, :high])) < POWER:
-        if high == most:
-            raise ValueError(f"the difference is too small: {most} clusters decide it with a power of {reached:.2f}")
-        low, high = high, min(most, 2 * high)
+    low, high, limit = 0, fewest_clusters(), samples.shape[1]
+    while (share := power(samples[:, :high])) < POWER:
+        if high == limit:
+            raise ValueError(f"the difference is too small: {limit} clusters decide it with a power of {share:.2f}")
+        low, high = high, min(limit, 2 * high)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if power(samples[:, :middle]) >= POWER else (middle, high)

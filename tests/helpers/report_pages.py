@@ -81,7 +81,7 @@ def response():
         "x": x,
         "y": y,
         "arms": {},
-        "p_holm": [[0.2 if b > 1.5 else 0.0004] * len(x["values"]) for b in y["values"]],
+        "p": [[0.2 if b > 1.5 else 0.0004] * len(x["values"]) for b in y["values"]],
         "needed": None,
     }
     for arm in ("clean", "no_eot", "one_view", "eot"):
@@ -198,7 +198,7 @@ def secondary():
         if (name, other, measure) != ("same", "no_eot", "success"):
             difference = interval((FORCE["eot"] - FORCE[other]) * (1 if measure == "success" else -1), 0.1)
             row = {"measure": measure, "arm": "eot", "other": other, "bank": name, "difference": difference}
-            p = {"p": 0.0002, "p_holm": 0.0006 if name == "same" else 0.081, "needed": None}
+            p = {"p": 0.0006 if name == "same" else 0.081, "needed": None}
             rows.append(row | {"test": "sign flips"} | p)
     return rows
 
@@ -209,7 +209,7 @@ def shorten_values(node):
         return [shorten_values(value) for value in node]
     if not isinstance(node, dict):
         return node
-    changes = {"kind": "range", "clusters": 3, "p": None, "p_holm": None, "needed": 6}
+    changes = {"kind": "range", "clusters": 3, "p": None, "needed": 6}
     result = {key: changes[key] if key in changes else shorten_values(value) for key, value in node.items()}
     return result | ({"clusters": [str(i % 3) for i in range(len(node["queries"]))]} if "queries" in node else {})
 

@@ -66,7 +66,7 @@ def test_a_cell_of_a_map_has_its_number_its_interval_and_its_star():
                 assert interval_text(cell) in tip
                 assert ("p = " in tip) == (arm == "eot")
     cells = len(result["x"]["values"]) * len(result["y"]["values"])
-    stars = sum(p < 0.05 for row in result["p_holm"] for p in row)
+    stars = sum(p < 0.05 for row in result["p"] for p in row)
     assert len(re.findall(r">\d\.\d\d\*?</text>", svg)) - len(result["arms"]) * 3 <= len(result["arms"]) * cells
     assert len(re.findall(r">\d\.\d\d\*</text>", svg)) == stars > 0
 
@@ -187,14 +187,14 @@ def test_the_docs_define_the_measures_with_the_words_of_the_pages():
 def test_the_page_explains_the_stars_and_extremes_of_a_map():
     changes = {
         "Star: the success differs from that of the attack without EOT": {},
-        "Too few clusters to test so many cells": {"p_holm": None, "needed": 11},
+        "Too few clusters to test so many cells": {"p": None, "needed": 11},
         "With EOT the cosine is highest, 0.95 at (-60, 1.7)": {"worst": None, "best": None},
     }
     for note, change in changes.items():
         content = report_pages.content()
         content["response"]["maps"] = [grid | change for grid in content["response"]["maps"]]
         page = html.unescape(render_page(content, report_pages.manifest()))
-        assert note in page and ("Star:" in page) == ("p_holm" not in change)
+        assert note in page and ("Star:" in page) == ("p" not in change)
 
 
 def test_a_notebook_shows_the_picture_of_the_arms_without_pyplot():
