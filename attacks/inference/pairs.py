@@ -63,7 +63,7 @@ def sign_flips(first: Tensor, second: Tensor, tests: int = 1) -> SignFlipTest:
     values = array(first) - array(second)
     if not np.isfinite(values).all():
         raise ValueError("`differences` must be finite numbers; got NaN or infinity (does an arm lack its scores?)")
-    means, mean = subset_means(values), float(values.mean())
+    means, mean = subset_means(values), float(values.mean().clip(values.min(), values.max()))  # despite rounding
     total = len(means) + 1
     negative, positive = ((1 + int(side.sum())) / total for side in (means >= 0, means <= 0))
     # The place of the first mean, from either end, that is not rejected.

@@ -1,0 +1,258 @@
+"""The interval of a bounded mean: its error by enumeration, an independent slow copy, and its laws."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attacks.inference import bounded, interval, missable_share, rate
+from attacks.inference.bounded import LIMIT, Interval, is_above, log_capital, median, quantile
+
+values_of_some_clusters = st.lists(st.sampled_from([0, 0, 1, 0.5, 0.25]) | st.floats(0, 1), min_size=1, max_size=30)
+
+
+def ends(values, *span, **options):
+    return interval(torch.tensor(values, dtype=torch.float64), *span, **options)[:3]
+
+
+def binary(hits, n):
+    return np.array([1.0] * hits + [0.0] * (n - hits))
+
+
+# --- The error, by enumeration and simulation
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 30])
+def test_each_end_misses_a_rate_with_at_most_two_and_a_half_percent(n):
+    rates = np.r_[np.geomspace(1e-6, 0.02, 40), np.linspace(0.02, 0.98, 97), 1 - np.geomspace(0.02, 1e-6, 40)]
+    results = [ends(binary(hits, n)) for hits in range(n + 1)]
+    chances = scipy.stats.binom.pmf(np.arange(n + 1), n, rates[:, None])
+    _, low, high = map(np.array, zip(*results, strict=True))
+    for wrong in (low > rates[:, None], high < rates[:, None]):
+        assert (chances * wrong).sum(1).max() <= 0.025
+
+
+@pytest.mark.parametrize("n", [4, 29, 30, 75, 100, 150, 200, 400, 3000])
+def test_no_bet_on_hits_refutes_a_rate_that_clopper_and_pearson_keep(n):
+    """For values of 0 and 1 this is the same statement for all rates at once. A single hit in many is the hardest."""
+    for hits in {*range(1, min(7, n)), n // 4, n // 2, n - 1, n}:
+        exact = scipy.stats.binomtest(hits, n).proportion_ci(0.95, "exact").low
+        assert not is_above(binary(hits, n), exact)
+
+
+@pytest.mark.parametrize("n", [6, 12, 25, 60])
+def test_a_rate_of_hits_is_at_most_1_7_times_as_wide_as_clopper_and_pearson(n):
+    for hits in range(n + 1):
+        exact = scipy.stats.binomtest(hits, n).proportion_ci(0.95, "exact")
+        _, low, high = ends(binary(hits, n))
+        assert low <= exact.low + 1e-9 and high >= exact.high - 1e-9
+        assert high - low <= 1.7 * (exact.high - exact.low)
+
+
+@pytest.mark.parametrize("harm", [0.05, 0.3])
+def test_rare_total_losses_are_within_the_error(harm):
+    """All of n photographs lose `harm`, but a share that loses all: the populations on which narrower intervals fail."""
+    for n in (8, 10, 29, 30):
+        samples = [np.where(binary(hits, n), 1, harm) for hits in range(n + 1)]
+        for share in (0.02, 0.05, 0.1, 0.15, 0.2):
+            truth = harm + (1 - harm) * share
+            chances = scipy.stats.binom.pmf(np.arange(n + 1), n, share)
+            assert chances @ [is_above(x, truth) for x in samples] <= 0.025
+            assert chances @ [is_above(1 - x, 1 - truth) for x in samples] <= 0.025
+
+
+def test_a_sequence_holds_at_all_looks_at_once():
+    random = np.random.default_rng(0)
+    for truth, draw in ((0.25, lambda: random.beta(0.5, 1.5, 120)), (0.05, lambda: random.random(120) < 0.05)):
+        wrong = 0
+        for _ in range(600):
+            values = np.sort(draw()).astype(float)  # by difficulty; the order of attack is a shuffled one
+            random.shuffle(values)
+            wrong += log_capital(truth, values[None], np.ones((1, 120)), True) > LIMIT
+        assert wrong / 600 <= 0.025 + 3 * (0.025 * 0.975 / 600) ** 0.5
+
+
+def test_the_sequence_of_some_values_holds_that_of_more_and_is_wider_than_the_interval():
+    values = torch.from_numpy(np.random.default_rng(1).beta(2, 1, 60))
+    looks = [interval(values[:n], sequential=True) for n in (5, 20, 60)]
+    assert all(a.low <= b.low + 1e-9 and b.high <= a.high + 1e-9 for a, b in zip(looks, looks[1:], strict=False))
+    assert looks[-1].high - looks[-1].low > interval(values).high - interval(values).low
+
+
+def test_the_weighted_mean_is_within_the_error_where_weights_and_values_agree():
+    random, wrong = np.random.default_rng(0), np.zeros(2)
+    for _ in range(200):
+        heavy = random.random(25) < 0.3  # they fail more often: the weighted mean is (.3 * .6 + .7 * .25 * .2) / .475
+        x, w = (random.random(25) < np.where(heavy, 0.6, 0.2)).astype(float), np.where(heavy, 1, 0.25)
+        _, low, high = ends(x, weights=torch.from_numpy(w))
+        truth = (0.3 * 0.6 + 0.7 * 0.25 * 0.2) / (0.3 + 0.7 * 0.25)
+        wrong += low > truth, high < truth
+    assert (wrong / 200 <= 0.025 + 3 * (0.025 * 0.975 / 200) ** 0.5).all()
+
+
+# --- An independent copy
+
+
+def slow_capital(mean, values, horizon):
+    """The logarithm of the capital after each value, by Waudby-Smith & Ramdas (2023), equations 23 to 26."""
+    capital, total, squares, capitals = 1.0, mean, mean * (1 - mean), []
+    for t, value in enumerate(values, start=1):
+        bet = math.sqrt(2 * math.log(40) / (squares / t) / horizon(t))
+        capital *= 1 + min(bet, 0.97 / mean) * (value - mean)
+        total += value
+        squares += (value - total / (t + 1)) ** 2
+        capitals.append(math.log(capital))
+    return capitals
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 30])
+def test_the_capital_is_that_of_the_paper(n):
+    values = np.random.default_rng(n).beta(0.4, 0.8, n)
+    rows, ones = np.stack([values, values[::-1]]), np.ones((2, n))
+    for mean in (1e-4, 0.1, 0.4, 0.9):
+        last = [slow_capital(mean, row, lambda t: n)[-1] for row in rows]
+        assert log_capital(mean, rows, ones, False) == pytest.approx(math.log(np.exp(last).mean()), abs=1e-9)
+        running = slow_capital(mean, values, lambda t: t * math.log(t + 1))
+        assert log_capital(mean, rows[:1], ones[:1], True) == pytest.approx(max(running), abs=1e-9)
+
+
+def test_the_ends_are_the_means_that_the_capital_refutes():
+    values = np.random.default_rng(3).beta(0.4, 0.8, 12)
+    order = np.random.default_rng(0).permutation(np.sort(values))
+    rotations = [np.roll(order, -shift) for shift in range(12)]
+    grid = np.linspace(0.001, 0.999, 999)
+
+    def refuted(rows):
+        return [np.exp([slow_capital(m, row, lambda t: 12)[-1] for row in rows]).mean() > 40 for m in grid]
+
+    _, low, high = ends(values)
+    assert low == pytest.approx(grid[np.argmin(refuted(rotations))], abs=0.0011)
+    mirrored = np.random.default_rng(0).permutation(np.sort(1 - values))
+    upper = 1 - grid[np.argmin(refuted([np.roll(mirrored, -shift) for shift in range(12)]))]
+    assert high == pytest.approx(upper, abs=0.0011)
+
+
+# --- Laws
+
+
+@settings(max_examples=60, deadline=None)
+@given(values_of_some_clusters, st.booleans(), st.randoms())
+def test_laws_of_an_interval(values, sequential, random):
+    mean, low, high = ends(values, sequential=sequential)
+    assert 0 <= low <= mean <= high <= 1 and mean == pytest.approx(np.mean(values), abs=1e-12)
+    mirrored = ends([1 - value for value in values], sequential=sequential)
+    assert mirrored == pytest.approx((1 - mean, 1 - high, 1 - low), abs=1e-7)
+    stretched = ends([5 * value - 2 for value in values], -2, 3, sequential=sequential)
+    assert stretched == pytest.approx((5 * mean - 2, 5 * low - 2, 5 * high - 2), abs=1e-6)
+    ones = torch.ones(len(values), dtype=torch.float64)
+    assert ends(values, weights=ones, sequential=sequential) == (mean, low, high)
+    if not sequential:
+        random.shuffle(values)
+        assert ends(values) == pytest.approx((mean, low, high), abs=1e-12)
+        assert low < high  # never without a width, whatever the values agree on
+
+
+@settings(max_examples=60, deadline=None)
+@given(values_of_some_clusters, st.booleans(), st.integers(0, 10))
+def test_the_capital_falls_with_the_mean(values, sequential, seed):
+    order = np.random.default_rng(seed).permuted(np.tile(values, (3, 1)), axis=1)[: 1 if sequential else 3]
+    means = np.r_[np.geomspace(1e-10, 0.01, 15), np.linspace(0.02, 0.99, 60)]
+    capitals = [log_capital(mean, order, np.ones_like(order), sequential) for mean in means]
+    assert (np.diff(capitals) <= 1e-9).all()
+
+
+@pytest.mark.parametrize("values", [[0.9] * 3, [0.1, 0.2, 0.9, 0.8], [0.0] * 5, [1, 0.7]])
+def test_more_values_alike_give_a_narrower_interval(values):
+    widths = [high - low for _, low, high in (ends(values * times) for times in (1, 2, 5, 20, 80))]
+    assert widths == sorted(widths, reverse=True) and widths[-1] < 0.35 * widths[0]
+
+
+def test_weights_count_as_parts_of_a_cluster():
+    random = np.random.default_rng(0)
+    x, w = random.random(15), random.integers(1, 5, 15) / 4
+    mean, low, high = ends(x, weights=torch.from_numpy(w))
+    assert mean == pytest.approx(np.average(x, weights=w)) == pytest.approx(np.repeat(x, (4 * w).astype(int)).mean())
+    shuffle = random.permutation(15)
+    assert ends(x[shuffle], weights=torch.from_numpy(w[shuffle])) == pytest.approx((mean, low, high), abs=1e-12)
+    _, low_of_repeats, high_of_repeats = ends(np.repeat(x, (4 * w).astype(int)))
+    assert low < low_of_repeats and high_of_repeats < high  # parts of a cluster are not further clusters
+
+
+def test_the_views_of_a_single_cluster_are_its_units():
+    values = torch.rand(1, 40, dtype=torch.float64)
+    assert interval(values) == interval(values[0])
+    assert interval(torch.stack([values[0, :20], values[0, 20:]])) == interval(values.view(2, 20).mean(1))
+    assert rate(torch.tensor([0.75]), 40) == interval(torch.tensor([1.0] * 30 + [0.0] * 10))
+    assert rate(torch.tensor([0.75]), torch.tensor([40])) == rate(torch.tensor([0.75]), 40)
+
+
+def test_a_verdict_is_that_of_the_interval():
+    random = np.random.default_rng(0)
+    for n in (4, 15, 60):
+        for x in random.beta(0.5, 0.5, (15, n)):
+            _, low, high = ends(x)
+            bars = np.r_[random.random(5), low - 1e-6, low + 1e-6, high - 1e-6, high + 1e-6].clip(1e-9, 1 - 1e-9)
+            assert [is_above(x, bar) for bar in bars] == [bar < low for bar in bars]
+            assert [is_above(1 - x, 1 - bar) for bar in bars] == [bar > high for bar in bars]
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "message"),
+    [
+        ([1, 2], {}, r"`values` must be a tensor \(C,\) or \(C,V\) .*; got a list"),
+        (torch.zeros(0), {}, r"`values` must be a tensor .*at least one value; got shape \(0,\)"),
+        (torch.zeros(2, 2, 2), {}, r"`values` must be a tensor .*got shape \(2, 2, 2\)"),
+        (torch.tensor(1.0), {}, r"`values` must be a tensor .*got shape \(\)"),
+        (torch.tensor([0.5, math.nan]), {}, r"`values` must lie in 0..1; got nan"),
+        (torch.tensor([0.5, 1.1]), {}, r"`values` must lie in 0..1; got 0.5 to 1.1"),
+        (torch.tensor([-0.5, 1.0]), {"high": 2.0}, r"`values` must lie in 0..2; got -0.5 to 1"),
+        (torch.ones(2), {"weights": torch.ones(3)}, "`weights` must be .* for each of 2 values"),
+        (torch.ones(2), {"weights": torch.tensor([0.5, 0.0])}, "`weights` must be a number in 0..1, not 0"),
+        (torch.ones(2), {"weights": torch.tensor([0.5, 1.5])}, "`weights` must be a number in 0..1"),
+        (torch.ones(2), {"weights": torch.tensor([0.5, math.nan])}, "`weights` must be a number in 0..1"),
+    ],
+)
+def test_wrong_values_are_an_error_in_one_line(values, options, message):
+    with pytest.raises(ValueError, match=message):
+        interval(values, **options)
+
+
+def test_a_float32_beyond_its_span_by_rounding_is_at_its_end():
+    assert ends([1 + 1e-7, 0.5]) == ends([1.0, 0.5])
+
+
+@pytest.mark.parametrize("clusters", [1, 10, 59, 300])
+def test_a_missable_share_is_missed_by_all_clusters_in_one_of_twenty_samples(clusters):
+    assert scipy.stats.binom.pmf(0, clusters, missable_share(clusters)) == pytest.approx(0.05)
+    assert missable_share(clusters) <= 3 / clusters
+
+
+# --- Medians and quantiles
+
+
+def test_quantiles_equal_numpy_and_lie_in_their_interval():
+    random = np.random.default_rng(0)
+    for n in (1, 4, 33, 512):
+        values = random.normal(size=n)
+        result, low, high, _ = quantile(torch.from_numpy(values), 0.1)
+        assert result == pytest.approx(np.quantile(values, 0.1), abs=1e-12) and low <= result <= high
+    results = [quantile(torch.from_numpy(row), 0.1) for row in random.random((150, 50))]  # the truth is 0.1
+    assert np.mean([low <= 0.1 <= high for _, low, high, _ in results]) >= 0.9
+
+
+def test_a_median_has_the_order_statistics_of_a_sign_test():
+    values = np.random.default_rng(0).exponential(size=15)
+    rank = int(scipy.stats.binom.ppf(0.025, 15, 0.5)) - 1
+    rising = np.sort(values)
+    assert median(torch.from_numpy(values)) == Interval(rising[7], rising[rank], rising[-1 - rank])
+    assert median(torch.from_numpy(values[:5])) == Interval(*np.sort(values[:5])[[2, 0, 4]], "range")
+
+
+def test_orders_are_rotations_in_which_a_value_takes_all_places():
+    orders, _, _ = bounded._orders(np.arange(20.0), np.ones(20), False)
+    assert (np.sort(orders, axis=0) == np.arange(20.0)[:, None]).all()
+    assert len(bounded._orders(np.arange(5000.0), np.ones(5000), False)[0]) == bounded.FEWEST_ORDERS
