@@ -1,324 +1,377 @@
-"""The coverage and the width of 95 % intervals, by simulation."""
+"""How often intervals hold, their width, wrong verdicts, and the agreement of interval and p: by simulation."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 import scipy.special
 import scipy.stats
+import torch
 
-from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, Floats, mean_ends, share_ends
-from attacks.evaluation.significance import difference_ends
+from attacks.inference import interval, sign_flips
+from attacks.inference.bounded import LIMIT, Floats, is_above, log_capital
 
 from .table import BenchmarkTable, Row
 
-CLUSTERS = (4, 5, 6, 8, 10, 12, 16, 20, 30, 50, 100, 200)
-VIEWS = 64
-RATES = (0.5, 0.8, 0.9, 0.95, 0.99)
-CORRELATIONS = (0.0, 0.05, 0.3, 0.6, 0.9)
-#: The most pictures of a cluster, where clusters are unequal.
-PICTURES = 16
-#: Coverage that an interval of nominally 0.95 must keep in every cell.
-MINIMUM_COVERAGE = 0.93
+#: Of an interval against a bar, and of a comparison.
+CLUSTERS, PAIRS = (4, 6, 8, 10, 12, 16, 20, 30, 50, 100, 200, 400), (6, 8, 12, 16, 40)
+#: Views of a cluster, the samples of a cell whose widths are measured, and the photographs of a sorted gallery.
+VIEWS, WIDTHS, GALLERY = 128, 40, 500
 
-#: Resamples of the bootstrap.
-RESAMPLES = 1000
-
-Ends = tuple[Floats, Floats]
-Shape = tuple[int, int]
 Random = np.random.Generator
+Shape = tuple[int, int]
+Ends = tuple[Floats, Floats]
 
 
-class DrawnSample(NamedTuple):
-    """Values, or shares, of B samples of n clusters, (B,n), in one arm or two; and the trials of a share, (B,)."""
+class Population(NamedTuple):
+    """What clusters are drawn from: `draw` gives B samples of n values (B,n) in `low`..1 of expectation `truth`.
 
-    first: Floats
-    other: Floats
-    trials: Floats
-
-
-@dataclass(frozen=True)
-class Population:
-    """What clusters are drawn from: `draw` gives a `Sample` of a shape (B,n), whose mean has the expectation
-    `truth`."""
+    Shares of success, of so many `trials`, have bars "at most"; the others, which stand for cosines, "at least". A
+    `bar` that the truth misses is tried with some numbers of clusters."""
 
     name: str
     truth: float
-    draw: Callable[[Random, Shape], DrawnSample]
+    draw: Callable[[Random, Shape], Floats]
+    trials: int | None = None
+    low: float = 0.0
+    bar: float = 0.0
+    sizes: tuple[int, ...] = ()
+
+    def scaled(self, values: Floats) -> Floats:
+        """Values from `low`..1 in 0..1."""
+        return (values - self.low) / (1 - self.low)
+
+    def verdicts(self, above: float, below: float) -> tuple[float, float]:
+        """Wrong PASS and wrong FAIL, from the shares of intervals above a bar and below."""
+        return (below, above) if self.trials else (above, below)
 
 
-@dataclass(frozen=True)
-class MeasureKind:
-    """A kind of measure: its populations, and methods by name, the report's first; used from `fewest` clusters on."""
+class PairedPopulation(NamedTuple):
+    """`draw` gives the values of two arms (B,n), shares of VIEWS where `shares`; symmetric differences have a
+    `centre`."""
 
-    populations: Sequence[Population]
-    methods: Mapping[str, Callable[[DrawnSample], Ends]]
-    fewest: int
+    name: str
+    centre: float | None
+    draw: Callable[[Random, Shape], tuple[Floats, Floats]]
+    shares: bool = False
 
 
 def run(repeats: int = 2000) -> list[BenchmarkTable]:
-    """Coverage in the worst cell, and mean width, of 95 % intervals of shares, means and differences by number of
-    clusters: the report's and textbook ones.
-
-    A cell is a population and a number of clusters. There is a dash where the report gives no interval but the range.
-    """
-    tables = [_table(name, kind, repeats) for name, kind in KINDS.items()]
-    limits: dict[str, Row] = {
-        population.name: tuple(
-            coverage_and_width(population, KINDS["means"], n, repeats)["ours"][0] if n >= FEWEST_MEANS else None
-            for n in CLUSTERS
-        )
-        for population in LIMITS
-    }
-    title = "Outside of the promise: coverage of our interval of a mean"
-    return [*tables, BenchmarkTable(title, dict.fromkeys(map(str, CLUSTERS), ".3f"), limits, across="clusters")]
+    """Coverage, width, wrong PASS and wrong FAIL of the intervals of bounded means, of those of earlier releases and
+    of textbooks; P(p < 0.05) of sign flips; and how often interval, p and verdict contradict one another."""
+    cells = {(population.name, n): errors(population, n, repeats) for population in POPULATIONS for n in CLUSTERS}
+    tables = [_summary(cells), _looks(repeats), _bars(repeats), _comparisons(repeats), contradictions(50 * repeats)]
+    return [*tables, _all_cells(cells)]
 
 
-def _table(name: str, kind: MeasureKind, repeats: int) -> BenchmarkTable:
-    rows: dict[str, list[float | None]] = {}
-    worst: dict[str, tuple[float, str]] = {}
-    for n in CLUSTERS:
-        cells = {member.name: coverage_and_width(member, kind, n, repeats) for member in kind.populations}
-        for method in kind.methods:
-            used = n >= kind.fewest or method != "ours"
-            lowest_share = min(
-                (cell[method][0], f"{population_name}, {n} clusters") for population_name, cell in cells.items()
-            )
-            width = float(np.mean([cell[method][1] for cell in cells.values()]))
-            rows.setdefault(f"{method}: coverage", []).append(lowest_share[0] if used else None)
-            rows.setdefault(f"{method}: width", []).append(width if used else None)
-            worst[method] = min(worst.get(method, (2.0, "")), lowest_share) if used else worst.get(method, (2.0, ""))
-    notes = tuple(f"worst cell of {method}: {cell_name}: {share:.3f}" for method, (share, cell_name) in worst.items())
-    title = f"{name}: coverage in the worst of {len(kind.populations)} populations, and mean width"
-    columns = dict.fromkeys(map(str, CLUSTERS), ".3f")
-    return BenchmarkTable(title, columns, {key: tuple(row) for key, row in rows.items()}, notes, "clusters")
+# --- Means against a bar: methods (B,n) -> ends (B,)
 
 
-def coverage_and_width(
-    population: Population, kind: MeasureKind, n: int, repeats: int, seed: int = 0
-) -> dict[str, tuple[float, float]]:
-    """Coverage and mean width of each method. Every interval is widened to hold the estimate, as in a report."""
-    sample = population.draw(np.random.default_rng([seed, n]), (repeats, n))
-    mean = (sample.first - sample.other).mean(1)
-    result = {}
-    for name, method in kind.methods.items():
-        low, high = method(sample)
-        low, high = np.minimum(low, mean), np.maximum(high, mean)
-        covered_truths = (low <= population.truth + 1e-12) & (population.truth - 1e-12 <= high)
-        result[name] = float(covered_truths.mean()), float((high - low).mean())
+def old_ends(values: Floats, trials: int | None) -> Ends | None:
+    """Of earlier releases: beta quantiles for shares, Student's t with a correction for skewness for means; with
+    constants that were set on a grid of populations."""
+    n, mean = values.shape[1], values.mean(1)
+    half = float(scipy.stats.t.ppf(0.975, n - 1)) / n**0.5
+    if trials is None:
+        if n < 30:
+            return None
+        spread = values.std(1, ddof=1)
+        deviations = (values - mean[:, None]) / np.where(spread > 0, spread, 1)[:, None]
+        shift = (deviations**3).mean(1) * (1 / (6 * n) + half**2 / 3)
+        low, high = mean + spread * (shift.clip(max=0) - half), mean + spread * (shift.clip(min=0) + half)
+        return low.clip(values.min(1)), high.clip(max=values.max(1))
+    extra, missable = (0.1, min(0.14, 1 - 0.05 ** (1 / n))) if n <= 28 else (0.2, 0.0)
+    p = (values.sum(1) + extra) / (n + 2 * extra)
+    squares = ((values - p[:, None]) ** 2).sum(1) + extra * (p**2 + (1 - p) ** 2)
+    worth = p * (1 - p) / squares * (n + 2 * extra - 1) * (float(scipy.stats.norm.ppf(0.975)) / half) ** 2
+    worth = worth.clip(n, n * trials)
+    low = scipy.special.betaincinv(mean * worth + 1 / 3, (1 - mean) * worth + 2 / 3, 0.025)
+    high = scipy.special.betaincinv(mean * worth + 2 / 3, (1 - mean) * worth + 1 / 3, 0.975)
+    return np.minimum(low, mean * (1 - missable)), np.maximum(high, mean * (1 - missable) + missable)
+
+
+def t_ends(values: Floats, _: int | None = None) -> Ends:
+    """Student's t of the clusters."""
+    half = scipy.stats.t.ppf(0.975, values.shape[1] - 1) * scipy.stats.sem(values, axis=1)
+    return values.mean(1) - half, values.mean(1) + half
+
+
+def wilson(values: Floats, trials: int | None) -> Ends | None:
+    """Wilson's interval for as many trials as the variance between clusters says that they are worth."""
+    if trials is None:
+        return None
+    n, p, z = values.shape[1], values.mean(1), float(scipy.stats.norm.ppf(0.975))
+    variance = np.maximum(values.var(1, ddof=1) / n, 1e-300)
+    worth = (p * (1 - p) / variance).clip(1, n * trials)
+    worth[p * (1 - p) == 0] = n * trials
+    middle, half = p + z**2 / (2 * worth), z * np.sqrt(p * (1 - p) / worth + z**2 / (4 * worth**2))
+    return (middle - half) / (1 + z**2 / worth), (middle + half) / (1 + z**2 / worth)
+
+
+METHODS: dict[str, Callable[[Floats, int | None], Ends | None]] = {"old": old_ends, "t": t_ends, "Wilson": wilson}
+NAMES = ("new", *METHODS)
+FIELDS = ("coverage", "width", "wrong PASS", "wrong FAIL")
+#: Of the figures of a field in several cells.
+PICKS: tuple[Callable[[list[float]], float], ...] = (min, fmean, max, max)
+#: The `FIELDS` by method, of a population and a number of clusters.
+Cells = dict[tuple[str, int], dict[str, tuple[float, ...]]]
+
+
+def errors(population: Population, n: int, repeats: int) -> dict[str, tuple[float, ...]]:
+    """The `FIELDS` of each method that has an interval for n clusters; verdicts have a bar just on the wrong side of
+    the truth."""
+    sample = population.draw(np.random.default_rng([0, n]), (repeats, n))
+    mean, truth = sample.mean(1), population.truth
+    above, below = refuted_shares(population, sample, truth)
+    spans = [interval(torch.from_numpy(row), population.low) for row in sample[:WIDTHS]]
+    width = float(np.mean([high - low for _, low, high, _ in spans]))
+    result: dict[str, tuple[float, ...]] = {"new": (1 - above - below, width, *population.verdicts(above, below))}
+    for name, method in METHODS.items():
+        if (ends := method(sample, population.trials)) is not None:
+            low, high = np.minimum(ends[0], mean), np.maximum(ends[1], mean)
+            above, below = float((low > truth + 1e-12).mean()), float((high < truth - 1e-12).mean())
+            width = float((high - low).mean())
+            result[name] = (1 - above - below, width, *population.verdicts(above, below))
     return result
 
 
-# --- Textbook intervals, which the report does not use: samples (B,n) -> their ends (B,)
+def refuted_shares(population: Population, sample: Floats, bar: float) -> tuple[float, float]:
+    """The shares of (B,n) samples whose interval lies above a bar, and below."""
+    units, level = population.scaled(sample), float(population.scaled(np.array(bar)))
+    above, below = ([is_above(x, mean) for x in rows] for rows, mean in ((units, level), (1 - units, 1 - level)))
+    return float(np.mean(above)), float(np.mean(below))
 
 
-def t_ends(values: Floats) -> Ends:
-    """Student's t of the cluster means."""
-    n, mean = values.shape[1], values.mean(1)
-    half = scipy.stats.t.ppf(0.975, n - 1) * values.std(1, ddof=1) / n**0.5
-    return mean - half, mean + half
+def _summary(cells: Cells) -> BenchmarkTable:
+    rows: dict[str, Row] = {}
+    notes, shares = [], {population.name for population in POPULATIONS if population.trials}
+    for method in NAMES:
+        results = {key: cell[method] for key, cell in cells.items() if method in cell}
+        for i, (field, pick) in enumerate(zip(FIELDS, PICKS, strict=True)):
+            columns = [
+                [x[i] for (name, m), x in results.items() if m == n and (i != 1 or name in shares)] for n in CLUSTERS
+            ]
+            rows[f"{method}: {field}"] = tuple(pick(column) for column in columns)
+            if i > 1:
+                (name, n), worst = max(results.items(), key=lambda item: item[1][i])
+                notes.append(f"worst {field} of {method}: {worst[i]:.4f} ({name}, {n} clusters)")
+    title = f"The worst of {len(POPULATIONS)} populations, and the mean width for shares"
+    return BenchmarkTable(title, dict.fromkeys(map(str, CLUSTERS), ".3f"), rows, tuple(notes), "clusters")
 
 
-def percentile(values: Floats) -> Ends:
-    """The plain percentile bootstrap over clusters."""
-    n = values.shape[1]
-    times = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)  # the same for all B
-    low, high = np.quantile(values @ times.T / n, (0.025, 0.975), axis=1)
-    return low, high
+def _all_cells(cells: Cells) -> BenchmarkTable:
+    rows: dict[str, Row] = {}
+    for (name, n), cell in cells.items():
+        rows[f"{name}, {n}"] = tuple(x for method in NAMES for x in cell.get(method, (None,) * 4))
+    columns = [f"{method} {field}" for method in NAMES for field in ("holds", "width", "PASS", "FAIL")]
+    return BenchmarkTable("All cells (PASS and FAIL: the wrong ones)", dict.fromkeys(columns, ".3f"), rows)
 
 
-def korn_graubard(shares: Floats, trials: Floats) -> Ends:
-    """Clopper & Pearson's interval of the effective trials (Korn & Graubard 1998); all trials where they do not
-    vary."""
-    n, mean = shares.shape[1], shares.mean(1)
-    variance = shares.var(1, ddof=1) / n
-    worth = np.where(variance > 0, mean * (1 - mean) / np.where(variance > 0, variance, 1), n * trials)
-    worth = worth * (scipy.stats.norm.ppf(0.975) / scipy.stats.t.ppf(0.975, n - 1)) ** 2
-    hits = mean * worth
-    low = scipy.special.betaincinv(np.maximum(hits, 1e-300), worth - hits + 1, 0.025)
-    high = scipy.special.betaincinv(hits + 1, np.maximum(worth - hits, 1e-300), 0.975)
-    return low, high
+def _looks(repeats: int) -> BenchmarkTable:
+    n, rows = CLUSTERS[-1], {}
+    ones = np.ones((1, n))
+    for population in POPULATIONS:
+        sample = population.draw(np.random.default_rng([1, n]), (repeats, n))
+        units, truth = population.scaled(sample), float(population.scaled(np.array(population.truth)))
+        above, below = (
+            float(np.mean([log_capital(max(mean, 1e-12), row[None], ones, True) > LIMIT for row in x]))
+            for x, mean in ((units, truth), (1 - units, 1 - truth))
+        )
+        rows[population.name] = population.verdicts(above, below)
+    columns = dict.fromkeys(FIELDS[2:], ".4f")
+    return BenchmarkTable(f"A sequence with a look after each of {n} clusters: any wrong verdict", columns, rows)
+
+
+def _bars(repeats: int) -> BenchmarkTable:
+    rows: dict[str, Row] = {}
+    for population in POPULATIONS:
+        for n in population.sizes:
+            sample, bar = population.draw(np.random.default_rng([2, n]), (repeats, n)), population.bar
+            passes: list[float | None] = [population.verdicts(*refuted_shares(population, sample, bar))[0]]
+            for method in METHODS.values():
+                ends = method(sample, population.trials)
+                passes.append(
+                    ends and population.verdicts(*(float(x.mean()) for x in (ends[0] > bar, ends[1] < bar)))[0]
+                )
+            rows[f"{population.name}: bar {bar:g}, {n}"] = tuple(passes)
+    return BenchmarkTable("Wrong PASS at bars that the truth misses by more", dict.fromkeys(NAMES, ".4f"), rows)
+
+
+# --- Comparisons
+
+
+def _comparisons(repeats: int) -> BenchmarkTable:
+    rows: dict[str, list[float | None]] = {}
+    for population in PAIRED_POPULATIONS:
+        for n in PAIRS:
+            shape = (repeats if n <= 12 else max(1, repeats // 4), n)  # fewer of many clusters, to save time
+            arms = population.draw(np.random.default_rng([3, n]), shape)
+            results = [sign_flips(*pair) for pair in zip(*map(torch.from_numpy, arms), strict=True)]
+            p, ends = np.array([x.p for x in results]), np.array([x.difference[1:3] for x in results]).T
+            old = _old_difference(*arms) if population.shares else None
+            centre, found = population.centre, p < 0.05
+            figures = (
+                found.mean(),
+                None if centre is None else ((ends[0] <= centre) & (centre <= ends[1])).mean(),
+                (found == ((ends[0] <= 0) & (ends[1] >= 0))).mean(),
+                None if old is None else (found == ((old[0] <= 0) & (old[1] >= 0))).mean(),
+            )
+            for field, share in zip(("P(p < 0.05)", "coverage", "disagree", "old disagree"), figures, strict=True):
+                rows.setdefault(f"{population.name}: {field}", []).append(None if share is None else float(share))
+    title = "Sign flips: p, the coverage of the centre, and how often interval and p disagree"
+    content: dict[str, Row] = {name: tuple(row) for name, row in rows.items() if {*row} != {None}}
+    return BenchmarkTable(title, dict.fromkeys(map(str, PAIRS), ".3f"), content, across="clusters")
+
+
+def _old_difference(first: Floats, second: Floats) -> Ends:
+    """The interval of a difference of shares that earlier releases put beside this p."""
+    (mean, low, high), (other, low_of_other, high_of_other) = (
+        (x.mean(1), *(old_ends(x, VIEWS) or (x, x))) for x in (first, second)
+    )
+    x, y = (values - values.mean(1, keepdims=True) for values in (first, second))
+    alike = (x * y).sum(1) / np.sqrt((x**2).sum(1) * (y**2).sum(1)).clip(1e-300)
+    alike = np.where(alike > 0, alike * (1 - 1 / first.shape[1]), alike)
+    parts = ((mean - low, high_of_other - other), (high - mean, other - low_of_other))
+    below, above = (np.sqrt((a**2 - 2 * alike * a * b + b**2).clip(0)) for a, b in parts)
+    return mean - other - below, mean - other + above
+
+
+def contradictions(studies: int) -> BenchmarkTable:
+    """Random studies in which interval, p and verdict of one statement do not say the same."""
+    random, wrong = np.random.default_rng(4), np.zeros(2)
+    for _ in range(studies):
+        n, tests, step = int(random.integers(1, 15)), int(random.choice([1, 3, 6])), random.choice([0.5, 0.25, 1e-9])
+        arms = (
+            np.round(random.beta(random.choice([0.3, 1, 3]), random.choice([0.3, 1, 3]), n) / step) * step
+            for _ in range(2)
+        )
+        first, second = (torch.from_numpy(values.clip(0, 1)) for values in arms)
+        (mean, low, high, kind), p, _, _ = sign_flips(first, second, tests)
+        significant, excluded = p is not None and p < 0.05, kind == "interval" and not low <= 0 <= high
+        wrong[1] += significant != excluded or not low <= mean <= high
+        mean, low, high, _ = interval(first)
+        bar = float(random.choice([random.random(), low - 1e-6, low + 1e-6, high + 1e-6]).clip(1e-9, 1 - 1e-9))
+        verdicts = is_above(first.numpy(), bar), is_above(1 - first.numpy(), 1 - bar)
+        wrong[0] += verdicts != (bar < low, high < bar) or not low <= mean <= high
+    rows: dict[str, Row] = {"against a bar": (float(wrong[0]),), "between arms": (float(wrong[1]),)}
+    return BenchmarkTable(f"Contradictions in {studies} random studies", {"studies": ".0f"}, rows)
 
 
 # --- Populations
 
 
-def _levels(random: Random, rate: float, alike: float, shape: Shape) -> Floats:
-    """The rates of clusters whose views have the correlation `alike`: beta distributed."""
-    if rate in (0, 1) or alike == 0:
-        return np.full(shape, rate)
-    return random.beta(rate * (1 / alike - 1), (1 - rate) * (1 / alike - 1), size=shape)
+def _two(usual: float, other: float, share: float, random: Random, shape: Shape) -> Floats:
+    return random.binomial(VIEWS, np.where(random.random(shape) < share, other, usual)) / VIEWS
 
 
-def _shares_of_views(random: Random, first: Floats, other: Floats | None = None) -> DrawnSample:
-    """Shares of VIEWS independent views of clusters with these rates."""
-    shares = random.binomial(VIEWS, first) / VIEWS
-    second = np.zeros_like(shares) if other is None else random.binomial(VIEWS, other) / VIEWS
-    return DrawnSample(shares, second, np.full(len(first), float(VIEWS)))
+def _failing(
+    name: str, usual: float, other: float, share: float, bar: float = 0, sizes: tuple[int, ...] = ()
+) -> Population:
+    """A `share` of the clusters has another rate."""
+    truth, draw = usual + (other - usual) * share, partial(_two, usual, other, share)
+    return Population(name, truth, draw, VIEWS, 0, bar, sizes)
 
 
-def _shares(rate: float, alike: float) -> Population:
-    def draw(random: Random, shape: Shape) -> DrawnSample:
-        return _shares_of_views(random, _levels(random, rate, alike, shape))
+def _beta(rate: float, alike: float, views: int = VIEWS, bar: float = 0, sizes: tuple[int, ...] = ()) -> Population:
+    """The rates of clusters are beta distributed, with a correlation `alike` of the views of one."""
 
-    return Population(f"rate {rate}, correlation {alike}", rate, draw)
+    def draw(random: Random, shape: Shape) -> Floats:
+        size = 1 / alike - 1
+        return random.binomial(views, random.beta(rate * size, (1 - rate) * size, size=shape)) / views
 
-
-def _unequal(rate: float, alike: float, correlation_within: float = 0.3) -> Population:
-    """Clusters of 1 to 16 pictures, whose views have the correlation `within` at the cluster's rate."""
-
-    def draw(random: Random, shape: Shape) -> DrawnSample:
-        pictures = random.integers(1, PICTURES + 1, size=shape)
-        level = _levels(random, rate, alike, shape)[..., None].clip(1e-9, 1 - 1e-9)
-        size = 1 / correlation_within - 1
-        rates = random.beta(level * size, (1 - level) * size, size=(*shape, PICTURES))
-        hits = random.binomial(VIEWS, rates) * (np.arange(PICTURES) < pictures[..., None])
-        counts = VIEWS * pictures.astype(np.float64)
-        return DrawnSample(hits.sum(2) / counts, np.zeros(shape), 1 / (1 / counts).mean(1))
-
-    return Population(f"rate {rate}, correlation {alike}, unequal clusters", rate, draw)
+    name = f"beta, rate {rate}, correlation {alike}, {views} views"
+    return Population(name, rate, draw, views, 0, bar, sizes)
 
 
-def _mixture(rate: float, otherwise: float, alike: float) -> Population:
-    """A tenth of the clusters has the rate `otherwise`."""
-
-    def draw(random: Random, shape: Shape) -> DrawnSample:
-        usual, odd = (_levels(random, member, alike, shape) for member in (rate, otherwise))
-        return _shares_of_views(random, np.where(random.random(shape) < 0.1, odd, usual))
-
-    return Population(f"rate {rate}, a tenth {otherwise}, correlation {alike}", 0.9 * rate + 0.1 * otherwise, draw)
+def _unequal(random: Random, shape: Shape) -> Floats:
+    """Clusters of 1 to 16 pictures, whose rates vary within a cluster, too."""
+    pictures, level = random.integers(1, 17, size=shape), random.beta(2.1, 0.9, size=(*shape, 1)).clip(1e-9, 1 - 1e-9)
+    rates = random.beta(2 * level, 2 * (1 - level), size=(*shape, 16)) * (np.arange(16) < pictures[..., None])
+    return random.binomial(VIEWS * pictures, (rates.sum(2) / pictures).clip(0, 1)) / (VIEWS * pictures)
 
 
-def _pair(random: Random, rates: tuple[float, float], alike: float, arms: float, shape: Shape) -> tuple[Floats, ...]:
-    """The clusters' rates in two arms whose normal scores have the correlation `arms`."""
-    common = np.sqrt(arms) * random.normal(size=shape)
-    at = np.linspace(0, 1, 2001)[1:-1]
-    result = []
-    for rate in rates:
-        score = scipy.stats.norm.cdf(common + np.sqrt(1 - arms) * random.normal(size=shape))
-        size = 1 / max(alike, 1e-9) - 1
-        level = scipy.stats.beta.ppf(at, rate * size, (1 - rate) * size) if alike and 0 < rate < 1 else at * 0 + rate
-        result.append(np.interp(score, at, level))
-    return tuple(result)
+def _cosines(
+    usual: float, other: float, share: float, noise: float, bar: float = 0, sizes: tuple[int, ...] = ()
+) -> Population:
+    def draw(random: Random, shape: Shape) -> Floats:
+        level = np.where(random.random(shape) < share, other, usual)
+        return (level + noise * random.standard_normal(shape)).clip(-1, 1)
+
+    name = f"cosine {usual}, {100 * share:g} % at {other}, noise {noise}"
+    return Population(name, usual + (other - usual) * share, draw, None, -1, bar, sizes)
 
 
-def _pairs(rates: tuple[float, float], alike: float, arms: float) -> Population:
-    def draw(random: Random, shape: Shape) -> DrawnSample:
-        return _shares_of_views(random, *_pair(random, rates, alike, arms, shape))
-
-    name = f"{rates[0]} and {rates[1]}, correlation {alike}, of arms {arms}"
-    return Population(name, rates[0] - rates[1], draw)
+def _constant(value: float, _: Random, shape: Shape) -> Floats:
+    return np.full(shape, value)
 
 
-def _mixed_pairs(rates: tuple[float, float], otherwise: tuple[float, float], alike: float) -> Population:
-    """A tenth of the clusters has the rates `otherwise`."""
-
-    def draw(random: Random, shape: Shape) -> DrawnSample:
-        odd = random.random(shape) < 0.1
-        largest_size, rest = (_pair(random, member, alike, 0.5, shape) for member in (rates, otherwise))
-        return _shares_of_views(random, *(np.where(odd, b, a) for a, b in zip(largest_size, rest, strict=True)))
-
-    truth = 0.9 * (rates[0] - rates[1]) + 0.1 * (otherwise[0] - otherwise[1])
-    name = f"{rates[0]} and {rates[1]}, a tenth {otherwise[0]} and {otherwise[1]}, correlation {alike}"
-    return Population(name, truth, draw)
+def _gallery(random: Random, shape: Shape) -> Floats:
+    """Of a gallery sorted by difficulty, in a shuffled order, without repeats."""
+    return np.stack([random.permutation(np.linspace(0, 1, GALLERY) ** 3)[: shape[1]] for _ in range(shape[0])])
 
 
-def _values(name: str, truth: float, draw: Callable[[Random, Shape], Floats]) -> Population:
-    """Values as they are: means of a cluster's views."""
-
-    def sample(random: Random, shape: Shape) -> DrawnSample:
-        return DrawnSample(draw(random, shape), np.zeros(shape), np.ones(shape[0]))
-
-    return Population(name, truth, sample)
-
-
-def _falling(share: float, noise: float, random: Random, shape: Shape) -> Floats:
-    """Cosines near 0.9, but of a `share` of the clusters near 0.2."""
-    return random.normal(np.where(random.random(shape) < share, 0.2, 0.9), noise)
-
-
-def _beta(a: float, b: float, random: Random, shape: Shape) -> Floats:
-    return random.beta(a, b, size=shape)
-
-
-def _two(p: float, random: Random, shape: Shape) -> Floats:
-    return (random.random(shape) < p).astype(np.float64)
-
-
-MEANS = [
-    _values("normal", 0, lambda random, shape: random.normal(size=shape)),
-    _values("t, 3 degrees", 0, lambda random, shape: random.standard_t(3, size=shape)),
-    _values("exponential", 1, lambda random, shape: random.exponential(size=shape)),
-    _values("lognormal, 0.5", np.exp(0.125), lambda random, shape: random.lognormal(0, 0.5, size=shape)),
+POPULATIONS = [
+    _failing("80 % lose 5 %, 20 % all", 0.05, 1, 0.2, 0.2, (6, 8, 10, 12)),
+    _failing("85 % lose 10 %, 15 % all", 0.1, 1, 0.15, 0.23, (8, 10, 12, 14)),
+    _failing("95 % lose 5 %, 5 % all", 0.05, 1, 0.05, 0.09, (28, 29, 30, 40, 50)),
+    _failing("90 % lose 5 %, 10 % all", 0.05, 1, 0.1, 0.12, (28, 29, 30, 40, 50)),
+    _failing("98 % lose 2 %, 2 % all", 0.02, 1, 0.02, 0.035, (60, 100, 200)),
+    _failing("Bernoulli, 0.3", 0, 1, 0.3, 0.28, (8, 20, 60)),
+    _beta(0.1, 0.3, VIEWS, 0.09, (8, 20, 60)),
+    _cosines(0.85, -0.2, 0.05, 0.03, 0.82, (30, 40, 50, 60)),
+    _cosines(0.85, -0.2, 0.07, 0.03, 0.8, (30, 40, 50)),
+    *(_failing(f"Bernoulli, {rate}", 0, 1, rate) for rate in (0.0005, 0.005, 0.02, 0.05, 0.5, 0.95)),
+    _failing("97 % lose 1 %, 3 % all", 0.01, 1, 0.03),
+    _failing("92 % lose 30 %, 8 % all", 0.3, 1, 0.08),
+    _failing("90 % lose 90 %, a tenth nothing", 0.9, 0, 0.1),
+    _failing("zeros, and a tenth at 0.3", 0, 0.3, 0.1),
+    _failing("zeros, and a fifth at 0.9", 0, 0.9, 0.2),
+    _failing("two halves, 0.1 and 0.9", 0.1, 0.9, 0.5),
+    _failing("all at 0.1", 0.1, 0.1, 0),
+    *(_beta(*pair) for pair in ((0.5, 0.05), (0.9, 0.3), (0.05, 0.6), (0.99, 0.05), (0.8, 0.9), (0.7, 0.2, 4))),
+    Population("unequal clusters, rate 0.7", 0.7, _unequal, VIEWS),
+    Population("gallery sorted by difficulty, shuffled", float((np.linspace(0, 1, GALLERY) ** 3).mean()), _gallery),
     *(
-        _values(f"cosines beta({a}, {b})", a / (a + b), partial(_beta, a, b))
-        for a, b in ((6, 1.2), (40, 1), (2, 0.5))
+        _cosines(*x)
+        for x in ((0.7, 0.1, 0.1, 0.1), (0.9, -0.5, 0.02, 0.03), (0.3, 0.8, 0.2, 0.05), (0.85, 0, 0, 0.03))
     ),
-    _values("uniform", 0.5, lambda random, shape: random.random(shape)),
-    *(_values(f"two points, {p}", p, partial(_two, p)) for p in (0.5, 0.8, 0.9)),
-    *(_values(f"a tenth falls, noise {noise}", 0.83, partial(_falling, 0.1, noise)) for noise in (0.02, 0.2)),
+    Population("cosine 1 - 2 beta(0.5, 6)", 1 - 1 / 6.5, lambda r, s: 1 - 2 * r.beta(0.5, 6, s), low=-1),
+    Population("cosine 2 beta(6, 1.2) - 1", 12 / 7.2 - 1, lambda r, s: 2 * r.beta(6, 1.2, s) - 1, low=-1),
+    Population("uniform", 0.5, lambda r, s: r.random(s)),
+    Population("two peaks, beta(0.2, 0.2)", 0.5, lambda r, s: r.beta(0.2, 0.2, s)),
+    Population("zeros, and 15 % beta(2, 5)", 0.3 / 7, lambda r, s: r.beta(2, 5, s) * (r.random(s) < 0.15)),
+    Population("ties at quarters", 0.4, lambda r, s: r.binomial(4, 0.4, s) / 4),
+    Population("0.2, and 0.1 % at 1", 0.2008, lambda r, s: np.where(r.random(s) < 0.001, 1, 0.2)),
+    *(Population(f"constant {x:g}", x, partial(_constant, x)) for x in (0.0, 0.4)),
 ]
-#: Populations that no method covers from some tens of clusters: rare failures that are not in the sample, and a
-#: skewness of 6.
-LIMITS = (
-    _values("3 % fall, noise 0.02", 0.9 - 0.03 * 0.7, partial(_falling, 0.03, 0.02)),
-    _values("3 % fall, noise 0.2", 0.9 - 0.03 * 0.7, partial(_falling, 0.03, 0.2)),
-    _values("lognormal, 1", np.exp(0.5), lambda random, shape: random.lognormal(0, 1, size=shape)),
+
+
+def _same_rates(rates: Callable[[Random, Shape], Floats], effect: float, random: Random, shape: Shape) -> Ends:
+    """Two arms of the same rates of clusters, but for an `effect`."""
+    base = rates(random, shape)
+    first, second = (random.binomial(VIEWS, (base + by).clip(0, 1)) / VIEWS for by in (effect, 0))
+    return first, second
+
+
+def _differences(name: str, centre: float | None, draw: Callable[[Random, Shape], Floats]) -> PairedPopulation:
+    return PairedPopulation(name, centre, lambda random, shape: (draw(random, shape), np.zeros(shape)))
+
+
+def _tenth(noise: float, random: Random, shape: Shape) -> Floats:
+    return np.where(random.random(shape) < 0.1, 0.45, -0.05) + noise * random.standard_normal(shape)
+
+
+PAIRED_POPULATIONS = (
+    PairedPopulation("exchangeable", 0, partial(_same_rates, lambda r, s: r.beta(2, 2, s), 0), True),
+    PairedPopulation("exchangeable, a tenth fails", 0, partial(_same_rates, partial(_two, 0.05, 1, 0.1), 0), True),
+    PairedPopulation("an effect of 0.06", None, partial(_same_rates, lambda r, s: r.beta(2, 2, s), 0.06), True),
+    _differences("normal", 0, lambda r, s: r.normal(size=s)),
+    _differences("t, 3 degrees", 0, lambda r, s: r.standard_t(3, size=s)),
+    _differences("1 or -1", 0, lambda r, s: r.choice([-1.0, 1.0], s)),
+    _differences("symmetric, 70 % zeros", 0, lambda r, s: r.normal(size=s) * (r.random(s) < 0.3)),
+    _differences("skewed: a tenth at +0.45, the rest at -0.05", None, partial(_tenth, 0)),
+    _differences("the same with noise of 0.1", None, partial(_tenth, 0.1)),
+    _differences("skewed: exponential - 1", None, lambda r, s: r.exponential(size=s) - 1),
 )
-SHARES = [
-    *(_shares(rate, alike) for rate in RATES for alike in CORRELATIONS),
-    _shares(1.0, 0.0),
-    *(_unequal(rate, alike) for rate in (0.5, 0.9, 0.95) for alike in (0.05, 0.3, 0.6)),
-    *(_mixture(0.98, *member) for member in ((0.1, 0.05), (0, 0), (0.5, 0.05))),
-    *(_mixture(0.9, *member) for member in ((0, 0), (0.1, 0.3))),
-    *(_mixture(0.6, *member) for member in ((0, 0), (0.05, 0.05))),
-    _mixture(0.99, 0.5, 0.3),
-]
-DIFFERENCES = [
-    *(
-        _pairs(rates, alike, arms)
-        for rates in ((0.98, 0.01), (0.9, 0.7), (0.6, 0.6), (0.99, 0.99), (0.95, 0.5))
-        for alike in CORRELATIONS
-        for arms in ((0.0, 0.8) if alike else (0.0,))
-    ),
-    _mixed_pairs((0.9, 0.7), (0.1, 0.7), 0.05),
-    _mixed_pairs((0.9, 0.7), (0.7, 0.9), 0.3),
-    _mixed_pairs((0.9, 0.7), (0.5, 0.5), 0.3),
-    _mixed_pairs((0.98, 0.01), (0.05, 0.01), 0.05),
-    _mixed_pairs((0.98, 0.7), (0, 0.7), 0),
-    _mixed_pairs((0.98, 0.7), (1, 0), 0),
-    _mixed_pairs((0.9, 0.9), (0.2, 0.9), 0.05),
-]
-#: By name. Differences of means are means of differences.
-KINDS = {
-    "shares": MeasureKind(
-        SHARES,
-        {
-            "ours": lambda sample: share_ends(sample.first, sample.trials),
-            "Korn-Graubard": lambda sample: korn_graubard(sample.first, sample.trials),
-            "t": lambda sample: t_ends(sample.first),
-            "bootstrap": lambda sample: percentile(sample.first),
-        },
-        FEWEST_SHARES,
-    ),
-    "means": MeasureKind(
-        MEANS,
-        {
-            "ours": lambda sample: mean_ends(sample.first),
-            "t": lambda sample: t_ends(sample.first),
-            "bootstrap": lambda sample: percentile(sample.first),
-        },
-        FEWEST_MEANS,
-    ),
-    "differences of shares": MeasureKind(
-        DIFFERENCES,
-        {
-            "ours": lambda sample: difference_ends(*sample),
-            "t": lambda sample: t_ends(sample.first - sample.other),
-            "bootstrap": lambda sample: percentile(sample.first - sample.other),
-        },
-        FEWEST_SHARES,
-    ),
-}

@@ -1,6 +1,7 @@
 """The interval of a bounded mean: its error by enumeration, an independent slow copy, and its laws."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,43 +27,26 @@ def binary(hits, n):
 # --- The error, by enumeration and simulation
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 30])
-def test_each_end_misses_a_rate_with_at_most_two_and_a_half_percent(n):
-    rates = np.r_[np.geomspace(1e-6, 0.02, 40), np.linspace(0.02, 0.98, 97), 1 - np.geomspace(0.02, 1e-6, 40)]
-    results = [ends(binary(hits, n)) for hits in range(n + 1)]
-    chances = scipy.stats.binom.pmf(np.arange(n + 1), n, rates[:, None])
-    _, low, high = map(np.array, zip(*results, strict=True))
-    for wrong in (low > rates[:, None], high < rates[:, None]):
+@pytest.mark.parametrize("usual", [0, 0.05, 0.3])
+@pytest.mark.parametrize("n", [1, 2, 5, 10, 29, 30])
+def test_each_end_misses_the_mean_with_at_most_two_and_a_half_percent(n, usual):
+    """All n photographs have the `usual` value, but for a share of 1: all outcomes, for many shares."""
+    shares = np.r_[np.geomspace(1e-6, 0.02, 40), np.linspace(0.02, 0.98, 97), 1 - np.geomspace(0.02, 1e-6, 40)]
+    _, low, high = np.transpose([ends(np.where(binary(hits, n), 1, usual)) for hits in range(n + 1)])
+    chances = scipy.stats.binom.pmf(np.arange(n + 1), n, shares[:, None])
+    truth = usual + (1 - usual) * shares[:, None]
+    for wrong in (low > truth, high < truth):
         assert (chances * wrong).sum(1).max() <= 0.025
 
 
-@pytest.mark.parametrize("n", [4, 29, 30, 75, 100, 150, 200, 400, 3000])
-def test_no_bet_on_hits_refutes_a_rate_that_clopper_and_pearson_keep(n):
-    """For values of 0 and 1 this is the same statement for all rates at once. A single hit in many is the hardest."""
-    for hits in {*range(1, min(7, n)), n // 4, n // 2, n - 1, n}:
-        exact = scipy.stats.binomtest(hits, n).proportion_ci(0.95, "exact").low
-        assert not is_above(binary(hits, n), exact)
-
-
-@pytest.mark.parametrize("n", [6, 12, 25, 60])
-def test_a_rate_of_hits_is_at_most_1_7_times_as_wide_as_clopper_and_pearson(n):
-    for hits in range(n + 1):
+@pytest.mark.parametrize("n", [4, 12, 30, 75, 150, 200, 400, 3000])
+def test_an_interval_of_hits_holds_clopper_and_pearsons_and_has_a_bounded_width(n):
+    """Of values 0 and 1, to hold theirs is an error of 2.5 % for all rates. One hit in many is the hardest case."""
+    for hits in {*range(1, min(7, n)), n // 4, n // 2, n - 1}:
         exact = scipy.stats.binomtest(hits, n).proportion_ci(0.95, "exact")
         _, low, high = ends(binary(hits, n))
-        assert low <= exact.low + 1e-9 and high >= exact.high - 1e-9
-        assert high - low <= 1.7 * (exact.high - exact.low)
-
-
-@pytest.mark.parametrize("harm", [0.05, 0.3])
-def test_rare_total_losses_are_within_the_error(harm):
-    """All of n photographs lose `harm`, but a share that loses all: the populations on which narrower intervals fail."""
-    for n in (8, 10, 29, 30):
-        samples = [np.where(binary(hits, n), 1, harm) for hits in range(n + 1)]
-        for share in (0.02, 0.05, 0.1, 0.15, 0.2):
-            truth = harm + (1 - harm) * share
-            chances = scipy.stats.binom.pmf(np.arange(n + 1), n, share)
-            assert chances @ [is_above(x, truth) for x in samples] <= 0.025
-            assert chances @ [is_above(1 - x, 1 - truth) for x in samples] <= 0.025
+        assert low <= exact.low and exact.high <= high
+        assert high - low <= 2.3 * (exact.high - exact.low)
 
 
 def test_a_sequence_holds_at_all_looks_at_once():
@@ -79,7 +63,7 @@ def test_a_sequence_holds_at_all_looks_at_once():
 def test_the_sequence_of_some_values_holds_that_of_more_and_is_wider_than_the_interval():
     values = torch.from_numpy(np.random.default_rng(1).beta(2, 1, 60))
     looks = [interval(values[:n], sequential=True) for n in (5, 20, 60)]
-    assert all(a.low <= b.low + 1e-9 and b.high <= a.high + 1e-9 for a, b in zip(looks, looks[1:], strict=False))
+    assert all(a.low <= b.low + 1e-9 and b.high <= a.high + 1e-9 for a, b in pairwise(looks))
     assert looks[-1].high - looks[-1].low > interval(values).high - interval(values).low
 
 
@@ -118,22 +102,6 @@ def test_the_capital_is_that_of_the_paper(n):
         assert log_capital(mean, rows, ones, False) == pytest.approx(math.log(np.exp(last).mean()), abs=1e-9)
         running = slow_capital(mean, values, lambda t: t * math.log(t + 1))
         assert log_capital(mean, rows[:1], ones[:1], True) == pytest.approx(max(running), abs=1e-9)
-
-
-def test_the_ends_are_the_means_that_the_capital_refutes():
-    values = np.random.default_rng(3).beta(0.4, 0.8, 12)
-    order = np.random.default_rng(0).permutation(np.sort(values))
-    rotations = [np.roll(order, -shift) for shift in range(12)]
-    grid = np.linspace(0.001, 0.999, 999)
-
-    def refuted(rows):
-        return [np.exp([slow_capital(m, row, lambda t: 12)[-1] for row in rows]).mean() > 40 for m in grid]
-
-    _, low, high = ends(values)
-    assert low == pytest.approx(grid[np.argmin(refuted(rotations))], abs=0.0011)
-    mirrored = np.random.default_rng(0).permutation(np.sort(1 - values))
-    upper = 1 - grid[np.argmin(refuted([np.roll(mirrored, -shift) for shift in range(12)]))]
-    assert high == pytest.approx(upper, abs=0.0011)
 
 
 # --- Laws

@@ -86,14 +86,6 @@ def test_laws_of_a_comparison(values, shift, scale):
         assert moved[:3] == pytest.approx((mean + shift, low + shift, high + shift), abs=1e-9)
 
 
-def test_arms_count_by_their_differences():
-    random = np.random.default_rng(0)
-    first, second, level = (torch.from_numpy(random.random(12)) for _ in range(3))
-    a, b = sign_flips(first, second), sign_flips(first + level, second + level)
-    assert a.p == b.p and a.difference[:3] == pytest.approx(b.difference[:3])
-    assert sign_flips(second, first).difference[:3] == pytest.approx([-a.difference[i] for i in (0, 2, 1)])
-
-
 @pytest.mark.parametrize("n", [9, 16, 30])
 def test_several_tests_multiply_p_and_widen_the_interval(n):
     values = 0.4 + np.random.default_rng(n).normal(size=n)
@@ -102,13 +94,6 @@ def test_several_tests_multiply_p_and_widen_the_interval(n):
         assert result.p is None or result.p == min(1, tests * results[0].p)
     lows, highs = zip(*(result.difference[1:3] for result in results), strict=True)
     assert list(lows) == sorted(lows, reverse=True) and list(highs) == sorted(highs) and lows[1] < lows[0]
-
-
-@pytest.mark.parametrize("n", [1, 2, 8, pairs.EXACT, 40])
-def test_the_smallest_p_is_that_of_arms_of_which_one_always_wins(n):
-    result = compared(np.linspace(1, 2, n))
-    assert 2 * result.greater == pytest.approx(least_p(n), rel=1e-12)
-    assert result.p in (None, least_p(n))
 
 
 @pytest.mark.parametrize("tests", [1, 6, 49, 500])
@@ -132,13 +117,7 @@ def test_random_flips_approximate_all_choices(monkeypatch):
 @pytest.mark.parametrize("n", [6, 16, 17, 100])
 def test_equal_arms_have_p_one_and_no_width(n):
     assert compared(np.zeros(n))[:2] == ((0, 0, 0, "interval"), 1)
-    assert compared(np.full(n, 0.1)).p == least_p(n)  # sums of 0.1 are not rounded apart
-
-
-def test_a_normal_population_is_covered_as_often_as_said():
-    samples = 0.3 + np.random.default_rng(0).normal(size=(500, 9))
-    ends = np.array([compared(row).difference[1:3] for row in samples])
-    assert 0.95 - 0.03 <= ((ends[:, 0] <= 0.3) & (ends[:, 1] >= 0.3)).mean() <= 0.96 + 0.03
+    assert compared(np.full(n, 0.1)).p == compared(np.linspace(1, 2, n)).p == least_p(n)  # sums of 0.1 are not apart
 
 
 @pytest.mark.parametrize(

@@ -76,16 +76,13 @@ def test_rates_and_a_pilot_from_them_need_as_many_clusters():
     assert clusters_for_difference(pilot) == pytest.approx(clusters_for_difference(stated), abs=1)
 
 
-def test_stated_rates_have_their_mean_and_correlation():
+def test_samples_have_their_mean_and_correlation():
     samples = rate_samples(0.8, 0.25, 100)
     assert samples.mean() == pytest.approx(0.8, abs=0.002)
     assert samples.var() == pytest.approx(0.16 * (0.25 + 0.75 / 100), rel=0.01)
+    pilot = pilot_samples(torch.tensor([0.2, 0.9, 0.9, 1.0]), mean=0.95)  # within its bounds
+    assert pilot.max() <= 1 and pilot.mean() == pytest.approx(0.95, abs=0.003)
     assert (rate_samples(1, 0.25, 10) == 1).all() and rate_samples(0.5, 0, 64).var() < 0.25 / 60
-
-
-def test_a_pilot_moved_beyond_its_bounds_stays_within_them():
-    samples = pilot_samples(torch.tensor([0.2, 0.9, 0.9, 1.0]), mean=0.95)
-    assert samples.max() <= 1 and samples.mean() == pytest.approx(0.95, abs=0.003)
 
 
 def test_further_clusters_are_those_with_which_the_interval_excludes_the_bar():

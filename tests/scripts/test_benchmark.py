@@ -1,11 +1,12 @@
 """The benchmarks of speed and memory: contestants alternate, and all compute the same."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from scripts.benchmarks import commands, engine, memory, peers, rare
+from scripts.benchmarks import commands, coverage, engine, memory, peers, rare
 from scripts.benchmarks.case import PIPELINE, GradientCase
 from scripts.benchmarks.contest import Contestant, Setting
 from scripts.benchmarks.table import MISSING
@@ -167,3 +168,26 @@ def test_the_study_of_rare_failures_names_its_worst_cells():
     assert plane[0] == 1 and 0.5 < plane[2] < 2 and plane[4] is None
     assert island[0] == 1 and island[2:5] == (0, 1, 1)  # missed, and the words say so
     assert "worst limit: " in str(table) and table.notes[1].endswith("1-plane-1e-05-d6")
+
+
+def test_coverage_tables_hold_all_cells_and_statements_never_contradict_themselves(monkeypatch):
+    monkeypatch.setattr(coverage, "CLUSTERS", (4, 30))
+    monkeypatch.setattr(coverage, "PAIRS", (6, 12))
+    for name, count in (("POPULATIONS", 8), ("PAIRED_POPULATIONS", 3)):
+        monkeypatch.setattr(coverage, name, getattr(coverage, name)[:count])
+    summary, looks, bars, comparisons, wrong, cells = coverage.run(repeats=10)
+    assert len(cells.rows) == 16 and len(looks.rows) == 8 and len(bars.rows) == 31
+    assert summary.rows["new: coverage"] == tuple(
+        min(row[0] for name, row in cells.rows.items() if name.endswith(f", {n}")) for n in (4, 30)
+    )
+    assert cells.rows["cosine 0.85, 5 % at -0.2, noise 0.03, 4"][4:8] == (None,) * 4  # the old range
+    assert {row for name, row in comparisons.rows.items() if name.endswith(": disagree")} == {(0, 0)}
+    assert {*wrong.rows.values()} == {(0,)} and "in 500 random studies" in wrong.title
+
+
+def test_populations_have_their_truth():
+    for population in coverage.POPULATIONS:
+        sample = population.draw(np.random.default_rng(0), (400, 50))
+        assert population.low <= sample.min() and sample.max() <= 1
+        error = max(sample.std() / sample.size**0.5, 1e-12)
+        assert abs(sample.mean() - population.truth) < 5 * error, population.name
