@@ -248,8 +248,9 @@ def contradictions(studies: int) -> BenchmarkTable:
             for _ in range(2)
         )
         first, second = (torch.from_numpy(values.clip(0, 1)) for values in arms)
-        (mean, low, high, kind), p, _, _ = sign_flips(first, second, tests)
-        significant, excluded = p is not None and p < 0.05, kind == "interval" and not low <= 0 <= high
+        result = sign_flips(first, second, tests)
+        mean, low, high, kind = result.difference
+        significant, excluded = result.p is not None and result.p < 0.05, kind == "interval" and not low <= 0 <= high
         wrong[1] += significant != excluded or not low <= mean <= high
         mean, low, high, _ = interval(first)
         bar = float(random.choice([random.random(), low - 1e-6, low + 1e-6, high + 1e-6]).clip(1e-9, 1 - 1e-9))

@@ -221,6 +221,8 @@ def test_a_median_has_the_order_statistics_of_a_sign_test():
 
 
 def test_orders_are_rotations_in_which_a_value_takes_all_places():
-    orders, _, _ = bounded._orders(np.arange(20.0), np.ones(20), False)
-    assert (np.sort(orders, axis=0) == np.arange(20.0)[:, None]).all()
+    for n in (3, 20, 64):
+        orders, _, _ = bounded._orders(np.arange(float(n)), np.ones(n), False)
+        assert 48 < len(orders) <= bounded.ORDERS and len(orders) % n == 0
+        assert (np.sort(orders, axis=0) == np.arange(n).repeat(len(orders) // n)[:, None]).all()
     assert len(bounded._orders(np.arange(5000.0), np.ones(5000), False)[0]) == bounded.FEWEST_ORDERS
