@@ -17,7 +17,7 @@ LIMIT = math.log(1 / ALPHA)
 #: The smallest mean, and variance, that is tried.
 SMALLEST = 1e-12
 #: Orders in which a sample is bet on: at most, at least for large ones, and about so many values in all of them.
-ORDERS, FEWEST_ORDERS, ORDERED_VALUES = 64, 4, 2**14
+ORDERS, FEWEST_ORDERS, ORDERED_VALUES = 64, 16, 2**14
 #: A value beyond its span by no more is rounding: a cosine in float32 may be 1 + 1e-7.
 SLACK = 1e-5
 

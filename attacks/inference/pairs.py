@@ -22,7 +22,7 @@ ROUNDING = 1e-12
 
 class SignFlipTest(NamedTuple):
     """A difference of two arms with the p value of its test: None, with the number that is `needed`, where so few
-    clusters cannot give one below 0.05. `negative`, `positive`: the one-sided p values for a difference of that sign."""
+    clusters cannot give one below 0.05. `negative`, `positive`: the one-sided p values of that sign."""
 
     difference: Interval
     p: float | None

@@ -39,11 +39,11 @@ def mean(units, low=0.0, high=1.0):
     """Each end is the mean against which a gambler, who bets that values are larger (or smaller), one by one and in
     about 64 orders, has won 40 times the stake: Waudby-Smith & Ramdas (2023)."""
     units = (units - low) / (high - low)
-    lowest, highest = least_mean(units), 1 - least_mean(1 - units)
+    lowest, highest = end_of(units), 1 - end_of(1 - units)
     return value(*(low + (high - low) * end for end in (units.mean(), lowest, highest)))
 
 
-def least_mean(units):
+def end_of(units):
     units, n = np.sort(units.clip(0, 1)), len(units)
     bases = np.random.default_rng(0).permuted(np.tile(np.arange(n), (max(1, 64 // n), 1)), axis=1)
     orders = [np.roll(base, -shift) for base in bases for shift in range(n)]

@@ -44,7 +44,7 @@ def test_p_is_the_share_of_all_choices_of_signs(n):
         theirs = scipy.stats.permutation_test(
             (np.round(values, 12),), np.sum, permutation_type="samples", n_resamples=np.inf, alternative="greater"
         )
-        assert result.greater == pytest.approx(theirs.pvalue, abs=1e-12)
+        assert result.positive == pytest.approx(theirs.pvalue, abs=1e-12)
 
 
 @pytest.mark.parametrize("n", [6, 8, 10])
@@ -60,24 +60,24 @@ def test_the_interval_holds_the_centres_that_brute_force_does_not_reject(n):
 @settings(max_examples=600, deadline=None)
 @given(differences, st.sampled_from([1, 1, 2, 6, 21]))
 def test_p_is_below_the_level_exactly_where_the_interval_excludes_zero(values, tests):
-    (mean, low, high, kind), p, needed, less, greater = compared(values, tests)
-    assert low <= mean <= high and min(less, greater) > 0 and less + greater >= 1
+    (mean, low, high, kind), p, needed, negative, positive = compared(values, tests)
+    assert low <= mean <= high and min(negative, positive) > 0 and negative + positive >= 1
     if p is None:
         assert kind == "range" and (low, high) == (min(values), max(values))
         assert len(values) < needed == fewest_clusters(tests)
     else:
         assert kind == "interval" and needed is None and len(values) >= fewest_clusters(tests)
         assert (p < 0.05) == (not low <= 0 <= high)
-        assert p == pytest.approx(min(1, 2 * tests * min(less, greater)))
+        assert p == pytest.approx(min(1, 2 * tests * min(negative, positive)))
 
 
 @settings(max_examples=100, deadline=None)
 @given(differences, st.sampled_from([-0.75, 0.5]), st.sampled_from([0.5, 4.0]))
 def test_laws_of_a_comparison(values, shift, scale):
-    (mean, low, high, _), p, _, less, greater = compared(values)
+    (mean, low, high, _), p, _, negative, positive = compared(values)
     mirrored = compared([-x for x in values])
     assert mirrored.difference[:3] == pytest.approx((-mean, -high, -low), abs=1e-12) and mirrored.p == p
-    assert (mirrored.less, mirrored.greater) == (greater, less)
+    assert (mirrored.negative, mirrored.positive) == (positive, negative)
     scaled = compared([scale * x for x in values])
     assert scaled.difference[:3] == pytest.approx((scale * mean, scale * low, scale * high), abs=1e-12)
     assert scaled.p == p
