@@ -98,8 +98,8 @@ def test_the_capital_is_that_of_the_paper(n):
     values = np.random.default_rng(n).beta(0.4, 0.8, n)
     rows, ones = np.stack([values, values[::-1]]), np.ones((2, n))
     for mean in (1e-4, 0.1, 0.4, 0.9):
-        last = [slow_capital(mean, row, lambda t: n)[-1] for row in rows]
-        assert log_capital(mean, rows, ones, False) == pytest.approx(math.log(np.exp(last).mean()), abs=1e-9)
+        final = [slow_capital(mean, row, lambda t: n)[-1] for row in rows]
+        assert log_capital(mean, rows, ones, False) == pytest.approx(math.log(np.exp(final).mean()), abs=1e-9)
         running = slow_capital(mean, values, lambda t: t * math.log(t + 1))
         assert log_capital(mean, rows[:1], ones[:1], True) == pytest.approx(max(running), abs=1e-9)
 
@@ -114,8 +114,8 @@ def test_laws_of_an_interval(values, sequential, random):
     assert 0 <= low <= mean <= high <= 1 and mean == pytest.approx(np.mean(values), abs=1e-12)
     mirrored = ends([1 - value for value in values], sequential=sequential)
     assert mirrored == pytest.approx((1 - mean, 1 - high, 1 - low), abs=1e-7)
-    stretched = ends([5 * value - 2 for value in values], -2, 3, sequential=sequential)
-    assert stretched == pytest.approx((5 * mean - 2, 5 * low - 2, 5 * high - 2), abs=1e-6)
+    stretch = ends([5 * value - 2 for value in values], -2, 3, sequential=sequential)
+    assert stretch == pytest.approx((5 * mean - 2, 5 * low - 2, 5 * high - 2), abs=1e-6)
     ones = torch.ones(len(values), dtype=torch.float64)
     assert ends(values, weights=ones, sequential=sequential) == (mean, low, high)
     if not sequential:

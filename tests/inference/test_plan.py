@@ -1,4 +1,4 @@
-"""Plans: what they promise is found in fresh studies, and both sources agree."""
+"""Plans: what they promise holds in fresh studies, and both sources agree."""
 
 import numpy as np
 import pytest
@@ -46,10 +46,10 @@ def test_the_power_is_the_share_of_studies_that_the_test_finds():
 def test_fresh_studies_of_a_planned_size_are_decided_as_often_as_said():
     draw = rate_samples(0.9, 0.3, 64) - rate_samples(0.65, 0.3, 64, seed=1)
     n = clusters_for_difference(draw)
-    fresh = rate_samples(0.9, 0.3, 64, seed=8) - rate_samples(0.65, 0.3, 64, seed=9)
-    rows = [torch.from_numpy(row) for row in fresh[:400, :n]]
-    found = np.mean([sign_flips(row, torch.zeros_like(row)).p < 0.05 for row in rows])
-    assert found >= POWER - 3 * 0.02 and flip_power(draw[:, : n - 1]) < POWER
+    studies = rate_samples(0.9, 0.3, 64, seed=8) - rate_samples(0.65, 0.3, 64, seed=9)
+    rows = [torch.from_numpy(row) for row in studies[:400, :n]]
+    count = np.mean([sign_flips(row, torch.zeros_like(row)).p < 0.05 for row in rows])
+    assert count >= POWER - 3 * 0.02 and flip_power(draw[:, : n - 1]) < POWER
 
 
 @pytest.mark.parametrize("rate", [0.02, pytest.param(0.3, marks=pytest.mark.slow)])
@@ -72,8 +72,8 @@ def test_rates_and_a_pilot_from_them_need_as_many_clusters():
     shares = [rate_samples(rate, 0.3, 64, seed)[:, 0] for rate, seed in ((0.9, 5), (0.65, 6))]
     pilot = pilot_samples(torch.from_numpy(shares[0] - shares[1]), mean=0.25)
     assert pilot[:, :20].mean() == pytest.approx(0.25, abs=0.005)
-    stated = rate_samples(0.9, 0.3, 64) - rate_samples(0.65, 0.3, 64, seed=1)
-    assert clusters_for_difference(pilot) == pytest.approx(clusters_for_difference(stated), abs=1)
+    rates = rate_samples(0.9, 0.3, 64) - rate_samples(0.65, 0.3, 64, seed=1)
+    assert clusters_for_difference(pilot) == pytest.approx(clusters_for_difference(rates), abs=1)
 
 
 def test_samples_have_their_mean_and_correlation():
