@@ -152,9 +152,9 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
     if has_fit_rows(arm_rows):
         ends = range_interval(ends.mean, values)
         return RequirementResult(requirement, "UNDECIDED", *ends[:3], *size, reason=RANGE_REASON)
-    word, more = "UNDECIDED", None
+    word, further = "UNDECIDED", None
     if bar.meets(ends.low) == bar.meets(ends.high):
         word = "PASS" if bar.meets(ends.low) else "FAIL"
     elif (clusters := further_clusters(values, bar.bar, low, high)) is not None:
-        more = math.ceil(clusters * size[1] / size[0])
-    return RequirementResult(requirement, word, *ends[:3], *size, more)
+        further = math.ceil(clusters * size[1] / size[0])
+    return RequirementResult(requirement, word, *ends[:3], *size, further)

@@ -171,12 +171,12 @@ def _all_cells(cells: Cells) -> BenchmarkTable:
 
 def _looks(repeats: int) -> BenchmarkTable:
     n, rows = CLUSTERS[-1], {}
-    ones = np.ones((1, n))
+    weights = np.ones((1, n))
     for population in POPULATIONS:
         sample = population.draw(np.random.default_rng([1, n]), (repeats, n))
         units, truth = population.scaled(sample), float(population.scaled(np.array(population.truth)))
         above, below = (
-            float(np.mean([log_capital(max(mean, 1e-12), row[None], ones, True) > LIMIT for row in x]))
+            float(np.mean([log_capital(max(mean, 1e-12), row[None], weights, True) > LIMIT for row in x]))
             for x, mean in ((units, truth), (1 - units, 1 - truth))
         )
         rows[population.name] = population.verdicts(above, below)
@@ -211,12 +211,12 @@ def _comparisons(repeats: int) -> BenchmarkTable:
             results = [sign_flips(*pair) for pair in zip(*map(torch.from_numpy, arms), strict=True)]
             p, ends = np.array([x.p for x in results]), np.array([x.difference[1:3] for x in results]).T
             old = _old_difference(*arms) if population.shares else None
-            centre, found = population.centre, p < 0.05
+            centre, is_small = population.centre, p < 0.05
             figures = (
-                found.mean(),
+                is_small.mean(),
                 None if centre is None else ((ends[0] <= centre) & (centre <= ends[1])).mean(),
-                (found == ((ends[0] <= 0) & (ends[1] >= 0))).mean(),
-                None if old is None else (found == ((old[0] <= 0) & (old[1] >= 0))).mean(),
+                (is_small == ((ends[0] <= 0) & (ends[1] >= 0))).mean(),
+                None if old is None else (is_small == ((old[0] <= 0) & (old[1] >= 0))).mean(),
             )
             for field, share in zip(("P(p < 0.05)", "coverage", "disagree", "old disagree"), figures, strict=True):
                 rows.setdefault(f"{population.name}: {field}", []).append(None if share is None else float(share))
@@ -250,8 +250,11 @@ def contradictions(studies: int) -> BenchmarkTable:
         first, second = (torch.from_numpy(values.clip(0, 1)) for values in arms)
         result = sign_flips(first, second, tests)
         mean, low, high, kind = result.difference
-        significant, excluded = result.p is not None and result.p < 0.05, kind == "interval" and not low <= 0 <= high
-        wrong[1] += significant != excluded or not low <= mean <= high
+        significant, is_outside = (
+            result.p is not None and result.p < 0.05,
+            kind == "interval" and not low <= 0 <= high,
+        )
+        wrong[1] += significant != is_outside or not low <= mean <= high
         mean, low, high, _ = interval(first)
         bar = float(random.choice([random.random(), low - 1e-6, low + 1e-6, high + 1e-6]).clip(1e-9, 1 - 1e-9))
         verdicts = is_above(first.numpy(), bar), is_above(1 - first.numpy(), 1 - bar)
