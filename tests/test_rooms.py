@@ -18,16 +18,17 @@ ROOMS = {
     objectives  <- encoders eot perturbations runtime schema
     optimisers  <- eot runtime schema
     solvers     <- encoders eot objectives optimisers perturbations runtime
-    evaluation  <- data encoders eot objectives optimisers resizers runtime solvers
-    gate        <- evaluation runtime schema
-    report      <- data encoders evaluation gate resizers runtime solvers
+    inference   <-
+    evaluation  <- data encoders eot inference objectives optimisers resizers runtime solvers
+    gate        <- evaluation inference runtime schema
+    report      <- data encoders evaluation gate inference resizers runtime solvers
     study <- data encoders eot evaluation objectives optimisers perturbations resizers runtime schema solvers
-    experiment <- data encoders eot evaluation gate objectives optimisers report resizers runtime schema solvers study
+    experiment <- data encoders eot evaluation gate inference objectives report resizers runtime schema solvers study
     verification <- data encoders eot evaluation experiment gate report resizers runtime schema solvers study
     evidence    <- data eot experiment gate report runtime schema study
-    physical    <- data encoders eot evaluation experiment perturbations report runtime schema study
+    physical    <- data encoders eot evaluation experiment inference perturbations report runtime schema study
     run         <- experiment gate report runtime schema
-   commands <- data eot evaluation evidence experiment gate physical report resizers runtime schema study verification
+commands <- data eot evaluation evidence experiment gate inference physical report resizers runtime schema study verification
     notebook    <- commands data evidence experiment gate report runtime schema""",
     "transforms": """
     sampling <-
