@@ -28,7 +28,8 @@ ROOMS = {
     evidence    <- data eot experiment gate report runtime schema study
     physical    <- data encoders eot evaluation experiment inference perturbations report runtime schema study
     run         <- experiment gate report runtime schema
-commands <- data eot evaluation evidence experiment gate inference physical report resizers runtime schema study verification
+commands <- data eot evaluation evidence experiment gate \
+inference physical report resizers runtime schema study verification
     notebook    <- commands data evidence experiment gate report runtime schema""",
     "transforms": """
     sampling <-
