@@ -115,6 +115,11 @@ def stamp(file, roots="tsa"):
     return edit
 
 
+def scribble(folder):
+    pytest.importorskip("rfc3161_client")
+    (folder / "mine.tsr").write_bytes(b"x")
+
+
 def tag(file="mine.yaml", kind="-s"):
     """A tag `bars`, signed or not, of a commit with a file, in a repository of this test."""
 
@@ -174,7 +179,7 @@ ATTEMPTS = {
     "a timestamp after the run": (stamp("mine.yaml"), "the external timestamp is of"),
     "a timestamp of another authority": (stamp("mine.lock.json", "other"), "does not lead to mine.roots.pem"),
     "a timestamp that nobody checks": (stamp("mine.yaml", None), "anybody can have made it"),
-    "a timestamp of noise": (lambda folder: (folder / "mine.tsr").write_bytes(b"x"), "is no RFC 3161 response"),
+    "a timestamp of noise": (scribble, "is no RFC 3161 response"),
     "a tag after the run": (tag(), "the external timestamp is of"),
     "a tag on another commit": (tag("mine.lock.json"), "its commit does not hold mine.yaml"),
     "an unsigned tag": (tag(kind="-a"), "git verifies no signature of it"),
@@ -228,7 +233,7 @@ def test_evidence_beside_another_run_is_named(copy, capsys):
 @pytest.mark.slow
 def test_a_timestamp_and_a_tag_are_shown_with_who_made_them(copy, capsys, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
-    combine(tag(), stamp("mine.lock.json"))(copy)
+    combine(stamp("mine.lock.json"), tag())(copy)
     assert main(["gate", "mine.yaml", "run", "--out", "again", "--tag", "bars"]) == 3
     text = Page((copy / "again" / "evidence.html").read_text()).text
     assert "CN=tsa; signature and chain checked against the certificates" in text
