@@ -82,10 +82,10 @@ def counts(verdicts: Sequence[Verdict]) -> str:
 
 
 def table(sanity: Sanity) -> str:
-    """A line for each check, for the terminal."""
-    width = max(len(check.name) for check in sanity.checks)
-    marks = {"passed": "passed ", "failed": "FAILED ", "skipped": "skipped"}
-    rows = [f"{check.name:<{width}}  {marks[check.verdict]}  {check.message}" for check in sanity.checks]
+    """How many checks passed, and a line for each of the others, for the terminal."""
+    marks = {"failed": "FAILED", "skipped": "skipped"}
+    others = (check for check in sanity.checks if check.verdict in marks)
+    rows = [f"{check.name}: {marks[check.verdict]}, {check.message}" for check in others]
     count = counts([check.verdict for check in sanity.checks])
     cost = f"{sanity.cost['forward']:.0f} encoder passes, {sanity.cost['seconds']:.1f} s"
     return "\n".join([f"{count} ({cost})", *rows])
