@@ -102,7 +102,7 @@ def _contradictions(folder: Path, manifest: Mapping[str, Any], content: Mapping[
         "size of the gallery": (manifest["gallery"]["size"], content["gallery"]),
         "encoder": marks,
         "verdict": (gate["policy"]["digest"] if gate else None, record["sha256"] if record else None),
-        "weights": (identity.get("the encoder's weights"), marks[0]),
+        "fingerprint": (identity.get("the encoder's fingerprint"), marks[0]),
         **{key.removeprefix("the "): (identity.get(key), value) for key, value in promises(manifest).items()},
     }
     files = {} if record is None else {folder / POLICY: record["sha256"]}

@@ -45,6 +45,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         **{f"the version of {name}": version for name, version in versions.items()},
         "the code of attacks and transforms": sources(),
         "the encoder's weights": fingerprint(study.encoder),
+        "the encoder's fingerprint": study.identity["fingerprint"],
         **({} if surrogate is None else {"the surrogate's weights": fingerprint(surrogate)}),
         "the pictures' names": identity_digest(study.queries.names),
         "the pictures' clusters": identity_digest(study.queries.clusters),

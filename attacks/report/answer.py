@@ -6,6 +6,7 @@ from typing import Any
 
 from attacks.evaluation.per_image import MEANS
 from attacks.gate.decide import AT_RANDOM
+from attacks.inference.bounded import missable_share
 from attacks.report.facts import aim, encoder_name, gallery
 from attacks.report.warnings import CHANCE, HIGH, MIN_RECALL
 from attacks.report.words import (
@@ -56,7 +57,7 @@ class Answer:
 def answer(content: Mapping[str, Any]) -> Answer:
     """The first words about a run, from the content of metrics.json."""
     gate, count = content.get("gate"), sample_counts(content)[1]
-    limits = f"With {count_text(count, 'photograph')}, up to {100 * unseen_share(count):.0f} % of photographs may "
+    limits = f"With {count_text(count, 'photograph')}, up to {100 * missable_share(count):.0f} % of photographs may "
     limits += "behave otherwise, unseen."
     if fit := fit_arms(content).get("same"):
         limits += f" On the photographs it was made from: {percent(fit['eot']['success'])}."
@@ -206,8 +207,3 @@ def _next_step(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> st
     if gate["reasons"]:
         return "Attack longer (attack.gradients) with its checks (sanity=short), and test again."
     return "Give more photographs of different things and run the same command into a new folder."
-
-
-def unseen_share(count: int) -> float:
-    """The share of photographs that may behave otherwise though none of `count` did, at 95 %."""
-    return float(1 - 0.05 ** (1 / count))

@@ -57,6 +57,15 @@ def test_one_command_ends_with_one_page(pictures, capsys):
     assert main([*command, "--run", f"{SMALL} seed=1"]) == 1
 
 
+@pytest.mark.slow
+def test_random_weights_are_said_first_and_their_record_is_sound(pictures, capsys):
+    words = f"{SMALL} encoder.weights=random data.count=2 data.size=64"
+    command = ["check", "torchvision:mobilenet_v3_small", "pictures", "--for", "duplicates", "--into", "run"]
+    assert main([*command, "--run", words.replace("data.size=32 ", "")]) in (3, 4)
+    assert "weights are random" in capsys.readouterr().out
+    assert "contradicts itself" not in (pictures / "run" / "check.html").read_text()
+
+
 @pytest.mark.parametrize("use", USES)
 def test_a_use_has_a_policy_and_a_run_of_its_threat(pictures, use):
     options = Namespace(encoder="pocket", pictures="labelled", index="labelled", use=use, words="seed=1")
