@@ -11,7 +11,8 @@ import lazy_loader  # type: ignore[import-untyped]
 ROOMS = {
     "attacks.encoders": "Bpda Defended Features Layers Stochastic layer_shapes named_layers randomised",
     "attacks.eot": "Adaptive Estimate Mean",
-    "attacks.evaluation": "examine layer_drift mean_embedding rate",
+    "attacks.evaluation": "examine layer_drift mean_embedding",
+    "attacks.inference": "rate",
     "attacks.objectives": """
         DLR Each InfoNCE LPIPS Members Paired Penalties SSIM Sum Term TotalVariation Triplet Verification""",
     "attacks.optimisers": "LabelOnly Square",

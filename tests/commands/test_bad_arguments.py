@@ -81,11 +81,11 @@ SHOW = """
 PLAN = {
     "0.1": "one of the arguments --pilot --baseline is required",
     "0.1 --pilot . --baseline 0.5": "not allowed with argument",
-    "--baseline 0.5": "arguments are required: EFFECT",
+    "--baseline 0.5": "`plan` needs EFFECT, the difference to detect, or --bar",
     "0 --baseline 0.5": "`EFFECT` must be a number above 0 and below 1; got 0",
     "nan --baseline 0.5": "`EFFECT` must be a number above 0",
     "0.1 --baseline 1": "`--baseline` must be a number above 0 and below 1; got 1",
-    "0.6 --baseline 0.5": "`baseline` + `effect` must be rates, 0..1; got 0.5 and 1.1",
+    "0.6 --baseline 0.5": "`--baseline` and EFFECT must be at most 1 in all; got 1.1",
     "0.1 --baseline 0.5 --correlation 1": "`--correlation` must be a number",
     "0.1 --baseline 0.5 --views 0": "`--views` must be 1 to a million; got 0",
     "0.1 --pilot none": "metrics.json",
