@@ -189,7 +189,7 @@ def _table(cells: Sequence[CellScores]) -> dict[str, list[Any]]:
 
 def _map(axes: Sequence[Axis], cells: Mapping[str, Sequence[CellScores]]) -> dict[str, Any]:
     """The content of a map, from its cells by arm in the order of `places_of`: `p` compares with the attack
-    without EOT; `worst` and `best` have the least and the most success with EOT, None where all are equal."""
+    without EOT."""
     x, y = axes
 
     def lines(values: Sequence[Any]) -> list[list[Any]]:
@@ -204,10 +204,6 @@ def _map(axes: Sequence[Axis], cells: Mapping[str, Sequence[CellScores]]) -> dic
         tests = [sign_flips(eot.shares, plain.shares, len(pairs)) for eot, plain in pairs]
         content["needed"] = tests[0].needed
         content["p"] = None if tests[0].p is None else lines([test.p for test in tests])
-    means, places = [float(cell.shares.mean()) for cell in cells["eot"]], places_of(axes)
-    for name, end in (("worst", min(means)), ("best", max(means))):
-        place = places[means.index(end)]
-        content[name] = {"x": place[0], "y": place[1], "success": end} if min(means) < max(means) else None
     return content
 
 

@@ -169,6 +169,8 @@ def dots(values: Mapping[str, Mapping[str, float]], label: str) -> NotebookFigur
     axis.set_yticks(range(len(values)), [axis_label(name) for name in values])
     axis.invert_yaxis()
     axis.set_xlabel(label)
+    top = max(values, key=lambda name: values[name]["mean"])
+    axis.set_title(axis_label(f"Highest: {top}, {values[top]['mean']:.2f}"), fontsize=10, loc="left")
     if label == measure_name("success"):
         axis.set_xlim(-0.04, 1.04)
     plain_text(axis)

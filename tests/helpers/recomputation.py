@@ -285,11 +285,6 @@ def a_map(table):
     tests = [flips(*pair, len(pairs)) for pair in pairs]
     p = None if tests[0]["p"] is None else np.reshape([test["p"] for test in tests], (len(ys), len(xs))).tolist()
     content |= {"needed": tests[0]["needed"], "p": p}
-    means = {(y, x): by_cluster(cells["eot", x, y], "success").mean() for y, x in product(ys, xs)}
-    for name, end in (("worst", min), ("best", max)):
-        place = end(means, key=means.get)
-        flat = len(set(means.values())) == 1
-        content[name] = None if flat else {"x": float(place[1]), "y": float(place[0]), "success": means[place]}
     return content
 
 

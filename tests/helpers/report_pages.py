@@ -87,7 +87,6 @@ def response():
     for arm in ("clean", "no_eot", "one_view", "eot"):
         rows = [by_measure([pair(arm, over(a, b)) for a in x["values"]]) for b in y["values"]]
         grid["arms"][arm] = by_measure(rows)
-    grid |= {"worst": {"x": -60.0, "y": 0.5, "success": 0.01}, "best": {"x": 0.0, "y": 1.0, "success": 0.93}}
     curve = {"x": x, "arms": {arm: by_measure([pair(arm, over(a, 1)) for a in x["values"]]) for arm in ARMS}}
     return {"pictures": 15, "clusters": 12, "views": 32, "maps": [grid], "curves": [curve]}
 

@@ -188,7 +188,7 @@ def test_the_page_explains_the_stars_and_extremes_of_a_map():
     changes = {
         "Star: the success differs from that of the attack without EOT": {},
         "Too few clusters to test so many cells": {"p": None, "needed": 11},
-        "With EOT the cosine is highest, 0.95 at (-60, 1.7)": {"worst": None, "best": None},
+        "With EOT the cosine is highest, 0.95 at (-60, 1.7)": {"needed": None},
     }
     for note, change in changes.items():
         content = report_pages.content()
