@@ -33,7 +33,7 @@ from attacks.study.study import Study
 #: Characters in a line of the first words in the terminal.
 WIDTH = 80
 #: How intervals are made (docs/intervals.md).
-INTERVALS = "95 %, over clusters of pictures; the range of the clusters where they are too few for an interval"
+INTERVALS = "95 %, over clusters of pictures"
 
 
 class RunFigures(NamedTuple):

@@ -167,7 +167,7 @@ def compare_arms(
         "photographs": _records(photo_figures),
         "digital": {name: _records(figures_of_arm) for name, figures_of_arm in digital_figures.items()},
         "difference": _records(differences),
-        "intervals": f"95 %, over {'clusters of pictures' if several else units}; their range where they are too few",
+        "intervals": f"95 %, over {'clusters of pictures' if several else units}",
     }
 
 

@@ -179,8 +179,8 @@ def _comparison(content: Mapping[str, Any]) -> str:
     first = content["primary"]
     other = "random noise" if first["against"] == "noise" else "one made for the file alone"
     if first["p"] is None:
-        needed = count_text(first["needed"], "photograph")
-        return f"Whether an attack made for many views beats {other} was not tested: {needed} needed."
+        further = count_text(first["needed"] - first["clusters"], "more photograph")
+        return f"Whether an attack made for many views beats {other} is undecided: {further} needed."
     change, unit = first["difference"], "points" if first["measure"] == "success" else "of likeness"
     scale, digits = (100, 0) if first["measure"] == "success" else (1, 2)
     mean, low, high = (f"{scale * change[key]:+z.{digits}f}" for key in ("mean", "low", "high"))

@@ -33,7 +33,7 @@ def legend(content: Mapping[str, Any]) -> str:
     if sample_counts(content)[1] == 1:
         return f"In brackets: {content['intervals'].replace(' %', '%')}."
     text = "In brackets: 95% intervals over clusters. In parentheses: the smallest and the largest cluster, where"
-    return f"{text} clusters are too few for an interval."
+    return f"{text} there is no interval."
 
 
 def fact_tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -79,7 +79,7 @@ def test_the_comparison_follows_its_p_value_and_its_sign():
             {"measure": "cosine", "against": "noise", "difference": report_pages.interval(-0.3)},
             "beats random noise: -0.30",
         ),
-        ({"p": None, "needed": 6}, "was not tested: 6 photographs needed"),
+        ({"p": None, "needed": 6, "clusters": 2}, "is undecided: 4 more photographs needed"),
     ):
         assert part in check_length(content | {"primary": comparison | change}).comparison
 
