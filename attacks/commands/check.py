@@ -22,14 +22,14 @@ from attacks.data.listing import list_entries
 from attacks.evidence.custody import policy_origin
 from attacks.evidence.facts import Facts, run_facts
 from attacks.evidence.formats import evidence_page
-from attacks.experiment.directory import finished, read_json
+from attacks.experiment.directory import finished, previous_run
 from attacks.experiment.rehearsal import PICTURES, rehearse
 from attacks.experiment.results import headline
 from attacks.gate.policy import policy_file, read_policy
 from attacks.runtime.files import write_text
 from attacks.runtime.untrusted import refuse_file
 from attacks.schema.composition import compose, words
-from attacks.schema.encoder import ENCODERS
+from attacks.schema.encoder import BLACK_BOXES, ENCODERS
 from attacks.schema.presets import config_word
 from attacks.schema.suggestions import closest
 
@@ -83,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
     facts = run_facts(verdict, into, origin)
     page = into / "check.html"
     write_text(page, evidence_page(Facts(origin.policy, f"{use.policy}.yaml", None, (facts,))))
-    print(f"{headline(dict(facts.content))}\npage: {page}")
+    content = dict(facts.content) | {"gate": verdict.as_dict() | {"notes": facts.custody.problems}}
+    print(f"{headline(content)}\npage: {page}")
     return verdict.exit_code
 
 
@@ -91,8 +92,10 @@ def _limited(options: argparse.Namespace, command: list[str], into: Path) -> lis
     """The words of a run with how many photographs are tried: at most, or of one patch for all of them exactly."""
     is_shared = options.use == "print"
     if (into / "manifest.json").exists():  # the same command goes on, with as many photographs as it began with
-        config = read_json(into / "manifest.json")["config"]
-        count = config["evaluate"]["most"] or config["data"]["count"]
+        run = previous_run(into).run
+        count = run.evaluate.most or getattr(run.data, "count", None)
+        if count is None:
+            raise ValueError(f"`--into {into}` holds a run that is no check; give another directory")
     else:
         count = _rehearsed(command, options.minutes, HALVED if is_shared else PICTURES)
     if is_shared:
@@ -102,13 +105,11 @@ def _limited(options: argparse.Namespace, command: list[str], into: Path) -> lis
 
 def _rehearsed(command: list[str], minutes: float, least: int) -> int:
     """How many photographs are tried, after the audit, which is printed."""
-    (preset,) = (word.removeprefix("config=") for word in command if word.startswith("config="))
+    preset = next(word.removeprefix("config=") for word in command if word.startswith("config="))
     overrides = [word for word in command if not word.startswith("config=")]
     audit = rehearse(compose(preset, overrides), preset, overrides)
     count = audit.fitting(minutes, least)
-    print(
-        f"photographs: {audit.pictures}, and {audit.unreadable} files that cannot be read\ngallery: {audit.gallery}"
-    )
+    print(f"photographs: {audit.pictures}; files that cannot be read: {audit.unreadable}\ngallery: {audit.gallery}")
     print(f"before any attack: {audit.loss:.0%} of views are taken for something else")
     print(f"minutes: about {audit.minutes(count):.1f} for {count} of {audit.pictures} photographs, less if decided")
     return count
@@ -129,6 +130,9 @@ def run_words(options: argparse.Namespace) -> list[str]:
     preset = [word for word in use.words.split() if word.partition("=")[0] not in threat]
     words_typed = [config_word(word) for word in shlex.split(options.words)]
     typed_keys = {word.partition("=")[0] for word in words_typed}
+    for key in ("require", "evaluate.most", "evaluate.batch", *(("data.count",) if options.use == "print" else ())):
+        if key in typed_keys:
+            raise ValueError(f"`--run` must not give `{key}`, which `check` sets; use `viewproof gate --run`")
     defaults = [*preset, *words(keys), *(f"{key}={value}" for key, value in threat.items() if key != "perturbation")]
     return (
         [word for word in defaults if word.partition("=")[0] not in typed_keys]
@@ -140,6 +144,8 @@ def run_words(options: argparse.Namespace) -> list[str]:
 def encoder_keys(text: str) -> dict[str, str]:
     """The keys of a run for an ENCODER. Raises ValueError for what names none."""
     path, (name, _, model) = Path(text), text.partition(":")
+    if name in BLACK_BOXES:
+        raise ValueError(f"`ENCODER` {name} is asked, and a ledger holds every question: use `viewproof gate --run`")
     if name in ENCODERS:
         return {"encoder": name} | ({"encoder.model": model} if model else {})
     if path.is_dir():

@@ -40,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--into", type=Path, metavar="DIR", help="of --run: the run directory")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the evidence there (extra `evidence`)")
     parser.add_argument("--check", type=Path, metavar="DIR", help="check such a folder")
-    parser.add_argument("--tag", metavar="NAME", help="a signed git tag whose commit holds POLICY")
     parser.add_argument("--lock", action="store_true", help="fix the bars of POLICY from today on")
 
 
@@ -63,12 +62,12 @@ def run(options: argparse.Namespace) -> int:
         if options.into is None:
             raise ValueError("`--run` needs --into DIR, the run directory, where the same command goes on")
         (refuse_other_words if finished(options.into) else attack_into)(_words(options), options.into)
-    verdicts = [run_verdict(policy_origin(file, options.tag), folder) for folder in runs]
+    verdicts = [run_verdict(policy_origin(file), folder) for folder in runs]
     print(*("\n".join(map(printable, str(verdict).splitlines())) for verdict in verdicts), sep="\n\n")
     if options.out is not None:
         path, folder = file.resolve(), Path.cwd()  # a code host knows the policy's path from the working directory
         name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else file.name
-        write_evidence(options.out, file, name, runs, dict(zip(runs, verdicts, strict=True)).__getitem__, options.tag)
+        write_evidence(options.out, file, name, runs, dict(zip(runs, verdicts, strict=True)).__getitem__)
         print(f"evidence: {options.out / 'evidence.html'}")
     return CODES[worst_word(verdict.verdict for verdict in verdicts)]
 

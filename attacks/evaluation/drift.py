@@ -67,7 +67,7 @@ def drift_summary(rows: Sequence[Row]) -> dict[str, Any]:
         clusters = [str(row["cluster"]) for row in group]
         units.setdefault(layer, {})[arm] = by_cluster(column_of(group, "cosine"), clusters)
     table = [
-        {"layer": layer} | {arm: interval(values, -1)._asdict() for arm, values in arms.items()}
+        {"layer": layer} | {arm: interval(values.clamp(-1, 1), -1)._asdict() for arm, values in arms.items()}
         for layer, arms in units.items()
     ]
     return {"layers": table, "flips": flips(units)}

@@ -262,15 +262,16 @@ def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
                     pairs.append((key, _units(arms[ARM], quantity), _units(arms[other], quantity)))
     tests = [sign_flips(first, second, len(pairs)) for _, first, second in pairs]
     return [
-        key | _figures(test, first - second, fit) for test, (key, first, second) in zip(tests, pairs, strict=True)
+        key | _figures(test, first - second, fit, len(pairs))
+        for test, (key, first, second) in zip(tests, pairs, strict=True)
     ]
 
 
-def _figures(comparison: SignFlipTest, differences: Tensor, fit: bool) -> dict[str, Any]:
+def _figures(comparison: SignFlipTest, differences: Tensor, fit: bool, tests: int = 1) -> dict[str, Any]:
     """A comparison as plain values; of pictures that an attack was made from the range."""
     p, needed, value = comparison.p, comparison.needed, comparison.difference
     if fit:
-        p, needed, value = None, 2 * (needed or fewest_clusters()), range_interval(value.mean, differences)
+        p, needed, value = None, 2 * fewest_clusters(tests), range_interval(value.mean, differences)
     return {"difference": value._asdict(), "test": "sign flips", "p": p, "needed": needed}
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from attacks.evidence.witness import Witness, signed_tag, timestamp
+from attacks.evidence.witness import Witness, timestamp
 from attacks.experiment.directory import FILES, PreviousRun, read_json
 from attacks.experiment.identity import promises
 from attacks.experiment.times import time_problems
@@ -38,11 +38,11 @@ class PolicyOrigin:
     witnesses: tuple[Witness, ...] = ()
 
 
-def policy_origin(file: Path, tag: str | None = None) -> PolicyOrigin:
-    """The policy in a file with what lies beside it, and the git `tag`. Raises ValueError or OSError."""
+def policy_origin(file: Path) -> PolicyOrigin:
+    """The policy in a file with what lies beside it. Raises ValueError or OSError."""
     policy = read_policy(file)
-    witnesses = [timestamp(file), None if tag is None else signed_tag(tag, policy, file)]
-    return PolicyOrigin(policy, read_lock(policy, file), tuple(row for row in witnesses if row is not None))
+    witness = timestamp(file)
+    return PolicyOrigin(policy, read_lock(policy, file), () if witness is None else (witness,))
 
 
 def custody_of(origin: PolicyOrigin, previous: PreviousRun, content: Mapping[str, Any]) -> Custody:
@@ -51,7 +51,8 @@ def custody_of(origin: PolicyOrigin, previous: PreviousRun, content: Mapping[str
     record, gallery, encoder = manifest["policy"], manifest["gallery"], content["encoder"]
     times = [*time_problems(folder, manifest)]
     late = [*_policy_problems(origin, record), *(times or _age_problems(origin, manifest))]
-    doubts = [*_contradictions(folder, manifest, content), *(row.problem for row in origin.witnesses if row.problem)]
+    faults = [*_contradictions(folder, manifest, content)]
+    doubts = [*faults, *(row.problem for row in origin.witnesses if row.problem)]
     lock = None if record is None else record["lock"]
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     rows = [
@@ -66,7 +67,7 @@ def custody_of(origin: PolicyOrigin, previous: PreviousRun, content: Mapping[str
         ("encoder", f"{encoder_name(content)}, SHA-256 of the tensors {encoder['fingerprint']}"),
         ("external timestamp", "; ".join(witness.text for witness in origin.witnesses) or "none"),
     ]
-    return Custody(tuple(rows), (*late, *doubts), manifest["started"][:10], not late)
+    return Custody(tuple(rows), (*late, *doubts), manifest["started"][:10], not (late or faults))
 
 
 def _policy_problems(origin: PolicyOrigin, record: Mapping[str, Any] | None) -> Iterator[str]:
@@ -78,6 +79,8 @@ def _policy_problems(origin: PolicyOrigin, record: Mapping[str, Any] | None) -> 
     elif origin.lock is not None and (record["lock"] or {}).get("sha256") != origin.lock.sha256:
         holding = "no lock" if record["lock"] is None else f"another lock, of {record['lock']['date']}"
         yield f"the lock of {origin.lock.date} was first seen after the run: its record holds {holding}"
+    elif origin.lock is None and record["lock"] is not None:
+        yield f"the lock in the record, of {record['lock']['date']}, does not lie beside the policy any more"
 
 
 def _age_problems(origin: PolicyOrigin, manifest: Mapping[str, Any]) -> Iterator[str]:

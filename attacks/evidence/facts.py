@@ -107,11 +107,6 @@ class Facts:
         return ", ".join(dict.fromkeys(run.custody.start for run in self.runs))
 
     @property
-    def are_bars_fixed(self) -> bool:
-        """Whether every run had the policy in its record before the first step."""
-        return all(run.custody.is_fixed for run in self.runs)
-
-    @property
     def rows(self) -> list[tuple[RunFacts, RequirementResult, WorstView | None]]:
         return [(run, *pair) for run in self.runs for pair in zip(run.verdict.rows, run.worst, strict=True)]
 

@@ -1,7 +1,6 @@
 """A folder of evidence: written, and checked again."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ from attacks.evidence.witness import stamp_files
 from attacks.gate.lock import lock_file
 from attacks.gate.policy import POLICY
 from attacks.gate.verdict import Verdict
-from attacks.runtime.files import make_folder, sha256, write_json, write_text
-from attacks.runtime.untrusted import read_untrusted
+from attacks.runtime.files import atomic, make_folder, sha256, write_json, write_text
+from attacks.runtime.untrusted import contents, read_untrusted
 
 #: The pieces by the names of their files.
 PIECES: dict[str, Callable[[Facts], str]] = {
@@ -27,24 +26,25 @@ PIECES: dict[str, Callable[[Facts], str]] = {
 INDEX = "evidence.json"
 
 
-def write_evidence(
-    out: Path, file: Path, name: str, runs: Sequence[Path], decide: Callable[[Path], Verdict], tag: str | None = None
-) -> None:
+def write_evidence(out: Path, file: Path, name: str, runs: Sequence[Path], decide: Callable[[Path], Verdict]) -> None:
     """Write all pieces for the policy in `file`, which they call `name`, into the folder `out`, with copies of the
     policy and of its lock, and `evidence.json`: what they are made from, and their digests. `decide` decides the
     policy on a run directory. Raises ValueError or OSError."""
-    origin = policy_origin(file, tag)
+    origin = policy_origin(file)
     results = tuple(run_facts(decide(run), run, origin) for run in runs)
     is_fixed = all(result.custody.is_fixed for result in results)
     facts = Facts(origin.policy, name, origin.lock.date if origin.lock and is_fixed else None, results)
     texts = {piece: make(facts) for piece, make in PIECES.items()}  # all of them before the first is written
     make_folder(out)
-    copies = {
-        out / copy: path for copy, path in zip(_files(Path(POLICY)), _files(file), strict=True) if path.exists()
-    }
-    if file.resolve() != (out / POLICY).resolve():
-        for copy, path in copies.items():
-            shutil.copyfile(path, copy)
+    copies = []
+    for copy, path in zip((out / name for name in _files(Path(POLICY))), _files(file), strict=True):
+        if not path.exists():
+            copy.unlink(missing_ok=True)  # of an earlier policy
+            continue
+        copies.append(copy)
+        if not (copy.exists() and copy.samefile(path)):
+            with atomic(copy) as temporary:
+                temporary.write_bytes(contents(path))
     for piece, text in texts.items():
         write_text(out / piece, text)
     index = {
@@ -52,7 +52,6 @@ def write_evidence(
         "bars stated on": origin.policy.date,
         "locked": facts.lock_date,
         "tested on": facts.tested_on,
-        "tag": tag,
         "problems": {run.name: run.custody.problems for run in facts.runs},
         "verdict": facts.verdict,
         "runs": [Path(os.path.relpath(run.resolve(), out.resolve())).as_posix() for run in runs],
@@ -67,14 +66,12 @@ def check_evidence(out: Path, decide: Callable[[Path, Path], Verdict]) -> list[s
     decides the policy in a file on a run directory, whose files must have their digests. Raises ValueError or
     OSError where a run or the policy cannot be read, or the policy is not that of its lock."""
     index = read_untrusted(out / INDEX)
-    runs, name, tag = index.get("runs"), index.get("policy"), index.get("tag")
-    if not (
-        isinstance(runs, list) and runs and all(isinstance(run, str) for run in runs) and isinstance(name, str)
-    ) or (not isinstance(tag, str | None)):
+    runs, name = index.get("runs"), index.get("policy")
+    if not (isinstance(runs, list) and runs and all(isinstance(run, str) for run in runs) and isinstance(name, str)):
         raise ValueError(f"`{out / INDEX}` must name the policy and the runs")
     with tempfile.TemporaryDirectory(dir=out.resolve().parent) as folder:  # so that relative paths are the same
         folders = [out / run for run in runs]
-        write_evidence(Path(folder), out / POLICY, name, folders, lambda run: decide(out / POLICY, run), tag)
+        write_evidence(Path(folder), out / POLICY, name, folders, lambda run: decide(out / POLICY, run))
         return list(_differences(out, Path(folder)))
 
 

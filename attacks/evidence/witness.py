@@ -1,16 +1,11 @@
-"""What others say of when a policy existed: a time-stamping authority (RFC 3161), or whoever signed a git tag."""
+"""What a time-stamping authority (RFC 3161) says of when a policy existed."""
 
 import hashlib
-import os
-import re
-import subprocess
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from attacks.gate.lock import lock_file
-from attacks.gate.policy import Policy
-from attacks.runtime.clock import instant
 from attacks.runtime.extras import extra
 from attacks.runtime.untrusted import contents
 
@@ -60,33 +55,3 @@ def timestamp(file: Path) -> Witness | None:
         raise ValueError(f"`{path}`: its signature does not lead to {roots.name}: {error}") from None
     marks = ", ".join(certificate.fingerprint(hashes.SHA256()).hex() for certificate in certificates)
     return Witness(info.gen_time, f"{text}; signature and chain checked against the certificates of SHA-256 {marks}")
-
-
-def signed_tag(name: str, policy: Policy, file: Path) -> Witness:
-    """A signed git tag, in the repository of the working directory, whose commit holds the policy in `file`. Raises
-    ValueError where git does not verify it, or where its commit does not hold the policy."""
-    if not re.fullmatch(r"\w[\w./+-]*", name):
-        raise ValueError(f"`--tag` must be the name of a git tag; got {name!r}")
-    ref = f"refs/tags/{name}"
-    answer = _git("verify-tag", ref)
-    words = answer.stderr.decode(errors="replace")
-    if answer.returncode:
-        raise ValueError(
-            f"`--tag {name}`: git verifies no signature of it: {' '.join(words.split())[-300:] or 'none'}"
-        )
-    blob = _git("hash-object", "--stdin", data=file.read_bytes()).stdout.decode().strip()
-    if not re.search(rf"\b{blob}\t", _git("ls-tree", "-r", ref).stdout.decode(errors="replace")) or (
-        hashlib.sha256(_git("cat-file", "blob", blob).stdout).hexdigest() != policy.digest
-    ):
-        raise ValueError(f"`--tag {name}`: its commit does not hold {file.name} with SHA-256 {policy.digest[:12]}")
-    date = _git("for-each-ref", "--format=%(taggerdate:iso-strict)", ref).stdout.decode().strip()
-    good = next((line for line in words.splitlines() if "Good" in line), "signature verified")
-    return Witness(instant(date), f"{date} by the clock of the signer, git tag {name}: {good}")
-
-
-def _git(*words: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    command = ["git", "-c", "core.fsmonitor=false", *words]
-    try:
-        return subprocess.run(command, input=data, capture_output=True, timeout=60, env=os.environ | {"LC_ALL": "C"})
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ValueError(f"`--tag` needs git: {error}") from None

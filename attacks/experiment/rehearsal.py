@@ -46,7 +46,7 @@ class Rehearsal:
 
     def fitting(self, minutes: float, least: int = PICTURES) -> int:
         """How many pictures fit into so many minutes: at least `least`, a unit, and at most all."""
-        number = math.floor((60 * minutes - self.setup_seconds) / self.seconds)
+        number = math.floor((60 * minutes - self.setup_seconds) / max(self.seconds, 1e-9))
         return min(self.pictures, max(least, number))
 
     def minutes(self, count: int) -> float:
@@ -85,12 +85,13 @@ def _seconds_of_a_step(bench: Bench, rows: list[int]) -> float:
     attempt = attempt_of(bench, bench.study.only(rows), rows, bench.study.seed)
     options = replace(options_of("eot", attempt), steps=STEPS)
     times = [time.perf_counter() for _ in run_steps(problem_of("eot", attempt), options)]
-    return float(torch.tensor(times).diff().median())
+    return float(torch.tensor(times, dtype=torch.float64).diff().median().nan_to_num(0))  # one step has no next
 
 
 def _gallery(study: Study) -> str:
     if isinstance(study.gallery, Classes):
         return f"{len(study.gallery)} classes given as text"
     labels = study.gallery.label_numbers
-    names = "no identities" if labels is None else f"{len(labels.unique())} identities"
-    return f"{len(study.gallery)} pictures, {study.gallery.source}; {len(study.duplicates)} near duplicates; {names}"
+    names = "none" if labels is None else len(labels.unique())
+    size, pairs = len(study.gallery), len(study.duplicates)
+    return f"pictures: {size}, {study.gallery.source}; near duplicates: {pairs}; identities: {names}"

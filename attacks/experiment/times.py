@@ -7,10 +7,10 @@ from typing import Any
 
 from attacks.experiment.directory import FILES, read_json
 from attacks.runtime.clock import instant
-from attacks.runtime.untrusted import contents, parse_json
+from attacks.runtime.untrusted import parse_json
 
-#: Seconds that rounding and the end of a run may add to its journal.
-SLACK = 2.0
+#: Seconds that rounding and the end of a run may add to its journal, and the share of it by which a clock may be set.
+SLACK, DRIFT = 2.0, 1e-3
 
 
 def time_problems(folder: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -18,14 +18,14 @@ def time_problems(folder: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     end in files.json, and the seconds of its journal."""
     try:
         start, end = instant(manifest["started"]), instant(read_json(folder / FILES)["ended"])
-        lines = contents(folder / "events.jsonl").splitlines()
-        least = max((float(parse_json(line, "events.jsonl")["seconds"]) for line in lines), default=0.0)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        with (folder / "events.jsonl").open("rb") as lines:  # of any number
+            least = max((float(parse_json(line, "events.jsonl")["seconds"]) for line in lines), default=0.0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         yield f"the times of the run cannot be read: {error}"
         return
     if end < start:
         yield f"the record says that the run ended at {end}, before it began at {start}"
-    elif (seconds := (end - start).total_seconds()) + SLACK < least:
+    elif (seconds := (end - start).total_seconds()) + SLACK + DRIFT * least < least:
         yield f"the record says that the run took {seconds:.0f} s, and its journal has {least:.0f} s: one was moved"
     if end > datetime.now(UTC):
         yield f"the record says that the run ended at {end}, which lies in the future"

@@ -16,12 +16,14 @@ from attacks.evaluation.per_image import (
     with_a_value,
 )
 from attacks.gate.policy import ATTACK, HARM, P10_SHARE, Policy, Requirement
-from attacks.gate.verdict import RANGE_REASON, RequirementResult, Verdict, Word
+from attacks.gate.verdict import RANGE_REASON, RequirementResult, Verdict, Word, count_text
 from attacks.inference.bounded import interval
 from attacks.inference.plan import further_clusters
 
 #: The arms whose values depend on an attack.
 ATTACK_ARMS = ("no_eot", "one_view", "eot")
+#: The fewest gradients, or queries, of an attack whose loss can be seen to settle.
+SETTLED = 126
 #: Why a bar that chance meets says nothing.
 AT_RANDOM = "an encoder that answers at random meets it"
 
@@ -54,7 +56,7 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
     if (split := content.get("split")) is not None and not split["judge"]:
         reasons.append("the perturbation is judged on the pictures it was made from (docs/shared_perturbations.md)")
     if content["failed"]:
-        reasons.append(f"{len(content['failed'])} of the pictures failed and are in no table")
+        reasons.append(f"{count_text(len(content['failed']), 'picture')} failed, and no table holds what failed")
     arms = dict.fromkeys(stronger_arms(content))
     return (*reasons, *(f"another attack ({arm}) is stronger than the one made for many views" for arm in arms))
 
@@ -69,7 +71,9 @@ def check_faults(content: Mapping[str, Any]) -> list[str]:
     skipped_checks = {check["name"]: check["words"] for check in sanity["checks"] if check["verdict"] == "skipped"}
     if len(skipped_checks) == len(sanity["checks"]):
         faults.append("no check of the attack was made")
-    elif not skipped_checks.get("plateau", "not applicable").startswith("not applicable"):
+    elif "plateau" in skipped_checks and not (
+        skipped_checks["plateau"].startswith("not applicable") and content["threat"]["gradients"] >= SETTLED
+    ):
         faults.append("the attack is too short to show that its loss has settled (attack.gradients)")
     return faults
 

@@ -117,7 +117,13 @@ def level_text(level: Mapping[str, Any]) -> str:
 
 
 def _note(row: Mapping[str, Any]) -> str:
-    plan = "" if row["more"] is None else f"; about {row['more']} pictures more decide it"
+    plan = "" if row["more"] is None else f"; decided by about {count_text(row['more'], 'further picture')}"
     level = "" if row["chance"] is None else f"; {level_text(row)}"
     reason = row["reason"] and f"; {row['reason']}"
-    return f"{row['pictures']} pictures in {row['clusters']} clusters{level}{plan}{reason}"
+    size = f"{count_text(row['pictures'], 'picture')} in {count_text(row['clusters'], 'cluster')}"
+    return f"{size}{level}{plan}{reason}"
+
+
+def count_text(number: int, noun: str) -> str:
+    """A number of things, such as "1 picture" or "2 pictures"."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -77,7 +77,9 @@ def _fewest(samples: Floats, power: Callable[[Floats], float]) -> int:
     low, high, limit = 0, fewest_clusters(), samples.shape[1]
     while (share := power(samples[:, :high])) < POWER:
         if high == limit:
-            raise ValueError(f"the difference is too small: {limit} clusters decide it with a power of {share:.2f}")
+            raise ValueError(
+                f"what is to be found is too small: {limit} clusters decide it with a power of {share:.2f}"
+            )
         low, high = high, min(limit, 2 * high)
     while high - low > 1:
         middle = (low + high) // 2

@@ -100,7 +100,7 @@ def photo_summary(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) 
     95 % interval (see `attacks.inference.bounded.interval`), over clusters; of a single cluster over its pictures,
     and of a single picture over its photographs. `rows` and `clusters` name the picture and the cluster of each."""
     means, _ = _units(values, rows, clusters)
-    return interval(means if len(means) > 1 else values[None].double(), -1)
+    return interval((means if len(means) > 1 else values[None].double()).clamp(-1, 1), -1)
 
 
 def share(hits: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Interval:

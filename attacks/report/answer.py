@@ -1,11 +1,12 @@
 """The first words of every page about a run: may the encoder be deployed, why, how sure is that, and what is next."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from attacks.evaluation.per_image import MEANS
-from attacks.gate.decide import AT_RANDOM
+from attacks.gate.decide import AT_RANDOM, ATTACK_ARMS, check_faults, stronger_arms
 from attacks.inference.bounded import missable_share
 from attacks.report.facts import aim, encoder_name, gallery
 from attacks.report.warnings import CHANCE, HIGH, MIN_RECALL
@@ -57,7 +58,9 @@ class Answer:
 def answer(content: Mapping[str, Any]) -> Answer:
     """The first words about a run, from the content of metrics.json."""
     gate, count = content.get("gate"), sample_counts(content)[1]
-    limits = f"With {count_text(count, 'photograph')}, up to {100 * missable_share(count):.0f} % of photographs may "
+    share = 100 * missable_share(count)
+    share_text = f"{share:.0f}" if share >= 1 else f"{math.ceil(10 * share) / 10:.1f}"
+    limits = f"With {count_text(count, 'photograph')}, up to {share_text} % of photographs may "
     limits += "behave otherwise, unseen."
     if fit := fit_arms(content).get("same"):
         limits += f" On the photographs it was made from: {percent(fit['eot']['success'])}."
@@ -92,7 +95,9 @@ def percent(value: Mapping[str, Any]) -> str:
     """A share with the ends of its interval, such as "80 % (51-95 %)"; with as many digits as tables have."""
     digits = 1 if 0 < value["high"] - value["low"] < 0.02 else 0
     mean, low, high = (f"{100 * value[key]:.{digits}f}" for key in ("mean", "low", "high"))
-    return f"{mean} % ({low}-{high} %)"
+    return (
+        f"{mean} % ({low}-{high} %)" if value.get("kind") != "range" else f"{mean} % ({low} to {high} % among them)"
+    )
 
 
 def _flaw(content: Mapping[str, Any]) -> str:
@@ -116,13 +121,13 @@ def _verdict(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
             return f"Meets its policy, yet says little: {flaw or 'its record has faults, see below'}."
         return "May be deployed against this attack: every requirement is met."
     if word == "FAIL":
-        arms = [row["requirement"]["arm"] for row in rows if row["verdict"] == "FAIL"]
-        fault = "the attack succeeds too often" if "eot" in arms else "it fails without an attack"
+        is_attack = _deciding_row(content, gate)["requirement"]["arm"] in ATTACK_ARMS
+        fault = "the attack succeeds too often" if is_attack else "it fails without an attack"
         if flaw == GALLERY:  # a larger one can only raise the attacker's success
             return f"Do not deploy: {fault}, although the gallery is small."
-        return f"Do not deploy: {flaw or fault}."
+        return f"Do not deploy: {fault if is_attack and flaw == TASK else flaw or fault}."
     if flaw or gate["reasons"]:
-        return f"Undecided: {flaw or 'the attack was too weak, or not checked'}."
+        return f"Undecided: {flaw or _weakness(content)[0]}."
     open_rows = [row for row in rows if row["verdict"] == "UNDECIDED"]
     if any(AT_RANDOM in row["reason"] for row in open_rows):
         return "Undecided: the bar is so low that guessing would pass."
@@ -135,12 +140,9 @@ def _verdict(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
 
 def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     """The sentence behind a verdict: of the row that decides it."""
-    is_lost = _flaw(content) == TASK
-    if gate["verdict"] == "UNDECIDED" and gate["reasons"] and not is_lost:
+    if gate["verdict"] == "UNDECIDED" and gate["reasons"] and _flaw(content) != TASK:
         return f"{capital(gate['reasons'][0])}."
-    rows = [row for row in gate["rows"] if row["verdict"] == gate["verdict"]]
-    candidates = [*rows, *gate["rows"]] if is_lost else rows
-    row = next((row for row in candidates if (row["requirement"]["arm"] == "clean") == is_lost), rows[0])
+    row = _deciding_row(content, gate)
     requirement = row["requirement"]
     least, bar, measure = requirement["at_least"], requirement["at_most"], requirement["measure"]
     side, bar = ("at most", bar) if least is None else ("at least", least)
@@ -164,6 +166,27 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     return f"{capital(moment)}, {share} of camera views are {predicate}; {need}."
 
 
+def _deciding_row(content: Mapping[str, Any], gate: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row of a verdict that its sentence is about: of untouched photographs where these are not recognised, else
+    of the attack made for many views, before other attacks, noise and untouched photographs."""
+    is_lost, order = _flaw(content) == TASK, ("eot", *ATTACK_ARMS, "noise", "clean")
+    rows = [row for row in gate["rows"] if row["verdict"] == gate["verdict"]]
+    rows = [row for row in rows if AT_RANDOM in row["reason"]] or rows
+    if is_lost and gate["verdict"] != "FAIL":
+        rows = [row for row in gate["rows"] if row["requirement"]["arm"] == "clean"] or rows
+    return min(rows, key=lambda row: order.index(row["requirement"]["arm"]) * (-1 if is_lost else 1))
+
+
+def _weakness(content: Mapping[str, Any]) -> tuple[str, str]:
+    """Why no row of a run can pass, in half a sentence, and what to do next."""
+    if check_faults(content) or stronger_arms(content):
+        step = "Attack longer (attack.gradients) with its checks (sanity=short), and test again."
+        return "the attack was too weak, or not checked", step
+    if content["failed"]:
+        return "some pictures failed", "Mend what made pictures fail (metrics.json, `failed`), and test again."
+    return "it was judged on its own photographs", "Give more photographs, so that some are held out, and test again."
+
+
 def _effect(content: Mapping[str, Any]) -> str:
     """Without a policy: what the attack does."""
     arms, views = content["arms"], "unseen camera views" if content["bank"]["coordinates"] else "pictures"
@@ -179,8 +202,12 @@ def _comparison(content: Mapping[str, Any]) -> str:
     first = content["primary"]
     other = "random noise" if first["against"] == "noise" else "one made for the file alone"
     if first["p"] is None:
-        further = count_text(first["needed"] - first["clusters"], "more photograph")
-        return f"Whether an attack made for many views beats {other} is undecided: {further} needed."
+        further = first["needed"] - first["clusters"]
+        if further <= 0:  # they are those it was made from
+            return f"Whether an attack made for many views beats {other} needs photographs that are held out."
+        further *= 2 if content.get("split") else 1  # half of them are held out
+        needed = count_text(further, "more photograph")
+        return f"Whether an attack made for many views beats {other} is undecided: {needed} needed."
     change, unit = first["difference"], "points" if first["measure"] == "success" else "of likeness"
     scale, digits = (100, 0) if first["measure"] == "success" else (1, 2)
     mean, low, high = (f"{scale * change[key]:+z.{digits}f}" for key in ("mean", "low", "high"))
@@ -205,5 +232,5 @@ def _next_step(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> st
     if gate["verdict"] == "PASS":
         return "Keep this run as the record; test again when encoder, gallery, cameras or attacks change."
     if gate["reasons"]:
-        return "Attack longer (attack.gradients) with its checks (sanity=short), and test again."
+        return _weakness(content)[1]
     return "Give more photographs of different things and run the same command into a new folder."

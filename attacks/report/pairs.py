@@ -25,8 +25,8 @@ from attacks.report.words import interval_text, p_value
 from attacks.runtime.tables import unescaped_text
 from attacks.runtime.untrusted import count, mapping, number, read_untrusted, text
 
-#: The most pairs of runs that are compared at a time.
-MAX_PAIRS = 2_000
+#: The most pairs of runs that are compared at a time: of more than 1,638 no test of a table can be significant.
+MAX_PAIRS = 1_600
 #: The parts of the configuration that are the attack; the views belong to the protocol.
 THREAT = ("perturbation", "attack", "optimiser", "objective", "penalty", "risk", "draws")
 #: The name of a picture, and the sha256 of its pixels, empty where the run lacks it.

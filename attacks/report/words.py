@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from attacks.gate.verdict import count_text as count_text
 from attacks.gate.verdict import level_text
 from attacks.runtime.untrusted import mapping
 
@@ -176,11 +177,6 @@ def radius_words(value: Mapping[str, Any], norm: str, eps: float) -> str:
     mean, low, high = (f"> {eps * unit:.3g}" if end is None else f"{end * unit:.3g}" for end in numbers)
     ends = f"({low} to {high})" if value["kind"] == "range" else f"[{low}, {high}]"
     return f"{mean} {ends}{unit_text and f' in units of 1{unit_text}'}"
-
-
-def count_text(number: int, noun: str) -> str:
-    """A number of things, such as "1 picture" or "2 pictures"."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def capital(text: str) -> str:

@@ -12,8 +12,6 @@ from attacks.evaluation.rare.splitting import Score, rare
 from .table import BenchmarkTable
 
 PROBABILITIES, DIMENSIONS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7), (2, 6, 12, 20)
-#: Coverage that a 95 % limit must keep in every cell.
-MINIMUM_COVERAGE = 0.93
 
 
 def far(p: float) -> float:

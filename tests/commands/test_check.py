@@ -39,7 +39,7 @@ def test_one_command_ends_with_one_page(pictures, capsys):
         "before any attack: " in output
         and "minutes: about " in output
         and "for 4 of 4 photographs" in output
-        and "and 1 files" in output
+        and "cannot be read: 1" in output
     )
     assert output.rstrip().endswith("page: run/check.html")
     content = json.loads((pictures / "run" / "metrics.json").read_text())

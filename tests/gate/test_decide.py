@@ -142,7 +142,7 @@ def better(other):
         ({"sanity": checks(masking="failed")}, "masking failed"),
         ({"sanity": {"failed": [], "checks": checks(plateau="skipped")["checks"][1:]}}, "no check of the"),
         ({"sanity": checks(plateau="skipped")}, "too short to show"),
-        ({"failed": [{"picture": 1}]}, "1 of the pictures failed"),
+        ({"failed": [{"picture": 1}]}, "1 picture failed"),
         ({"comparisons": better("one_view")}, "(one_view) is stronger"),
     ],
 )
@@ -160,7 +160,7 @@ def test_more_pictures_decide_no_row_of_a_weak_attack():
     policy = Policy("A claim.", "2026-11-24", (Requirement("cosine", "eot", at_least=0.2),))
     table = rows([0.5] * 12, "cosine")
     strong, weak = (decide(policy, "", content(**changes), table, False) for changes in ({}, {"sanity": None}))
-    assert "pictures more" in str(strong) and "pictures more" not in str(weak)
+    assert "further pictures" in str(strong) and "further pictures" not in str(weak)
 
 
 @cache
