@@ -20,7 +20,6 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from attacks import __version__
-from attacks.report.warnings import refuse_failed
 from attacks.runtime.command_line import USER_ERRORS
 from attacks.runtime.signals import StopSignal, stoppable
 from attacks.schema import launchers, presets
@@ -42,6 +41,7 @@ def main(config: DictConfig) -> float | None:
         presets.refuse_unasked(run, presets.typed_words(settings.overrides.task, settings.sweeper.get("params")))
         presets.refuse_unused(run, settings.overrides.task)
         from attacks.experiment.job import job, show_part
+        from attacks.report.warnings import refuse_failed
 
         if run.show is not None:
             show_part(run)
@@ -108,6 +108,7 @@ def _resume(arguments: Sequence[str]) -> None:
     if not folder:
         raise ValueError("`resume` must be the directory of a run: resume=outputs/...")
     from attacks.experiment.job import resume
+    from attacks.report.warnings import refuse_failed
 
     with stoppable(Path(folder)):
         content = resume(Path(folder), overrides)

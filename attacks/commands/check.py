@@ -97,13 +97,13 @@ def _limited(options: argparse.Namespace, command: list[str], into: Path) -> lis
         if count is None:
             raise ValueError(f"`--into {into}` holds a run that is no check; give another directory")
     else:
-        count = _rehearsed(command, options.minutes, HALVED if is_shared else PICTURES)
+        count = _rehearsal(command, options.minutes, HALVED if is_shared else PICTURES)
     if is_shared:
         return [*(word for word in command if not word.startswith("data.count=")), f"data.count={count}"]
     return [*command, "evaluate.batch=8", f"evaluate.most={count}"]
 
 
-def _rehearsed(command: list[str], minutes: float, least: int) -> int:
+def _rehearsal(command: list[str], minutes: float, least: int) -> int:
     """How many photographs are tried, after the audit, which is printed."""
     preset = next(word.removeprefix("config=") for word in command if word.startswith("config="))
     overrides = [word for word in command if not word.startswith("config=")]

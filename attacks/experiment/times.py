@@ -19,13 +19,13 @@ def time_problems(folder: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     try:
         start, end = instant(manifest["started"]), instant(read_json(folder / FILES)["ended"])
         with (folder / "events.jsonl").open("rb") as lines:  # of any number
-            least = max((float(parse_json(line, "events.jsonl")["seconds"]) for line in lines), default=0.0)
+            journal = max((float(parse_json(line, "events.jsonl")["seconds"]) for line in lines), default=0.0)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         yield f"the times of the run cannot be read: {error}"
         return
     if end < start:
         yield f"the record says that the run ended at {end}, before it began at {start}"
-    elif (seconds := (end - start).total_seconds()) + SLACK + DRIFT * least < least:
-        yield f"the record says that the run took {seconds:.0f} s, and its journal has {least:.0f} s: one was moved"
+    elif (seconds := (end - start).total_seconds()) + SLACK + DRIFT * journal < journal:
+        yield f"the record says that the run took {seconds:.0f} s, and its journal has {journal:.0f} s: one was moved"
     if end > datetime.now(UTC):
         yield f"the record says that the run ended at {end}, which lies in the future"

@@ -23,7 +23,7 @@ from attacks.inference.plan import further_clusters
 #: The arms whose values depend on an attack.
 ATTACK_ARMS = ("no_eot", "one_view", "eot")
 #: The fewest gradients, or queries, of an attack whose loss can be seen to settle.
-SETTLED = 126
+PLATEAU_GRADIENTS = 126
 #: Why a bar that chance meets says nothing.
 AT_RANDOM = "an encoder that answers at random meets it"
 
@@ -72,7 +72,7 @@ def check_faults(content: Mapping[str, Any]) -> list[str]:
     if len(skipped_checks) == len(sanity["checks"]):
         faults.append("no check of the attack was made")
     elif "plateau" in skipped_checks and not (
-        skipped_checks["plateau"].startswith("not applicable") and content["threat"]["gradients"] >= SETTLED
+        skipped_checks["plateau"].startswith("not applicable") and content["threat"]["gradients"] >= PLATEAU_GRADIENTS
     ):
         faults.append("the attack is too short to show that its loss has settled (attack.gradients)")
     return faults

@@ -202,12 +202,12 @@ def _comparison(content: Mapping[str, Any]) -> str:
     first = content["primary"]
     other = "random noise" if first["against"] == "noise" else "one made for the file alone"
     if first["p"] is None:
-        further = first["needed"] - first["clusters"]
-        if further <= 0:  # they are those it was made from
+        number = first["needed"] - first["clusters"]
+        if number <= 0:  # they are those it was made from
             return f"Whether an attack made for many views beats {other} needs photographs that are held out."
-        further *= 2 if content.get("split") else 1  # half of them are held out
-        needed = count_text(further, "more photograph")
-        return f"Whether an attack made for many views beats {other} is undecided: {needed} needed."
+        number *= 2 if content.get("split") else 1  # half of them are held out
+        text = count_text(number, "more photograph")
+        return f"Whether an attack made for many views beats {other} is undecided: {text} needed."
     change, unit = first["difference"], "points" if first["measure"] == "success" else "of likeness"
     scale, digits = (100, 0) if first["measure"] == "success" else (1, 2)
     mean, low, high = (f"{scale * change[key]:+z.{digits}f}" for key in ("mean", "low", "high"))

@@ -72,7 +72,7 @@ def test_without_identities_the_encoder_classifies_the_pictures(folder, monkeypa
     metrics, manifest = run(monkeypatch, folder, f"data.path={folder}")
     assert metrics["arms"]["clean"]["recall_at_1"]["mean"] == 1
     assert any("3 pictures have no identity" in note for note in manifest["notes"])
-    assert metrics["guessed"] == 3 and "agrees with itself" in (folder / "run" / "report.html").read_text()
+    assert metrics["guessed"] == 3 and "its agreement with itself" in (folder / "run" / "report.html").read_text()
     assert manifest["encoder"]["package"] == "colour_towers 1"
 
 
