@@ -125,7 +125,9 @@ def _verdict(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
         fault = "the attack succeeds too often" if is_attack else "it fails without an attack"
         if flaw == GALLERY:  # a larger one can only raise the attacker's success
             return f"Do not deploy: {fault}, although the gallery is small."
-        return f"Do not deploy: {fault if is_attack and flaw == TASK else flaw or fault}."
+        if flaw == TASK and is_attack:
+            return f"Do not deploy: {fault}, and {TASK}."
+        return f"Do not deploy: {flaw or fault}."
     if flaw or gate["reasons"]:
         return f"Undecided: {flaw or _weakness(content)[0]}."
     open_rows = [row for row in rows if row["verdict"] == "UNDECIDED"]
