@@ -44,6 +44,8 @@ def interval(
     The bets b_t are the predictable plug-in of Waudby-Smith & Ramdas (2023, JRSS-B 86, section 3.3), from the values
     before. A finished sample is bet on in about 64 orders, the rotations of random ones, and the mean of their
     capitals is tested: a rare value is met early as often as late, and the order of `values` changes nothing.
+    The bound is a theorem where the order does not depend on the values, as in a sequence. Those of a finished sample
+    start from the sorted values, so for it the bound is measured (docs/benchmarks.md), not proven.
 
     Args:
         values: of a single cluster with several views, the views are the units: the interval then says nothing about
