@@ -108,8 +108,8 @@ def test_the_capital_is_that_of_the_paper(n):
 
 
 @settings(max_examples=60, deadline=None)
-@given(values_of_some_clusters, st.booleans(), st.randoms())
-def test_laws_of_an_interval(values, sequential, random):
+@given(values_of_some_clusters, st.booleans())
+def test_laws_of_an_interval(values, sequential):
     mean, low, high = ends(values, sequential=sequential)
     assert 0 <= low <= mean <= high <= 1 and mean == pytest.approx(np.mean(values), abs=1e-12)
     mirrored = ends([1 - value for value in values], sequential=sequential)
@@ -118,10 +118,15 @@ def test_laws_of_an_interval(values, sequential, random):
     assert stretch == pytest.approx((5 * mean - 2, 5 * low - 2, 5 * high - 2), abs=1e-6)
     ones = torch.ones(len(values), dtype=torch.float64)
     assert ends(values, weights=ones, sequential=sequential) == (mean, low, high)
-    if not sequential:
-        random.shuffle(values)
-        assert ends(values) == pytest.approx((mean, low, high), abs=1e-12)
-        assert low < high  # never without a width, whatever the values agree on
+    assert sequential or low < high  # never without a width, whatever the values agree on
+
+
+@pytest.mark.parametrize("n", [5, 30, 100, 400])
+def test_the_order_of_the_values_hardly_matters(n):
+    random = np.random.default_rng(n)
+    for values in (random.beta(2, 2, n), random.random(n) < 0.2, np.where(random.random(n) < 0.1, 1, 0.05)):
+        low, high = np.transpose([ends(random.permutation(values).astype(float))[1:] for _ in range(8)])
+        assert max(np.ptp(low), np.ptp(high)) < 0.1 * (high - low).mean()
 
 
 @settings(max_examples=60, deadline=None)
@@ -144,8 +149,6 @@ def test_weights_count_as_parts_of_a_cluster():
     x, w = random.random(15), random.integers(1, 5, 15) / 4
     mean, low, high = ends(x, weights=torch.from_numpy(w))
     assert mean == pytest.approx(np.average(x, weights=w)) == pytest.approx(np.repeat(x, (4 * w).astype(int)).mean())
-    shuffle = random.permutation(15)
-    assert ends(x[shuffle], weights=torch.from_numpy(w[shuffle])) == pytest.approx((mean, low, high), abs=1e-12)
     _, low_of_repeats, high_of_repeats = ends(np.repeat(x, (4 * w).astype(int)))
     assert low < low_of_repeats and high_of_repeats < high  # parts of a cluster are not further clusters
 
@@ -220,9 +223,10 @@ def test_a_median_has_the_order_statistics_of_a_sign_test():
     assert median(torch.from_numpy(values[:5])) == Interval(*np.sort(values[:5])[[2, 0, 4]], "range")
 
 
-def test_orders_are_rotations_in_which_a_value_takes_all_places():
+def test_orders_do_not_depend_on_the_values_and_are_rotations_in_which_a_value_takes_all_places():
     for n in (3, 20, 64):
         orders, _, _ = bounded._orders(np.arange(float(n)), np.ones(n), False)
+        assert (bounded._orders(np.arange(n)[::-1], np.ones(n), False)[0] == n - 1 - orders).all()
         assert 48 < len(orders) <= bounded.ORDERS and len(orders) % n == 0
         assert (np.sort(orders, axis=0) == np.arange(n).repeat(len(orders) // n)[:, None]).all()
     assert len(bounded._orders(np.arange(5000.0), np.ones(5000), False)[0]) == bounded.FEWEST_ORDERS
