@@ -269,7 +269,7 @@ def _lognormal(values: Floats, floor: float) -> tuple[float, float, float]:
     variance = max(float(logs.var(ddof=1)), floor)
     half = scipy.stats.t.ppf(1 - ALPHA, n - 1) * np.sqrt(variance / n + variance**2 / (2 * (n - 1)))
     centre, p = logs.mean() + variance / 2, float(values.mean())
-    return p, min(p, float(np.exp(centre - half))), min(1.0, max(p, float(np.exp(centre + half))))
+    return p, min(p, float(np.exp(centre - half))), max(p, float(np.exp(min(centre + half, 0.0))))
 
 
 def _gamma(mean: float, variance: float, level: float) -> float:
