@@ -31,7 +31,8 @@ class Pictures:
     `images` (N,3,H,W) are in [0,1], every value a multiple of 1/255; `notes` list the conversions of the files;
     `placements` are those of a patch; `clusters` name for each picture those that count as one with it, such as the
     tiles of a photograph (by default each picture is alone); `split` is fit or judge of each (see
-    `attacks.data.split`), empty where each has a perturbation of its own.
+    `attacks.data.split`), empty where each has a perturbation of its own; `weights` are shares of the traffic over
+    the largest, the same in a cluster, empty where all count alike.
     """
 
     names: tuple[str, ...]
@@ -40,6 +41,7 @@ class Pictures:
     placements: Placements | None = None
     clusters: tuple[str, ...] = ()
     split: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clusters", self.clusters or self.names)
@@ -71,7 +73,8 @@ class Pictures:
         """The pictures `rows`, without placements."""
         names, clusters = (tuple(column[i] for i in rows) for column in (self.names, self.clusters))
         split = tuple(self.split[i] for i in rows) if self.split else ()
-        return Pictures(names, self.images[list(rows)], self.notes, clusters=clusters, split=split)
+        weights = tuple(self.weights[i] for i in rows) if self.weights else ()
+        return Pictures(names, self.images[list(rows)], self.notes, clusters=clusters, split=split, weights=weights)
 
     def shelf(self, size: int | None = None) -> Shelf:
         """The pictures as a shelf; with `size`, each is resized and cropped on reading (see `square`)."""

@@ -23,7 +23,7 @@ from transforms.sampling.warp import warp_by_matrix
 #: The table that ships with the package; `data.path=bundled` names it.
 BUNDLED_TABLE = Path(__file__).parent / "scenes.csv"
 CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
-COLUMNS = ("path", *CORNERS, "mask", "identity", "cluster")
+COLUMNS = ("path", *CORNERS, "mask", "identity", "cluster", "weight")
 #: The most samples along each side of a texel; beyond this, antialiasing averages the pixels.
 SAMPLES = 16
 #: The corners of a texture as shares of its sides, in the order of a quad.
@@ -56,8 +56,8 @@ def read_table(path: str | Path, column: str | None = None) -> list[Photo]:
 
     After a header, a line for each placement: `path`, and the corners `x1,y1` ... `x4,y4` (upper left, upper right,
     lower right, lower left of the texture), or a `mask`, or both. Optional: `identity` (the label), `cluster`
-    (photographs with the same one count as one). `column` names one more, which says fit or judge (see
-    `attacks.data.split`). Text is UTF-8; paths in it are relative to its file.
+    (photographs with the same one count as one), `weight` (a number above 0). `column` names one more, which says fit
+    or judge (see `attacks.data.split`). Text is UTF-8; paths in it are relative to its file.
 
     Raises FileNotFoundError or ValueError in one line, with the line of the table.
     """
@@ -78,11 +78,12 @@ def read_table(path: str | Path, column: str | None = None) -> list[Photo]:
             ("identities", first.label, entry.label),
             ("clusters", first.cluster, entry.cluster),
             ("values of data.split", first.split, entry.split),
+            ("values of `weight`", first.weight, entry.weight),
         ):
             if None not in values and values[0] != values[1]:
                 raise ValueError(f"{location}: `{entry.name}` has two {kind}, {values[0]} and {values[1]}")
-        label, cluster = first.label or entry.label, first.cluster or entry.cluster
-        entries[entry.path] = replace(first, label=label, cluster=cluster)
+        values = {key: getattr(first, key) or getattr(entry, key) for key in ("label", "cluster", "weight")}
+        entries[entry.path] = replace(first, **values)
         placements.setdefault(entry.path, []).append(placement)
     if not placements:
         raise ValueError(f"`{path}` names no photograph")
