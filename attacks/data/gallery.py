@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.data.images import SUFFIXES, load_image
-from attacks.data.pictures import Shelf, make_shelf, square
+from attacks.data.pictures import Shelf, make_shelf, select, square
 from attacks.data.split import JUDGE, WORDS
 from attacks.data.vectors import Vectors
 from attacks.perturbations.patch.placement import Placements
@@ -71,10 +71,9 @@ class Pictures:
 
     def only(self, rows: Sequence[int]) -> "Pictures":
         """The pictures `rows`, without placements."""
-        names, clusters = (tuple(column[i] for i in rows) for column in (self.names, self.clusters))
-        split = tuple(self.split[i] for i in rows) if self.split else ()
-        weights = tuple(self.weights[i] for i in rows) if self.weights else ()
-        return Pictures(names, self.images[list(rows)], self.notes, clusters=clusters, split=split, weights=weights)
+        names = ("names", "clusters", "split", "weights")
+        columns: dict[str, Any] = {name: select(getattr(self, name), rows) for name in names}
+        return Pictures(images=self.images[list(rows)], notes=self.notes, **columns)
 
     def shelf(self, size: int | None = None) -> Shelf:
         """The pictures as a shelf; with `size`, each is resized and cropped on reading (see `square`)."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from PIL import Image, features
@@ -153,17 +153,14 @@ class Shelf:
 
     def only(self, rows: Sequence[int]) -> "Shelf":
         load, selection = self.load, list(rows)
-        return replace(
-            self,
-            names=tuple(self.names[i] for i in selection),
-            digests=tuple(self.digests[i] for i in selection),
-            labels=tuple(self.labels[i] for i in selection),
-            load=lambda i: load(selection[i]),
-            changes=tuple(self.changes[i] for i in selection) if self.changes else (),
-            clusters=tuple(self.clusters[i] for i in selection) if self.clusters else (),
-            split=tuple(self.split[i] for i in selection) if self.split else (),
-            weights=tuple(self.weights[i] for i in selection) if self.weights else (),
-        )
+        names = ("names", "digests", "labels", "changes", "clusters", "split", "weights")
+        columns: dict[str, Any] = {name: select(getattr(self, name), selection) for name in names}
+        return replace(self, load=lambda i: load(selection[i]), **columns)
+
+
+def select(column: Sequence[A], rows: Sequence[int]) -> tuple[A, ...]:
+    """The rows of a column; none of an empty one."""
+    return tuple(column[i] for i in rows) if column else ()
 
 
 def make_shelf(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:

@@ -107,8 +107,8 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
     encoder = run.content["encoder"]
     metrics: list[dict[str, Any]] = []
     for row in run.verdict.rows:
-        cell = {"type": str(row.requirement), "value": f"{row.value:.6g}", "slice": size_text(vars(row))}
-        metrics.append(cell)
+        value = {"value": f"{row.value:.6g}", "slice": size_text(vars(row))}
+        metrics.append({"type": str(row.requirement), **value})
         if not row.has_range:
             metrics[-1]["confidenceInterval"] = {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
     return {

@@ -5,6 +5,7 @@ from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,14 +103,12 @@ def _choose(node: FolderConfig | ScenesConfig, shelf: Shelf, rows: list[int]) ->
     if rest is not shelf:
         shelf.forget()
     clusters = pictures.clusters[: len(selection)]
-    queries = Pictures(
-        selection.names,
-        images,
-        (*notes, *_remarks(pictures)),
-        clusters=clusters,
-        split=selection.split,
-        weights=_relative(selection, clusters),
-    )
+    columns: dict[str, Any] = {
+        "clusters": clusters,
+        "split": selection.split,
+        "weights": _relative(selection, clusters),
+    }
+    queries = Pictures(selection.names, images, (*notes, *_remarks(pictures)), **columns)
     return queries, pictures, torch.arange(len(selection))
 
 
