@@ -7,7 +7,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -189,16 +188,20 @@ def make_entry(
             f"`{file}` line {number}: `{column}`, the column of data.split, must be {' or '.join(WORDS)}; got "
             f"{short_path(str(word))!r}"
         )
-    weight = None
-    if "weight" in cells:
-        with suppress(ValueError):
-            weight = float(cells["weight"])
-        if weight is None or not 0 < weight < math.inf:
-            raise ValueError(
-                f"`{file}` line {number}: `weight` must be a number above 0; got {short_path(repr(cells['weight']))}"
-                ": give the photograph's share of the traffic, or leave it out of the table"
-            )
+    weight = read_number(f"`{file}` line {number}", "weight", cells["weight"], 0) if "weight" in cells else None
     return Entry(path, path.name, label, f"{file.name} line {number}", cluster, word, weight)
+
+
+def read_number(location: str, name: str, text: str, above: float = -math.inf) -> float:
+    """The finite number in a cell of a table. Raises ValueError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not above < number < math.inf:
+        rule = f"must be a number{f' above {above:g} (give one to every picture)' if math.isfinite(above) else ''}"
+        raise ValueError(f"{location}: `{name}` {rule}; got {short_path(repr(text))}")
+    return number
 
 
 def name_entries(entries: list[Entry]) -> list[Entry]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import load_image
-from attacks.data.listing import Entry, make_entry, name_entries, table_rows
+from attacks.data.listing import Entry, make_entry, name_entries, read_number, table_rows
 from attacks.data.pictures import Shelf, read_entries, to_square
 from attacks.perturbations.patch.placement import Placements
 from attacks.runtime.untrusted import short_path
@@ -110,19 +110,9 @@ def _placement(location: str, path: Path, cells: Mapping[str, str]) -> Placement
     if 0 < len(missing) < len(CORNERS):
         present = ", ".join(name for name in CORNERS if name in cells)
         raise ValueError(f"{location}: it has {present}, but no {', '.join(missing)}")
-    numbers = [] if missing else [_number(location, name, cells[name]) for name in CORNERS]
+    numbers = [] if missing else [read_number(location, name, cells[name]) for name in CORNERS]
     quad = tuple(zip(numbers[::2], numbers[1::2], strict=True)) or None
     return PlacementCorners(location, quad, path.parent / cells["mask"] if "mask" in cells else None)
-
-
-def _number(location: str, name: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{location}: `{name}` must be a number; got {short_path(repr(text))}")
-    return number
 
 
 def read_mask(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> tuple[Tensor | None, list[str]]:
