@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -82,8 +82,10 @@ def read_table(path: str | Path, column: str | None = None) -> list[Photo]:
         ):
             if None not in values and values[0] != values[1]:
                 raise ValueError(f"{location}: `{entry.name}` has two {kind}, {values[0]} and {values[1]}")
-        values = {key: getattr(first, key) or getattr(entry, key) for key in ("label", "cluster", "weight")}
-        entries[entry.path] = replace(first, **values)
+        merged: dict[str, Any] = {
+            key: getattr(first, key) or getattr(entry, key) for key in ("label", "cluster", "weight")
+        }
+        entries[entry.path] = replace(first, **merged)
         placements.setdefault(entry.path, []).append(placement)
     if not placements:
         raise ValueError(f"`{path}` names no photograph")

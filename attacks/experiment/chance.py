@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attacks.data.pictures import select
 from attacks.evaluation.clusters import cluster_mean
 from attacks.evaluation.per_image import TAR
 from attacks.evaluation.retrieval import votes
@@ -49,8 +50,8 @@ def chance_levels(
         rows = {sizes[i]: int(study.truth[i]) for i in grouped_rows}
         by_size = {size: by_size[size] | {"knn": _vote(identity, row, neighbours)} for size, row in rows.items()}
     for name in next(iter(by_size.values()), {}):
-        columns = ([column[i] for i in grouped_rows if column] for column in (clusters, weights))
-        result[name] = _mean([by_size[sizes[i]][name] for i in grouped_rows], *columns)
+        levels, names = [by_size[sizes[i]][name] for i in grouped_rows], [clusters[i] for i in grouped_rows]
+        result[name] = _mean(levels, names, select(weights, grouped_rows))
     if study.goal is not None:
         goals = [_rank_levels(len(gallery), count)["median_rank"] for count in members.int().tolist()]
         result["goal_rank"] = _mean(goals, clusters)
