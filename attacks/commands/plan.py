@@ -74,7 +74,7 @@ def _from_pilot(options: argparse.Namespace) -> tuple[int, str]:
     text = f"clusters of {options.pilot}, whose"
     if options.bar is not None:
         values = _arm(options.pilot, ARM, "success")
-        text = f"{len(values)} {text} success has mean {float(values.mean()):.2f}"
+        text = f"{len(values)} {text} success has an unweighted mean of {float(values.mean()):.2f}"
         return clusters_for_bar(pilot_samples(values), options.bar), text
     differences, measure, other = pilot(options.pilot)
     text = (

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.data.images import SUFFIXES, load_image
-from attacks.data.pictures import Shelf, make_shelf, square
+from attacks.data.pictures import Shelf, make_shelf, select, square
 from attacks.data.split import JUDGE, WORDS
 from attacks.data.vectors import Vectors
 from attacks.perturbations.patch.placement import Placements
@@ -31,7 +31,8 @@ class Pictures:
     `images` (N,3,H,W) are in [0,1], every value a multiple of 1/255; `notes` list the conversions of the files;
     `placements` are those of a patch; `clusters` name for each picture those that count as one with it, such as the
     tiles of a photograph (by default each picture is alone); `split` is fit or judge of each (see
-    `attacks.data.split`), empty where each has a perturbation of its own.
+    `attacks.data.split`), empty where each has a perturbation of its own; `weights` are shares of the traffic over
+    the largest, the same in a cluster, empty where all count alike.
     """
 
     names: tuple[str, ...]
@@ -40,6 +41,7 @@ class Pictures:
     placements: Placements | None = None
     clusters: tuple[str, ...] = ()
     split: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clusters", self.clusters or self.names)
@@ -69,9 +71,9 @@ class Pictures:
 
     def only(self, rows: Sequence[int]) -> "Pictures":
         """The pictures `rows`, without placements."""
-        names, clusters = (tuple(column[i] for i in rows) for column in (self.names, self.clusters))
-        split = tuple(self.split[i] for i in rows) if self.split else ()
-        return Pictures(names, self.images[list(rows)], self.notes, clusters=clusters, split=split)
+        names = ("names", "clusters", "split", "weights")
+        columns: dict[str, Any] = {name: select(getattr(self, name), rows) for name in names}
+        return Pictures(images=self.images[list(rows)], notes=self.notes, **columns)
 
     def shelf(self, size: int | None = None) -> Shelf:
         """The pictures as a shelf; with `size`, each is resized and cropped on reading (see `square`)."""

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 import re
 from collections import Counter
@@ -25,7 +26,8 @@ LONGEST = 4096
 class Entry:
     """One picture file. `name` is unique in its listing and shown in reports; `label` is the person or thing on it,
     or None if unknown; `where` names the line of the file that lists it; `cluster` names pictures that count as one
-    (None: the picture alone); `split` is fit or judge (see `attacks.data.split`), or None."""
+    (None: the picture alone); `split` is fit or judge (see `attacks.data.split`), or None; `weight` is the share of
+    the traffic, in any unit, or None."""
 
     path: Path
     name: str
@@ -33,6 +35,7 @@ class Entry:
     where: str = ""
     cluster: str | None = None
     split: str | None = None
+    weight: float | None = None
 
 
 def list_entries(path: str | Path, column: str | None = None) -> tuple[list[Entry], list[str]]:
@@ -41,9 +44,9 @@ def list_entries(path: str | Path, column: str | None = None) -> tuple[list[Entr
     - A folder: the pictures in it, sorted by name. If it has none, but subfolders with pictures, these are read, one
       level deep, and the name of each subfolder is the label of its pictures.
     - `.txt`: one path a line; blank lines and lines that begin with # are skipped.
-    - `.csv`: a table with a header, the column `path` and optionally `identity` (the label) and `cluster` (rows with
-      the same one count as one picture in every interval); both may be empty. `column` names one more, which says fit
-      or judge of each. Other columns are ignored.
+    - `.csv`: a table with a header, the column `path` and optionally `identity` (the label), `cluster` (rows with
+      the same one count as one picture in every interval), both of which may be empty, and `weight` (a number above
+      0). `column` names one more, which says fit or judge of each. Other columns are ignored.
     - Any other file: one picture.
 
     Text is UTF-8; paths in it are relative to its file. The pictures are not opened here.
@@ -164,19 +167,19 @@ def table_rows(path: Path, check_header: Callable[[str, list[str]], None]) -> It
 
 
 def _check_header(location: str, cells: list[str]) -> None:
-    for name, minimum in (("path", 1), ("identity", 0), ("cluster", 0)):
+    for name, minimum in (("path", 1), ("identity", 0), ("cluster", 0), ("weight", 0)):
         if not minimum <= cells.count(name) <= 1:
             raise ValueError(
-                f"{location}: the header must have one column `path`, and at most one `identity` and one `cluster`, "
-                f"separated by commas; got {short_path(', '.join(cells))}"
+                f"{location}: the header must have one column `path`, and at most one `identity`, one `cluster` and "
+                f"one `weight`, separated by commas; got {short_path(', '.join(cells))}"
             )
 
 
 def make_entry(
     file: Path, number: int, name: str, cells: Mapping[str, Any] = MappingProxyType({}), column: str | None = None
 ) -> Entry:
-    """The picture `name` on line `number` of a list or table; `cells` may hold its `identity` and `cluster`, and must
-    hold fit or judge in the `column`, if there is one."""
+    """The picture `name` on line `number` of a list or table; `cells` may hold its `identity`, `cluster` and
+    `weight`, and must hold fit or judge in the `column`, if there is one."""
     path = Path(os.path.abspath(file.parent / name))  # noqa: PTH100  (resolve would follow links: two names, one file)
     label, cluster = cells.get("identity") or None, cells.get("cluster") or None
     word = None if column is None else cells.get(column, "")
@@ -185,7 +188,20 @@ def make_entry(
             f"`{file}` line {number}: `{column}`, the column of data.split, must be {' or '.join(WORDS)}; got "
             f"{short_path(str(word))!r}"
         )
-    return Entry(path, path.name, label, f"{file.name} line {number}", cluster, word)
+    weight = read_number(f"`{file}` line {number}", "weight", cells["weight"], 0) if "weight" in cells else None
+    return Entry(path, path.name, label, f"{file.name} line {number}", cluster, word, weight)
+
+
+def read_number(location: str, name: str, text: str, above: float = -math.inf) -> float:
+    """The finite number in a cell of a table. Raises ValueError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not above < number < math.inf:
+        rule = f"must be a number{f' above {above:g} (give one to every picture)' if math.isfinite(above) else ''}"
+        raise ValueError(f"{location}: `{name}` {rule}; got {short_path(repr(text))}")
+    return number
 
 
 def name_entries(entries: list[Entry]) -> list[Entry]:

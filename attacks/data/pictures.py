@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from PIL import Image, features
@@ -113,9 +113,9 @@ class Shelf:
     """Named pictures of one size, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
 
     `digests` are the sha256 of their pixels; `labels` the person or thing on each, None if unknown; `clusters` the
-    cluster of each, None if it is alone; `split` fit or judge of each, empty if no table says so. `changes` are the
-    conversions of each, `missing` the files left out, `notes` these and what was ignored. `forget` frees the memory
-    of pictures that `load` has at hand.
+    cluster of each, None if it is alone; `split` fit or judge of each and `weights` their shares of the traffic,
+    empty if no table says so. `changes` are the conversions of each, `missing` the files left out, `notes` these and
+    what was ignored. `forget` frees the memory of pictures that `load` has at hand.
     """
 
     names: tuple[str, ...]
@@ -127,6 +127,7 @@ class Shelf:
     missing: tuple[str, ...] = ()
     clusters: tuple[str | None, ...] = ()
     split: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
     forget: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
@@ -152,16 +153,14 @@ class Shelf:
 
     def only(self, rows: Sequence[int]) -> "Shelf":
         load, selection = self.load, list(rows)
-        return replace(
-            self,
-            names=tuple(self.names[i] for i in selection),
-            digests=tuple(self.digests[i] for i in selection),
-            labels=tuple(self.labels[i] for i in selection),
-            load=lambda i: load(selection[i]),
-            changes=tuple(self.changes[i] for i in selection) if self.changes else (),
-            clusters=tuple(self.clusters[i] for i in selection) if self.clusters else (),
-            split=tuple(self.split[i] for i in selection) if self.split else (),
-        )
+        names = ("names", "digests", "labels", "changes", "clusters", "split", "weights")
+        columns: dict[str, Any] = {name: select(getattr(self, name), selection) for name in names}
+        return replace(self, load=lambda i: load(selection[i]), **columns)
+
+
+def select(column: Sequence[A], rows: Sequence[int]) -> tuple[A, ...]:
+    """The rows of a column; none of an empty one."""
+    return tuple(column[i] for i in rows) if column else ()
 
 
 def make_shelf(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
@@ -195,6 +194,12 @@ def read_entries(
     entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse", index: PictureIndex | None = None
 ) -> Shelf:
     """The same as `read_files`, for a listing, its notes, and its index."""
+    with_weight, without = ([e for e in entries if (e.weight is None) == lacks] for lacks in (False, True))
+    if with_weight and without:
+        raise ValueError(
+            f"{without[0].where}: `weight` must be a number above 0 for all pictures or for none; got an empty cell, "
+            f"and {with_weight[0].weight:g} in {with_weight[0].where}: fill the column"
+        )
     readable: list[Entry] = []
     readings: list[_Reading] = []
     squares: dict[int, Tensor] = {}
@@ -226,6 +231,7 @@ def read_entries(
         missing=missing,
         clusters=tuple(entry.cluster for entry in readable),
         split=tuple(entry.split for entry in readable if entry.split is not None),
+        weights=tuple(entry.weight for entry in readable if entry.weight is not None),
         forget=squares.clear,
     )
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import load_image
-from attacks.data.listing import Entry, make_entry, name_entries, table_rows
+from attacks.data.listing import Entry, make_entry, name_entries, read_number, table_rows
 from attacks.data.pictures import Shelf, read_entries, to_square
 from attacks.perturbations.patch.placement import Placements
 from attacks.runtime.untrusted import short_path
@@ -23,7 +23,7 @@ from transforms.sampling.warp import warp_by_matrix
 #: The table that ships with the package; `data.path=bundled` names it.
 BUNDLED_TABLE = Path(__file__).parent / "scenes.csv"
 CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
-COLUMNS = ("path", *CORNERS, "mask", "identity", "cluster")
+COLUMNS = ("path", *CORNERS, "mask", "identity", "cluster", "weight")
 #: The most samples along each side of a texel; beyond this, antialiasing averages the pixels.
 SAMPLES = 16
 #: The corners of a texture as shares of its sides, in the order of a quad.
@@ -56,8 +56,8 @@ def read_table(path: str | Path, column: str | None = None) -> list[Photo]:
 
     After a header, a line for each placement: `path`, and the corners `x1,y1` ... `x4,y4` (upper left, upper right,
     lower right, lower left of the texture), or a `mask`, or both. Optional: `identity` (the label), `cluster`
-    (photographs with the same one count as one). `column` names one more, which says fit or judge (see
-    `attacks.data.split`). Text is UTF-8; paths in it are relative to its file.
+    (photographs with the same one count as one), `weight` (a number above 0). `column` names one more, which says fit
+    or judge (see `attacks.data.split`). Text is UTF-8; paths in it are relative to its file.
 
     Raises FileNotFoundError or ValueError in one line, with the line of the table.
     """
@@ -78,11 +78,14 @@ def read_table(path: str | Path, column: str | None = None) -> list[Photo]:
             ("identities", first.label, entry.label),
             ("clusters", first.cluster, entry.cluster),
             ("values of data.split", first.split, entry.split),
+            ("values of `weight`", first.weight, entry.weight),
         ):
             if None not in values and values[0] != values[1]:
                 raise ValueError(f"{location}: `{entry.name}` has two {kind}, {values[0]} and {values[1]}")
-        label, cluster = first.label or entry.label, first.cluster or entry.cluster
-        entries[entry.path] = replace(first, label=label, cluster=cluster)
+        merged: dict[str, Any] = {
+            key: getattr(first, key) or getattr(entry, key) for key in ("label", "cluster", "weight")
+        }
+        entries[entry.path] = replace(first, **merged)
         placements.setdefault(entry.path, []).append(placement)
     if not placements:
         raise ValueError(f"`{path}` names no photograph")
@@ -109,19 +112,9 @@ def _placement(location: str, path: Path, cells: Mapping[str, str]) -> Placement
     if 0 < len(missing) < len(CORNERS):
         present = ", ".join(name for name in CORNERS if name in cells)
         raise ValueError(f"{location}: it has {present}, but no {', '.join(missing)}")
-    numbers = [] if missing else [_number(location, name, cells[name]) for name in CORNERS]
+    numbers = [] if missing else [read_number(location, name, cells[name]) for name in CORNERS]
     quad = tuple(zip(numbers[::2], numbers[1::2], strict=True)) or None
     return PlacementCorners(location, quad, path.parent / cells["mask"] if "mask" in cells else None)
-
-
-def _number(location: str, name: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{location}: `{name}` must be a number; got {short_path(repr(text))}")
-    return number
 
 
 def read_mask(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> tuple[Tensor | None, list[str]]:

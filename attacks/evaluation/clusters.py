@@ -36,6 +36,15 @@ def by_cluster(values: Tensor, clusters: Sequence[str]) -> Tensor:
     return totals(values, clusters) / totals(torch.ones(len(values)), clusters).view(-1, *[1] * (values.dim() - 1))
 
 
+def cluster_mean(values: Tensor, clusters: Sequence[str], weights: Sequence[float] = ()) -> float:
+    """The mean over clusters of their pictures' means, of (N,) values; with `weights`, of which a cluster has one."""
+    units = by_cluster(values, clusters)
+    if not weights:
+        return float(units.mean())
+    scales = by_cluster(torch.tensor(weights, dtype=torch.float64), clusters)
+    return float(units @ scales / scales.sum())
+
+
 def medians(values: Tensor, clusters: Sequence[str]) -> Tensor:
     """The lower median of the values of each cluster's pictures, (N,) -> (C,), in the order in which clusters first
     appear."""

@@ -32,7 +32,7 @@ def per_image_rows(
     success: Mapping[str, Mapping[str, Tensor]],
     worst: Mapping[str, Mapping[str, Tensor]],
     *,
-    pictures: Mapping[str, Sequence[str]],
+    pictures: Mapping[str, Sequence[Any]],
     steps: Mapping[str, Tensor],
     thresholds: Mapping[float, float],
     alone: Tensor | None = None,
@@ -47,7 +47,7 @@ def per_image_rows(
         scores: by bank and arm, of the same pictures; one arm is `clean`.
         success: by bank and arm (N,V) bool.
         worst: by bank and arm the cosine (N,) in the most resistant view.
-        pictures: columns that name the N pictures: `picture`, `cluster`, `identity`.
+        pictures: columns that name the N pictures: `picture`, `cluster`, `identity`, perhaps `split` and `weight`.
         steps: by arm (N,), of optimised arms.
         thresholds: of verification, by false accept rate.
         alone: (N,) pictures without another of their identity, which have no `RETRIEVAL_MEASURES`.
@@ -108,8 +108,9 @@ def _columns(values: Mapping[str, Tensor], worst: Tensor) -> dict[str, list[floa
 def arms_table(
     rows: Sequence[Row], *, views: Mapping[str, tuple[Mapping[str, Scores], Mapping[str, Tensor]]] | None = None
 ) -> dict[str, dict[str, dict[str, object]]]:
-    """By bank, arm and measure the mean over clusters of their pictures' means, or the median of their medians, with
-    its 95 % interval (see `attacks.inference`); `tar` by false accept rate. None where the rows have none.
+    """By bank, arm and measure the mean over clusters of their pictures' means, weighted by a column `weight`, or the
+    median of their medians, which is not, with its 95 % interval (see `attacks.inference`); `tar` by false accept
+    rate. None where the rows have none.
 
     `rows` are those of `per_image_rows`, or read back from their file. `views` are given for a run of a single
     picture, whose intervals are over its views: by bank the scores and successes by arm.
@@ -141,11 +142,17 @@ def measure_summary(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
     clusters = cluster_column(rows)
     units = (medians if name in MEDIANS else by_cluster)(column, clusters)
     if name in SHARES or name.startswith(TAR):
-        value = rate(units, totals(column_of(rows, views), clusters))
+        value = rate(units, totals(column_of(rows, views), clusters), cluster_weights(rows))
     else:
-        value = median(units) if name in MEDIANS else interval(units, *span(name))
+        value = median(units) if name in MEDIANS else interval(units, *span(name), weights=cluster_weights(rows))
     fit = has_fit_rows(rows) and len(units) > 1
     return (range_interval(value.mean, units) if fit else value)._asdict()
+
+
+def cluster_weights(rows: Sequence[Row]) -> Tensor | None:
+    """The weight of each cluster (C,), in the order of `by_cluster`; None where all count alike."""
+    column = number_column(rows, "weight") if rows and "weight" in rows[0] else None
+    return None if column is None else by_cluster(column, cluster_column(rows))
 
 
 def span(measure: str) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attacks.evidence.facts import Facts, RunFacts, WorstView, requirement_rule
-from attacks.gate.verdict import RequirementResult
+from attacks.gate.verdict import RequirementResult, size_text
 from attacks.report.answer import Answer, answer, subject_rows
 from attacks.report.environment import environment
 from attacks.report.sheets import Picture, from_file
@@ -24,8 +24,7 @@ RESULTS = {"PASS": "PASSED", "UNDECIDED": "WARNED", "FAIL": "FAILED"}
 
 def requirement_text(row: RequirementResult, worst: WorstView | None) -> str:
     """A requirement and its verdict in a sentence or two."""
-    size = f"{row.pictures} pictures in {row.clusters} clusters"
-    text = f"{row.requirement}: {row.verdict}, {row.number} from {size}."
+    text = f"{row.requirement}: {row.verdict}, {row.number} from {size_text(vars(row))}."
     text += f" {row.reason[:1].upper()}{row.reason[1:]}." if row.reason else ""
     return text + (f" Worst view: {worst}." if worst else "")
 
@@ -108,8 +107,8 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
     encoder = run.content["encoder"]
     metrics: list[dict[str, Any]] = []
     for row in run.verdict.rows:
-        size = f"{row.pictures} pictures in {row.clusters} clusters"
-        metrics.append({"type": str(row.requirement), "value": f"{row.value:.6g}", "slice": size})
+        value = {"value": f"{row.value:.6g}", "slice": size_text(vars(row))}
+        metrics.append({"type": str(row.requirement), **value})
         if not row.has_range:
             metrics[-1]["confidenceInterval"] = {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
     return {

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.evaluation.clusters import by_cluster
+from attacks.data.pictures import select
+from attacks.evaluation.clusters import cluster_mean
 from attacks.evaluation.per_image import TAR
 from attacks.evaluation.retrieval import votes
 from attacks.study.study import Study
@@ -29,11 +30,11 @@ def chance_levels(
     """The level of every measure, by its name in a policy, for votes of the nearest `neighbours`, so many `views` of
     each picture, and false accept `rates`. A view is embedded at random where it has the embedding of another picture
     of the gallery: so the chance of a cosine is the `impostors`' (P,), and that of a shift is 0."""
-    gallery, clusters = study.gallery, study.queries.clusters
+    gallery, clusters, weights = study.gallery, study.queries.clusters, study.queries.weights
     identity = torch.arange(len(gallery)) if gallery.label_numbers is None else gallery.label_numbers
     members = identity.bincount()[identity[study.truth if study.goal is None else study.goal]].double()
     hits = (members / len(gallery) - float(study.goal is None)).abs()  # without a target, of all others
-    success = Level(float(by_cluster(hits, clusters).mean()), 0, 1)
+    success = Level(cluster_mean(hits, clusters, weights), 0, 1)
     pairs = torch.zeros(1) if impostors is None or not len(impostors) else impostors
     mean = float(pairs.mean())
     highest = float(pairs.quantile(views / (views + 1))) if study.goal is None else mean
@@ -49,17 +50,18 @@ def chance_levels(
         rows = {sizes[i]: int(study.truth[i]) for i in grouped_rows}
         by_size = {size: by_size[size] | {"knn": _vote(identity, row, neighbours)} for size, row in rows.items()}
     for name in next(iter(by_size.values()), {}):
-        result[name] = _mean([by_size[sizes[i]][name] for i in grouped_rows], [clusters[i] for i in grouped_rows])
+        levels, names = [by_size[sizes[i]][name] for i in grouped_rows], [clusters[i] for i in grouped_rows]
+        result[name] = _mean(levels, names, select(weights, grouped_rows))
     if study.goal is not None:
         goals = [_rank_levels(len(gallery), count)["median_rank"] for count in members.int().tolist()]
         result["goal_rank"] = _mean(goals, clusters)
     return result
 
 
-def _mean(rows: Sequence[Level], clusters: Sequence[str]) -> Level:
+def _mean(rows: Sequence[Level], clusters: Sequence[str], weights: Sequence[float] = ()) -> Level:
     """The level of a mean over clusters."""
     table = torch.tensor(rows, dtype=torch.float64)
-    return Level(float(by_cluster(table[:, 0], clusters).mean()), float(table[:, 1].min()), float(table[:, 2].max()))
+    return Level(cluster_mean(table[:, 0], clusters, weights), float(table[:, 1].min()), float(table[:, 2].max()))
 
 
 def _rank_levels(rows: int, members: int) -> dict[str, Level]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
@@ -97,6 +97,7 @@ def metrics(
         "threat": study.threat,
         "queries": list(study.queries.names),
         "clusters": list(study.queries.clusters),
+        **({"weights": list(study.queries.weights)} if study.queries.weights else {}),
         "pixels": [_sha256(image) for image in study.queries.images],
         **_gallery(study),
         "bank": _bank(bench.banks[MAIN], bench.refine_steps, side),
@@ -156,8 +157,10 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
     if limits is None:
         pairs = bench.judge.impostors()
         limits = {} if pairs is None else thresholds(pairs)
+    pictures: dict[str, Sequence[Any]]
     pictures = {"picture": study.queries.names, "cluster": study.queries.clusters, "identity": _identities(study)}
-    pictures |= {"split": study.queries.split} if study.queries.split else {}
+    optional = {"split": study.queries.split, "weight": study.queries.weights}
+    pictures |= {name: column for name, column in optional.items() if column}
     worst = {bank: {arm: resisting(column) for arm, column in arms.items()} for bank, arms in scores.scores.items()}
     return per_image_rows(
         scores.scores,

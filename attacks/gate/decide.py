@@ -8,6 +8,7 @@ from typing import Any
 from attacks.evaluation.clusters import Row, by_cluster
 from attacks.evaluation.per_image import (
     cluster_column,
+    cluster_weights,
     has_fit_rows,
     judged_rows,
     number_column,
@@ -152,13 +153,16 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
     if requirement.of == "p10":
         values = (values <= requirement.bar if requirement.at_least is None else values >= requirement.bar).double()
         bar, low, high = Requirement(requirement.measure, requirement.arm, at_least=P10_SHARE), 0.0, 1.0
-    ends = interval(values, low, high, sequential=sequential)
+    weights = cluster_weights(arm_rows)
+    ends = interval(values, low, high, weights=weights, sequential=sequential)
     if has_fit_rows(arm_rows):
         ends = range_interval(ends.mean, values)
-        return RequirementResult(requirement, "UNDECIDED", *ends[:3], *size, reason=RANGE_REASON)
+        return RequirementResult(
+            requirement, "UNDECIDED", *ends[:3], *size, reason=RANGE_REASON, weighted=weights is not None
+        )
     word, further = "UNDECIDED", None
     if bar.meets(ends.low) == bar.meets(ends.high):
         word = "PASS" if bar.meets(ends.low) else "FAIL"
-    elif (clusters := further_clusters(values, bar.bar, low, high)) is not None:
+    elif (clusters := further_clusters(values, bar.bar, low, high, weights)) is not None:
         further = math.ceil(clusters * size[1] / size[0])
-    return RequirementResult(requirement, word, *ends[:3], *size, further)
+    return RequirementResult(requirement, word, *ends[:3], *size, further, weighted=weights is not None)

@@ -24,7 +24,8 @@ def worst_word(words: Iterable[Word]) -> Word:
 class RequirementResult:
     """A requirement with its verdict: the value with the ends of its 95 % interval; about how many pictures `more`
     would decide it (None: unknown), the reason of a verdict that does not follow from the interval, and the `chance`
-    of the measure with its `least` and `most` reachable value (None: the run does not say)."""
+    of the measure with its `least` and `most` reachable value (None: the run does not say). `weighted`: by the column
+    `weight` of the pictures."""
 
     requirement: "Requirement"
     verdict: Word
@@ -38,6 +39,7 @@ class RequirementResult:
     chance: float | None = None
     least: float | None = None
     most: float | None = None
+    weighted: bool = False
 
     @property
     def has_range(self) -> bool:
@@ -78,6 +80,7 @@ class Verdict:
         policy = {key: getattr(self.policy, key) for key in ("claim", "date", "digest", "encoder")}
         content = {"policy": policy | {"threat": dict(self.policy.threat)}, "verdict": self.verdict}
         rows = [asdict(row) | {"text": str(row.requirement)} for row in self.rows]
+        rows = [{key: value for key, value in row.items() if key != "weighted" or value} for row in rows]
         return content | {"sequential": self.sequential, "rows": rows, "reasons": list(self.reasons)}
 
     def __str__(self) -> str:
@@ -120,8 +123,13 @@ def _note(row: Mapping[str, Any]) -> str:
     plan = "" if row["more"] is None else f"; decided by about {count_text(row['more'], 'further picture')}"
     level = "" if row["chance"] is None else f"; {level_text(row)}"
     reason = row["reason"] and f"; {row['reason']}"
-    size = f"{count_text(row['pictures'], 'picture')} in {count_text(row['clusters'], 'cluster')}"
-    return f"{size}{level}{plan}{reason}"
+    return f"{size_text(row)}{level}{plan}{reason}"
+
+
+def size_text(row: Mapping[str, Any]) -> str:
+    """From how many pictures and clusters the value of such a row is, and whether they count unequally."""
+    text = f"{count_text(row['pictures'], 'picture')} in {count_text(row['clusters'], 'cluster')}"
+    return f"{text}, weighted by `weight`" if row.get("weighted") else text
 
 
 def count_text(number: int, noun: str) -> str:

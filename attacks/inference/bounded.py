@@ -98,9 +98,10 @@ def _end(units: Floats, scales: Floats, sequential: bool) -> float:
     return float(scipy.optimize.brentq(lambda mean: log_capital(mean, *sample) - LIMIT, SMALLEST, 1.0, xtol=1e-10))
 
 
-def is_above(units: Floats, bar: float) -> bool:
+def is_above(units: Floats, bar: float, weights: Floats | None = None) -> bool:
     """Whether the `interval` of values (n,) in 0..1 lies above a bar in 0..1."""
-    return log_capital(max(bar, SMALLEST), *_orders(units, np.ones(len(units)), False)) > LIMIT
+    scales = np.ones(len(units)) if weights is None else weights
+    return log_capital(max(bar, SMALLEST), *_orders(units, scales, False)) > LIMIT
 
 
 def _orders(units: Floats, scales: Floats, sequential: bool) -> tuple[Floats, Floats, bool]:
@@ -129,9 +130,9 @@ def log_capital(mean: float, x: Floats, w: Floats, sequential: bool) -> float:
     return float(logs.cumsum(1).max() if sequential else np.logaddexp.reduce(logs.sum(1)) - math.log(len(x)))
 
 
-def rate(shares: Tensor, trials: int | Tensor) -> Interval:
-    """The mean of the shares (C,) of C clusters, each of `trials` views; of a single cluster over its views, which
-    says nothing about other clusters.
+def rate(shares: Tensor, trials: int | Tensor, weights: Tensor | None = None) -> Interval:
+    """The mean of the shares (C,) of C clusters, each of `trials` views, with `weights` as of `interval`; of a single
+    cluster over its views, which says nothing about other clusters.
 
     Examples:
         >>> import torch
@@ -141,7 +142,7 @@ def rate(shares: Tensor, trials: int | Tensor) -> Interval:
         (0.25, 0.03, 0.72, 'interval')
     """
     if len(shares) > 1:
-        return interval(shares)
+        return interval(shares, weights=weights)
     views = int(trials if isinstance(trials, int) else trials[0])
     hits = round(float(shares[0]) * views)
     return interval(shares.new_tensor([1.0] * hits + [0.0] * (views - hits)))

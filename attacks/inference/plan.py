@@ -87,13 +87,17 @@ def _fewest(samples: Floats, power: Callable[[Floats], float]) -> int:
     return high
 
 
-def further_clusters(values: Tensor, bar: float, low: float, high: float) -> int | None:
+def further_clusters(
+    values: Tensor, bar: float, low: float, high: float, weights: Tensor | None = None
+) -> int | None:
     """About how many more clusters like those of (C,) `values` in `low`..`high` decide on which side of a `bar` their
-    mean lies: they are repeated until their `interval` excludes it. None where `MAX_CLUSTERS` are not enough."""
+    mean lies: they are repeated, with their `weights`, until their `interval` excludes it. None where `MAX_CLUSTERS`
+    are not enough."""
     units, bar = (array(values).clip(low, high) - low) / (high - low), (bar - low) / (high - low)
-    if units.mean() < bar:
+    scales = np.ones(len(units)) if weights is None else array(weights)
+    if np.average(units, weights=scales) < bar:
         units, bar = 1 - units, 1 - bar
     for total in np.unique(np.geomspace(len(units) + 1, max(len(units) + 1, MAX_CLUSTERS), 40).astype(int)):
-        if is_above(np.resize(units, total), bar):
+        if is_above(np.resize(units, total), bar, np.resize(scales, total)):
             return int(total) - len(units)
     return None

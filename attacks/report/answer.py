@@ -19,6 +19,7 @@ from attacks.report.words import (
     p_value,
     radius,
     sample_counts,
+    weighting,
 )
 
 #: Of a shared perturbation with too few clusters to hold some out.
@@ -58,14 +59,16 @@ class Answer:
 def answer(content: Mapping[str, Any]) -> Answer:
     """The first words about a run, from the content of metrics.json."""
     gate, count = content.get("gate"), sample_counts(content)[1]
-    share = 100 * missable_share(count)
+    ratio, weights = weighting(content)  # the unseen photographs may be those with the most traffic
+    share = min(100.0, 100 * ratio * missable_share(count))
     share_text = f"{share:.0f}" if share >= 1 else f"{math.ceil(10 * share) / 10:.1f}"
-    limits = f"With {count_text(count, 'photograph')}, up to {share_text} % of photographs may "
-    limits += "behave otherwise, unseen."
+    limits = f"With {count_text(count, 'photograph')}, up to {share_text} % of "
+    limits += f"{'the traffic' if weights else 'photographs'} may behave otherwise, unseen."
     if fit := fit_arms(content).get("same"):
         limits += f" On the photographs it was made from: {percent(fit['eot']['success'])}."
     elif content.get("split"):
         limits += f" {NOT_HELD_OUT}."
+    limits += weights and f" {weights}"
     if gate is None:
         return Answer("", _effect(content), _comparison(content), limits, _next_step(content, None))
     return Answer(

@@ -79,7 +79,8 @@ def ranking_tables(
         if run.values[f"{ARM}_{measure}"] and ("same", measure) in of_run.values:
             row = Standing(run, of_run, measure, 0, "", None)
             pictures = frozenset(of_run.values[("same", measure)])
-            groups.setdefault((of_run.attack, of_run.eps, measure, pictures), []).append(row)
+            key = (of_run.attack, of_run.eps, measure, pictures, run.values["transforms"])  # with its weighting
+            groups.setdefault(key, []).append(row)
     tables = [_table(group, pairs) for group in groups.values() if len(group) > 1]
 
     def order(table: list[Standing]) -> tuple[list[str], float]:

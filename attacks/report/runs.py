@@ -87,7 +87,8 @@ def _read_run(directory: Path, name: str) -> RunSummary:
         "preset": word(content.get("preset")),
         "encoder": _encoder(content.get("encoder") or manifest.get("encoder")),
         "threat": _threat(threat),
-        "transforms": word(threat.get("transforms")) or "?",
+        "transforms": (word(threat.get("transforms")) or "?")
+        + "; means weighted by `weight`" * bool(content.get("weights")),
         "seed": count(content.get("seed")),
         "pictures": pictures,
         "clusters": clusters,

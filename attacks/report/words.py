@@ -143,6 +143,18 @@ def sample_counts(content: Mapping[str, Any]) -> tuple[int, int]:
     return len(held_out), len({str(cluster) for name, cluster in pairs if str(name) in held_out})
 
 
+def weighting(content: Mapping[str, Any]) -> tuple[float, str]:
+    """Of the clusters of `sample_counts` the number over the sum of their weights, as shares of the largest; and the
+    sentence that every page about the run has. 1 and nothing where all count alike."""
+    rows = zip(content["queries"], content["clusters"], content.get("weights", ()), strict=False)
+    held_out = mapping(content.get("split")).get("judge") or content["queries"]
+    weights = [*{cluster: weight for name, cluster, weight in rows if name in held_out}.values()]
+    if not weights:
+        return 1.0, ""
+    sentence = "Means are weighted by `weight`; medians, differences, curves and further parts are not."
+    return len(weights) * max(weights) / sum(weights), sentence
+
+
 def sample_words(content: Mapping[str, Any]) -> str:
     """The same in words: "36 held-out pictures in 12 clusters"."""
     text = counts_text(*sample_counts(content))

@@ -5,6 +5,7 @@ from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,10 +103,28 @@ def _choose(node: FolderConfig | ScenesConfig, shelf: Shelf, rows: list[int]) ->
     if rest is not shelf:
         shelf.forget()
     clusters = pictures.clusters[: len(selection)]
-    queries = Pictures(
-        selection.names, images, (*notes, *_remarks(pictures)), clusters=clusters, split=selection.split
-    )
+    columns: dict[str, Any] = {
+        "clusters": clusters,
+        "split": selection.split,
+        "weights": _relative(selection, clusters),
+    }
+    queries = Pictures(selection.names, images, (*notes, *_remarks(pictures)), **columns)
     return queries, pictures, torch.arange(len(selection))
+
+
+def _relative(selection: Shelf, clusters: Sequence[str]) -> tuple[float, ...]:
+    """The weights over the largest, before anything is measured: bets need a scale that no value has chosen. Raises
+    ValueError where two pictures of a cluster differ."""
+    first: dict[str, int] = {}
+    for row, (cluster, weight) in enumerate(zip(clusters, selection.weights, strict=False)):
+        other = first.setdefault(cluster, row)
+        if selection.weights[other] != weight:
+            raise ValueError(
+                f"`weight` must be the same for all pictures of a cluster; {selection.names[other]} has "
+                f"{selection.weights[other]:g} and {selection.names[row]} {weight:g}: give both one weight, or, if "
+                "near duplicates show different things, an `identity` each"
+            )
+    return tuple(weight / max(selection.weights) for weight in selection.weights)
 
 
 def _remarks(pictures: Gallery) -> list[str]:

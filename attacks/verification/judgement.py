@@ -145,16 +145,17 @@ def view_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) -> 
                 yield f"{place}: recorded {old_value:g}, judged again {value:g}"
 
 
-def missable_change(clusters: Sequence[str], views: int, count: int) -> float:
-    """The largest change of the mean over clusters of a share of views (`success`), in tables of altered rows of
-    which none is drawn with a probability above `ESCAPE`. Of each picture `count` of its `views` are drawn without
-    replacement, apart from all others, so that m altered ones escape with the probability C(V-m,k) / C(V,k); the
-    logarithms add up over pictures. Most is gained where a row weighs most for what it risks; the last row counts in
-    part, so this is an upper bound."""
+def missable_change(clusters: Sequence[str], views: int, count: int, weights: Sequence[float] = ()) -> float:
+    """The largest change of the mean over clusters of a share of views (`success`), with the pictures' `weights`, in
+    tables of altered rows of which none is drawn with a probability above `ESCAPE`. Of each picture `count` of its
+    `views` are drawn without replacement, apart from all others, so that m altered ones escape with the probability
+    C(V-m,k) / C(V,k); the logarithms add up over pictures. Most is gained where a row weighs most for what it risks;
+    the last row counts in part, so this is an upper bound."""
     sizes, left, change = Counter(clusters), -math.log(ESCAPE), 0.0
     risks = [-math.log1p(-count / (views - alterations)) for alterations in range(views - count)]
-    weights = [1 / (len(sizes) * sizes[cluster] * views) for cluster in clusters]
-    for weight, risk in sorted(itertools.product(weights, risks), key=lambda row: row[1] / row[0]):
+    scales = dict(zip(clusters, weights or [1.0] * len(clusters), strict=True))
+    shares = [scales[cluster] / (sum(scales.values()) * sizes[cluster] * views) for cluster in clusters]
+    for weight, risk in sorted(itertools.product(shares, risks), key=lambda row: row[1] / row[0]):
         change, left = change + weight * min(1, left / risk), left - risk
         if left <= 0:
             break

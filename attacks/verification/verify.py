@@ -192,8 +192,8 @@ def _check_run(
         f"per_image.csv, the drawings and the report, and {len(rows)} pictures of each arm, judged again in "
         f"{' and in '.join(views)}; not recomputed: {UNCOMPUTABLE}"
     )
-    clusters = [bench.study.queries.clusters[row] for row in bench.study.queries.judged]
-    missable = judgement.missable_change(clusters, counts[MAIN], sizes[MAIN])
+    queries = bench.study.queries.only(bench.study.queries.judged)
+    missable = judgement.missable_change(queries.clusters, counts[MAIN], sizes[MAIN], queries.weights)
     return CheckResult((*files, *problems), tuple(notes), words, tuple(gaps), portion.seed, missable)
 
 

@@ -82,6 +82,18 @@ def test_identities_and_clusters_are_read_from_the_table(mine):
     assert walk == repeat != original == "b.png"
 
 
+def test_weights_are_those_of_the_table_over_the_largest_of_the_queries(mine):
+    table = "path,cluster,weight\na.png,walk,{}\nb.png,,{}\nc.png,walk,{}\n"
+    for scale in (1, 1e-3):
+        file = write(mine / "x.csv", table.format(*(scale * x for x in (2, 5, 2))))
+        queries = data(folder(file))[0]
+        assert queries.weights == pytest.approx((0.4, 1, 0.4)) and queries.only([2, 1]).weights[1] == 1
+        assert data(FolderConfig(path=str(file), size=SIZE, count=1))[0].weights == (1,)
+    with pytest.raises(ValueError, match=r"`weight` must be the same .*cluster; a\.png has 2 and c\.png 3: give"):
+        data(folder(write(mine / "x.csv", table.format(2, 5, 3))))
+    assert data(folder(write(mine / "x.csv", "path\na.png\nb.png\n")))[0].weights == ()
+
+
 def test_pictures_are_spread_over_the_clusters_of_the_table(mine):
     table = write(mine / "x.csv", "path,cluster\na.png,walk\nb.png,walk\nc.png,walk\np/x.png,b.png\nq/x.png,\n")
     queries, _, _ = data(FolderConfig(path=str(table), size=SIZE, count=3))
@@ -105,6 +117,12 @@ WRONG = {
     "two columns": ("x.csv", "path,path\na.png,b.png\n", r"line 1: .*one column `path`"),
     "two identities": ("x.csv", "path,identity,identity\na.png,1,2\n", r"line 1: .*at most one `identity`"),
     "two clusters": ("x.csv", "path,cluster,cluster\na.png,1,2\n", r"line 1: .*one `cluster`"),
+    "two weights": ("x.csv", "path,weight,weight\na.png,1,2\n", r"line 1: .*one `weight`"),
+    "a lacking weight": ("x.csv", "path,weight\na.png,\nb.png,2\n", r"csv line 2: `weight` .*and 2 in x\.csv line 3"),
+    **{
+        f"weight {text}": ("x.csv", f"path,weight\na.png,1\nb.png,{text}\n", rf"line 3: `weight` must .*got '{text}'")
+        for text in ("much", "nan", "inf", "0", "-1")
+    },
     "semicolons": ("x.csv", "path;identity\na.png;1\n", r"line 1: .*separated by commas; got path;identity"),
     "too many cells": ("x.csv", "path,identity\na.png,1\nb,c.png,2\n", r"line 3: 3 cells under a header of 2"),
     "too few cells": ("x.csv", "path,identity\n\na.png\n", r"line 3: 1 cells under a header of 2"),

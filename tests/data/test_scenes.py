@@ -93,11 +93,12 @@ def mine(tmp_path):
 
 
 def test_a_table_lists_the_places_of_each_photograph(mine):
-    columns = ("path", *CORNERS, "mask", "identity", "cluster")
-    first = ["a.png", *QUAD, "corner.png", "anna", ""]
-    rows = [first, ["b.png", *[""] * 8, "dark.png", "", ""], ["a.png", *QUAD, "", "", "street"]]
+    columns = ("path", *CORNERS, "mask", "identity", "cluster", "weight")
+    first = ["a.png", *QUAD, "corner.png", "anna", "", ""]
+    rows = [first, ["b.png", *[""] * 8, "dark.png", "", "", 2], ["a.png", *QUAD, "", "", "street", 0.5]]
     (entry, places), second = read_table(table(mine / "x.csv", *rows, columns=columns))
     assert (entry.path, entry.name, entry.label, entry.cluster) == (mine / "a.png", "a.png", "anna", "street")
+    assert (entry.weight, second.entry.weight) == (0.5, 2)
     corners = tuple(tuple(QUAD[i : i + 2]) for i in range(0, 8, 2))
     assert [place[1:] for place in places] == [(corners, mine / "corner.png"), (corners, None)]
     assert (second.entry.label, second.placements[0][1:]) == (None, (None, mine / "dark.png"))
@@ -126,6 +127,10 @@ WRONG = {
     "empty": ("", r"names no photograph"),
     "two identities": (f"{HEAD},identity\na.png,{LINE},anna\na.png,{LINE},bert\n", r"line 3: .*two identities, anna"),
     "two clusters": (f"{HEAD},cluster\na.png,{LINE},one\na.png,{LINE},two\n", r"line 3: .*two clusters, one and two"),
+    "two weights": (
+        f"{HEAD},weight\na.png,{LINE},1\na.png,{LINE},2\n",
+        r"line 3: .*two values of `weight`, 1\.0 and",
+    ),
     "missing photo": (f"{HEAD}\nnowhere.png,{LINE}\n", r"x\.csv line 2: .*nowhere\.png` does not exist"),
     "folded": (f"{HEAD}\na.png,4,6,20,22,20,6,4,22\n", r"line 2: the quad in `a\.png` folds over"),
     "collinear": (f"{HEAD}\na.png,4,6,12,6,20,6,4,22\n", r"line 2: the quad in `a\.png` .*three corners in a line"),

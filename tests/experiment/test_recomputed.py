@@ -37,10 +37,10 @@ SINGLE = 1e-6
 
 def sixteen(work):
     """A small run with every part, of sixteen pictures in eleven clusters."""
-    sample, lines = tiles(64).spread(16), ["path,cluster,identity"]
+    sample, lines = tiles(64).spread(16), ["path,cluster,identity,weight"]
     for i, (name, image) in enumerate(zip(sample.names, sample.images, strict=True)):
         save_image(work / f"{name}.png", image)
-        lines.append(f"{name}.png,{i % 11},{i // 2}")
+        lines.append(f"{name}.png,{i % 11},{i // 2},{1 + i % 11 % 3}")
     (work / "list.csv").write_text("\n".join(lines))
     data = [f"data.path={work / 'list.csv'}", f"data.gallery={work / 'list.csv'}"]
     with pytest.MonkeyPatch.context() as patch:
@@ -117,6 +117,8 @@ def random_rows(clusters, seed):
 @pytest.mark.parametrize("clusters", mostly_slow([9, 30, 2, 3, 4, 5, 6, 10, 28, 29, 40], 2))
 def test_tables_of_any_number_of_clusters_follow_from_their_rows(tmp_path, clusters, measure):
     table = random_rows(clusters, seed=clusters)
+    if clusters in (5, 9, 40):
+        table = [row | {"weight": 1 / (1 + int(row["cluster"]) % 4)} for row in table]
     write_rows(tmp_path / "per_image.csv", table)
     arms = arms_table(table)
     content = {"arms": arms["same"], "wide": {"arms": arms["wide"], "bank": {"views": 64}}}

@@ -220,8 +220,9 @@ def test_a_maker_cannot_choose_the_sample(runs):
 def test_what_a_sample_can_miss_is_the_best_of_all_forgeries(sizes, views, drawn_count):
     """Against a search of all ways to alter views, by the hypergeometric distribution."""
     clusters = [f"{i}" for i, size in enumerate(sizes) for _ in range(size)]
-    limit = judgement.missable_change(clusters, views, drawn_count)
-    weights = np.array([1 / (len(sizes) * sizes[int(name)] * views) for name in clusters])
+    pulls = [1 / (1 + i) for i in range(len(sizes))]
+    limit = judgement.missable_change(clusters, views, drawn_count, [pulls[int(name)] for name in clusters])
+    weights = np.array([pulls[int(name)] / (sum(pulls) * sizes[int(name)] * views) for name in clusters])
     random, best = np.random.default_rng(0), 0.0
     for _ in range(2000):
         alterations = np.minimum(

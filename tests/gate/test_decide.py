@@ -1,5 +1,6 @@
 """Verdicts follow from the ends of the interval; a weak attack cannot pass; a sequence holds at every look."""
 
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.experiment.chance import chance_levels
 from attacks.gate.decide import decide, decided_row, weaknesses
 from attacks.gate.policy import Policy, Requirement
+from attacks.gate.verdict import size_text
 from attacks.inference.bounded import interval
 from scripts.benchmarks.zoo_encoders import with_gradient
 from tests.helpers import report_pages
@@ -47,6 +49,24 @@ def test_p10_asks_for_nine_clusters_in_ten():
         low, high = scipy.stats.binomtest(n - misses, n).proportion_ci(0.95, "exact")
         assert row.low <= low and high <= row.high
         assert row.verdict == ("PASS" if row.low >= 0.9 else "FAIL" if row.high < 0.9 else "UNDECIDED")
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_weights_pull_means_and_shares_but_no_worst_cluster(sequential):
+    def decided(weights, **bar):
+        columns = [{}] * 10 if weights is None else [{"weight": weight} for weight in weights]
+        table = [row | column for row, column in zip(rows(VALUES), columns, strict=True)]
+        return decided_row(Requirement("success", "eot", **bar), table, sequential)
+
+    x, w = torch.tensor(VALUES), torch.tensor(VALUES, dtype=torch.float64) * 2
+    for bar in ({"at_most": 0.4}, {"at_most": 0.3, "of": "p10"}, {"at_most": 0.4, "of": "worst"}):
+        plain, alike, row = decided(None, **bar), decided([1] * 10, **bar), decided(w.tolist(), **bar)
+        is_worst = bar.get("of") == "worst"
+        assert alike == replace(plain, weighted=not is_worst)
+        units = (x <= 0.3).double() if "of" in bar else x
+        ends = (0.5,) * 3 if is_worst else interval(units, weights=w, sequential=sequential)[:3]
+        assert (row.value, row.low, row.high) == pytest.approx(ends) and row.weighted != is_worst
+        assert ("weighted by `weight`" in size_text(vars(row))) != is_worst
 
 
 def test_worst_is_the_worst_cluster_of_the_run():

@@ -35,40 +35,41 @@ def value_range(units):
     return value(units.mean(), units.min(), units.max(), "range")
 
 
-def mean(units, low=0.0, high=1.0):
+def mean(units, low=0.0, high=1.0, weights=None):
     """Each end is the mean against which a gambler, who bets that values are larger (or smaller), one by one and in
     about 64 orders, has won 40 times the stake: Waudby-Smith & Ramdas (2023)."""
     units = (units - low) / (high - low)
-    lowest, highest = end_of(units), 1 - end_of(1 - units)
-    return value(*(low + (high - low) * end for end in (units.mean(), lowest, highest)))
+    weights = np.ones(len(units)) if weights is None else weights
+    lowest, highest = end_of(units, weights), 1 - end_of(1 - units, weights)
+    return value(*(low + (high - low) * end for end in (np.average(units, weights=weights), lowest, highest)))
 
 
-def end_of(units):
-    units, n = np.sort(units.clip(0, 1)), len(units)
+def end_of(units, weights):
+    units, n = units.clip(0, 1), len(units)
     bases = np.random.default_rng(0).permuted(np.tile(np.arange(n), (max(1, 64 // n), 1)), axis=1)
     orders = [np.roll(base, -shift) for base in bases for shift in range(n)]
 
     def excess(m):
-        return np.mean([capital(units[order], m) for order in orders]) - 40
+        return np.mean([capital(units[order], weights[order], m) for order in orders]) - 40
 
     return scipy.optimize.bisect(excess, 1e-9, 1, xtol=1e-12) if excess(1e-9) > 0 else 0.0
 
 
-def capital(values, m):
+def capital(values, weights, m):
     """What a stake of 1 becomes. Before the first value the mean is m, with the variance of hits at that rate."""
-    stake, n, total, squares = 1.0, len(values), m, m * (1 - m)
-    for place, x in enumerate(values, 1):
+    stake, n, total, squares, count = 1.0, len(values), m, m * (1 - m), 1.0
+    for place, (x, weight) in enumerate(zip(values, weights, strict=True), 1):
         bet = min(sqrt(2 * np.log(40) / max(squares / place, 1e-12) / n), 0.97 / m)
-        stake *= 1 + bet * (x - m)
-        total += x
-        squares += (x - total / (place + 1)) ** 2
+        stake *= 1 + bet * weight * (x - m)
+        total, count = total + weight * x, count + weight
+        squares += (weight * (x - total / count)) ** 2
     return stake
 
 
-def share(shares, trials):
+def share(shares, trials, weights=None):
     """Of a single cluster over its views."""
     if len(shares) > 1:
-        return mean(shares)
+        return mean(shares, weights=weights)
     hits = round(shares[0] * trials[0])
     return mean(np.r_[np.ones(int(hits)), np.zeros(int(trials[0] - hits))])
 
@@ -199,8 +200,11 @@ def arm_cell(table):
         elif name in MEDIANS:
             cell[name] = middle(by_cluster(mine, name, lower_median))
         else:
-            units = by_cluster(mine, name)
-            cell[name] = mean(units, *SPANS.get(name, (0, 1))) if name in MEANS else share(units, trials(mine, views))
+            units, weights = by_cluster(mine, name), by_cluster(mine, "weight") if "weight" in mine[0] else None
+            if name in MEANS:
+                cell[name] = mean(units, *SPANS.get(name, (0, 1)), weights)
+            else:
+                cell[name] = share(units, trials(mine, views), weights)
     rates = {name.removeprefix("tar_"): cell.pop(name) for name in [*cell] if name.startswith("tar_")}
     return cell | {"tar": rates or None}
 

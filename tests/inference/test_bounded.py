@@ -151,6 +151,25 @@ def test_weights_count_as_parts_of_a_cluster():
     assert mean == pytest.approx(np.average(x, weights=w)) == pytest.approx(np.repeat(x, (4 * w).astype(int)).mean())
     _, low_of_repeats, high_of_repeats = ends(np.repeat(x, (4 * w).astype(int)))
     assert low < low_of_repeats and high_of_repeats < high  # parts of a cluster are not further clusters
+    top = int(x.argmax())
+    means = [
+        ends(x, weights=torch.from_numpy(np.where(np.arange(15) == top, pull, 0.2)))[0] for pull in (0.2, 0.4, 1)
+    ]
+    assert means == sorted(means) and means[0] == pytest.approx(x.mean()) and means[0] < means[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [6, 12, 30, 100])
+@pytest.mark.parametrize("means", [(0.5, 0.05), (0.9, 0.1), (0.02, 0.9), (1, 0)])
+def test_strata_of_fixed_sizes_are_missed_as_seldom(n, means):
+    """Half of the photographs are from the stratum with ten elevenths of the traffic."""
+    heavy = np.arange(n) < n // 2
+    weights, rates = np.where(heavy, 1.0, 0.1), np.where(heavy, *means)
+    truth, studies = np.average(rates, weights=weights), 300 if max(means) < 1 else 1
+    samples = (np.random.default_rng(n).random((studies, n)) < rates).astype(float)
+    for side in (0, 1):
+        errors = np.mean([is_above(abs(side - x), abs(side - truth), weights) for x in samples])
+        assert errors <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / studies) * (studies > 1)
 
 
 def test_the_views_of_a_single_cluster_are_its_units():

@@ -90,6 +90,9 @@ def test_further_clusters_are_those_with_which_the_interval_excludes_the_bar():
     more = further_clusters(values, 0.5, 0, 1)
     repeated = torch.from_numpy(np.resize(values.numpy(), 6 + more))
     assert interval(repeated).high < 0.5 and more > further_clusters(values, 0.7, 0, 1)
+    assert further_clusters(values, 0.5, 0, 1, torch.ones(6)) == more
+    weights = torch.where(values == 0.5, 1.0, 0.1)  # their mean is 0.46
+    assert (further_clusters(values, 0.5, 0, 1, weights) or 1000) > more
 
 
 @pytest.mark.parametrize(

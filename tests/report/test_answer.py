@@ -93,6 +93,9 @@ def test_numbers_are_those_of_the_tables_and_of_the_requirement():
     assert "of pictures are" in answer(content | {"bank": content["bank"] | {"coordinates": []}}).reason
     assert answer(content).limits.startswith("With 12 photographs, up to 22 % of photographs may behave otherwise")
     assert f"{NOT_HELD_OUT}." in answer(content | {"split": {"judge": [], "arms": None}}).limits
+    weights = {name: 1 - 0.5 * (i > 0) for i, name in enumerate(dict.fromkeys(content["clusters"]))}
+    pulled = check_length(content | {"weights": [weights[name] for name in content["clusters"]]}).limits
+    assert "up to 41 % of the traffic" in pulled and "Means are weighted by `weight`" in pulled  # 22.1 * 12 / 6.5
     failure = check_length(content | {"gate": gate_of()})
     assert str(failure) == (
         "Do not deploy: the attack succeeds too often. After the attack, 80 % (68-92 %) of camera views are taken "
