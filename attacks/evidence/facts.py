@@ -111,6 +111,11 @@ class Facts:
         return [(run, *pair) for run in self.runs for pair in zip(run.verdict.rows, run.worst, strict=True)]
 
     @property
+    def problems(self) -> list[tuple[RunFacts, str]]:
+        """What does not hold of the runs' records, and of the age of the bars."""
+        return [(run, problem) for run in self.runs for problem in run.custody.problems]
+
+    @property
     def verdict(self) -> str:
         """FAIL if a run fails, else UNDECIDED if one is, else PASS."""
         return worst_word(run.verdict.verdict for run in self.runs)
