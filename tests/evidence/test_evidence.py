@@ -216,12 +216,13 @@ def test_verdict_reason_and_rows_of_several_runs_agree():
         assert text.partition("<title>")[2].startswith(worst(first + second))
         assert result["result"] == LEADS[worst(first + second)][1] == LEADS[facts.verdict][1]
         assert junit(facts).count("<failure") == sarif(facts).count('"error"') == (first + second).count("FAIL")
-        for rows, head, table in zip((first, second), text.split("<header>")[1:], text.split("<tbody>")[1:], strict=True):
+        heads, tables = text.split("<header>")[1:], text.split("<tbody>")[1:]
+        for rows, head, table in zip((first, second), heads, tables, strict=True):
             head = Page(f"<header>{head.partition('</header>')[0]}</header>").text
             assert head.startswith(LEADS[worst(rows)][0]), (rows, head)
             shown = [row.verdict for row in mixed(rows) if f"{100 * row.low:.0f}-{100 * row.high:.0f} %" in head]
             assert shown == [worst(rows)], (rows, head)
-            assert re.findall("gate [a-z]+\">([A-Z]+)<", table.partition("</tbody>")[0]) == [*rows]
+            assert re.findall('gate [a-z]+">([A-Z]+)<', table.partition("</tbody>")[0]) == [*rows]
 
 
 def page_of(*threats):
