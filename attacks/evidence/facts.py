@@ -102,11 +102,6 @@ class Facts:
     version: str = __version__
 
     @property
-    def tested_on(self) -> str:
-        """The days on which the runs began."""
-        return ", ".join(dict.fromkeys(run.custody.start for run in self.runs))
-
-    @property
     def rows(self) -> list[tuple[RunFacts, RequirementResult, WorstView | None]]:
         return [(run, *pair) for run in self.runs for pair in zip(run.verdict.rows, run.worst, strict=True)]
 

@@ -261,7 +261,6 @@ def _pictures(run: RunFacts) -> list[Picture]:
     picture = from_file(run.folder / file, f"{worst.picture}, {arm}", text)
     if picture is None:
         raise ValueError(f"`{run.folder / worst.file}`, the picture of the worst view, is missing: put it back")
-    original = from_file(
-        run.folder / "pictures" / "clean" / file.name, f"{worst.picture}, untouched", f"Original: {worst.picture}"
-    )
+    path, alt = run.folder / "pictures" / "clean" / file.name, f"{worst.picture}, untouched"
+    original = from_file(path, alt, f"Original: {worst.picture}")
     return [original, picture] if arm != "clean" and original is not None else [picture]
