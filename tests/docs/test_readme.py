@@ -46,8 +46,8 @@ def test_the_output_in_the_readme_has_the_shape_of_what_a_run_prints():
     del content["arms"]["one_view"]  # config=quickstart has no such arm
     prose, lines = re.search(r"```text\n(.*?)```", README, re.DOTALL).group(1).split("\narm ")
     assert shape(headline(content)).startswith(shape(prose))
-    printed = [*map(shape, table_text(content).splitlines()), shape(counts(["passed"] * 19))]
-    assert [shape(line) for line in f"arm {lines}".splitlines()[:-1]] == [*printed[:5], printed[-1]]
+    output = [*map(shape, table_text(content).splitlines()), shape(counts(["passed"] * 19))]
+    assert [shape(line) for line in f"arm {lines}".splitlines()[:-1]] == [*output[:5], output[-1]]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from attacks.runtime.clock import now_text
 from attacks.runtime.files import sha256
 from tests.evidence.test_evidence import bundle as bundle
 from tests.evidence.test_evidence import copy as copy
-from tests.evidence.test_evidence import stated_problems, tamper
+from tests.evidence.test_evidence import problems_by_piece, tamper
 from tests.helpers.liars import cell, combine, entry, file_bytes
 from tests.helpers.page import Page
 from tests.helpers.runs import call
@@ -176,17 +176,17 @@ def test_no_attempt_to_lie_is_silent(copy, capsys, name):
     (problems,) = read(folder / "evidence.json")["problems"]
     assert any(words in problem for problem in problems)
     assert re.findall(r"^note: (.*)", terminal.out, re.MULTILINE) == problems
-    for piece, stated in stated_problems(folder).items():
-        assert len(stated) == len(problems), piece
-        assert all(map(str.startswith, stated, problems)), piece  # on the page other text follows
+    for piece, sentences in problems_by_piece(folder).items():
+        assert len(sentences) == len(problems), piece
+        assert all(map(str.startswith, sentences, problems)), piece  # on the page other text follows
 
 
 @pytest.mark.slow
 def test_an_honest_chain_has_no_note_and_two_dates(copy, capsys):
     assert main(["gate", "mine.yaml", "run"]) == 3
-    assert "note:" not in capsys.readouterr().out and not any(stated_problems(copy / "evidence").values())
+    assert "note:" not in capsys.readouterr().out and not any(problems_by_piece(copy / "evidence").values())
     text = Page((copy / "evidence/evidence.html").read_text()).text
-    start, locked = read(copy / "run/manifest.json")["started"], "Bars stated on 2026-11-24, and locked since"
+    start, locked = read(copy / "run/manifest.json")["started"], "Bars sentences on 2026-11-24, and locked since"
     assert all(words in text for words in (f"Tested on {start[:10]}", locked, f"run began {start}")), text
 
 

@@ -93,21 +93,21 @@ def in_toto_of(text):
     return content["subject"], json_format.ParseDict(content["predicate"], test_result_pb2.TestResult())
 
 
-def stated_problems(folder):
+def problems_by_piece(folder):
     """The problems of custody by the pieces of one run, which are valid, where the standard of a format has them."""
     suite = schema_of("jenkins-junit.xsd").to_dict(folder / "junit.xml")["testsuite"][0]
     properties = suite.get("properties", {"property": []})["property"]
     bom = json.loads((folder / "encoder.cdx.json").read_text())["declarations"]
-    against = {ref for claim in bom["claims"] for ref in claim["counterEvidence"]}
+    refs = {ref for claim in bom["claims"] for ref in claim["counterEvidence"]}
     results = sarif_of((folder / "verdict.sarif").read_text())["results"]
     tests = in_toto_of((folder / "test-result.intoto.json").read_text())[1]
-    warned = [name.partition(": custody: ") for name in tests.warned_tests]
+    names = [name.partition(": custody: ") for name in tests.warned_tests]
     notes = Page((folder / "evidence.html").read_text()).text.split("Custody. ")[1:]
     return {
         "junit.xml": [row["@value"] for row in properties if row["@name"] == "custody"],
         "verdict.sarif": [row["message"]["text"][5:] for row in results if row["level"] == "warning"],
-        "encoder.cdx.json": [row["description"] for row in bom["evidence"] if row["bom-ref"] in against],
-        "test-result.intoto.json": [problem for _, mark, problem in warned if mark],
+        "encoder.cdx.json": [row["description"] for row in bom["evidence"] if row["bom-ref"] in refs],
+        "test-result.intoto.json": [problem for _, mark, problem in names if mark],
         "evidence.html": notes,
     }
 
@@ -199,7 +199,7 @@ LEADS = {
 }
 
 
-def mixed(verdicts):
+def results_of(verdicts):
     """Rows with such verdicts, whose intervals tell them apart."""
     return tuple(
         RequirementResult(Requirement("success", arm, at_most=0.5), word, x, x - 0.05, x + 0.05, 9, 9)
@@ -210,7 +210,7 @@ def mixed(verdicts):
 def test_verdict_reason_and_rows_of_several_runs_agree():
     worst = partial(max, key=[*LEADS].index)
     for first, second in product(product(LEADS, repeat=2), product(LEADS, repeat=1)):
-        parts = [facts_of({}, rows=mixed(verdicts)) for verdicts in (first, second)]
+        parts = [facts_of({}, rows=results_of(verdicts)) for verdicts in (first, second)]
         facts = Facts(POLICY_OF_NOTHING, "mine.yaml", None, tuple(part.runs[0] for part in parts))
         text, result = evidence_page(facts), json.loads(in_toto(facts))["predicate"]
         assert text.partition("<title>")[2].startswith(worst(first + second))
@@ -220,8 +220,8 @@ def test_verdict_reason_and_rows_of_several_runs_agree():
         for rows, head, table in zip((first, second), heads, tables, strict=True):
             head = Page(f"<header>{head.partition('</header>')[0]}</header>").text
             assert head.startswith(LEADS[worst(rows)][0]), (rows, head)
-            shown = [row.verdict for row in mixed(rows) if f"{100 * row.low:.0f}-{100 * row.high:.0f} %" in head]
-            assert shown == [worst(rows)], (rows, head)
+            words = [row.verdict for row in results_of(rows) if f"{100 * row.low:.0f}-{100 * row.high:.0f} %" in head]
+            assert words == [worst(rows)], (rows, head)
             assert re.findall('gate [a-z]+">([A-Z]+)<', table.partition("</tbody>")[0]) == [*rows]
 
 
