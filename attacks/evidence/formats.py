@@ -87,14 +87,15 @@ def cyclonedx(facts: Facts) -> str:
     library's own copy of the schema refuses it."""
     validation, schema = extra("cyclonedx.validation.json"), extra("cyclonedx.schema")
     components = [_component(run, f"encoder-{i}") for i, run in enumerate(facts.runs, 1)]
-    claims, evidence = [], []
+    claims: list[dict[str, Any]] = []
+    evidence: list[dict[str, Any]] = []
     for i, run in enumerate(facts.runs, 1):
         rows = zip(run.verdict.rows, run.worst, strict=True)
         texts = [(requirement_rule(row.requirement), requirement_text(row, worst)) for row, worst in rows]
         texts += [(CUSTODY, problem) for problem in run.custody.problems]
         data = [{"name": "run", "contents": {"attachment": {"content": f"sha256 of files.json {run.files}"}}}]
-        claim: dict[str, Any] = {"bom-ref": f"claim-{i}", "target": f"encoder-{i}", "predicate": facts.policy.claim}
-        claims.append(claim | {"evidence": [], "counterEvidence": []})
+        claim = {"bom-ref": f"claim-{i}", "target": f"encoder-{i}", "predicate": facts.policy.claim}
+        claims.append({**claim, "evidence": [], "counterEvidence": []})
         for name, text in texts:
             ref = f"evidence-{len(evidence) + 1}"
             evidence.append({"bom-ref": ref, "propertyName": name, "description": text, "data": data})
