@@ -134,11 +134,8 @@ def run_words(options: argparse.Namespace) -> list[str]:
         if key in typed_keys:
             raise ValueError(f"`--run` must not give `{key}`, which `check` sets; use `viewproof gate --run`")
     defaults = [*preset, *words(keys), *(f"{key}={value}" for key, value in threat.items() if key != "perturbation")]
-    return (
-        [word for word in defaults if word.partition("=")[0] not in typed_keys]
-        + words_typed
-        + [f"require={use.policy}"]
-    )
+    defaults = [word for word in defaults if word.partition("=")[0] not in typed_keys]
+    return [*defaults, *words_typed, f"require={use.policy}"]
 
 
 def encoder_keys(text: str) -> dict[str, str]:

@@ -102,13 +102,13 @@ class Facts:
     version: str = __version__
 
     @property
-    def tested_on(self) -> str:
-        """The days on which the runs began."""
-        return ", ".join(dict.fromkeys(run.custody.start for run in self.runs))
-
-    @property
     def rows(self) -> list[tuple[RunFacts, RequirementResult, WorstView | None]]:
         return [(run, *pair) for run in self.runs for pair in zip(run.verdict.rows, run.worst, strict=True)]
+
+    @property
+    def problems(self) -> list[tuple[RunFacts, str]]:
+        """What does not hold of the runs' records, and of the age of the bars."""
+        return [(run, problem) for run in self.runs for problem in run.custody.problems]
 
     @property
     def verdict(self) -> str:

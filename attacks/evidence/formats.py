@@ -20,6 +20,8 @@ from attacks.runtime.extras import extra
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 #: Verdict -> the word of in-toto.
 RESULTS = {"PASS": "PASSED", "UNDECIDED": "WARNED", "FAIL": "FAILED"}
+#: The name of what does not hold of a run's record, or of the age of the bars.
+CUSTODY = "custody"
 
 
 def requirement_text(row: RequirementResult, worst: WorstView | None) -> str:
@@ -30,11 +32,14 @@ def requirement_text(row: RequirementResult, worst: WorstView | None) -> str:
 
 
 def junit(facts: Facts) -> str:
-    """JUnit XML: a suite a run, a test a requirement. FAIL is a failure, UNDECIDED an error."""
+    """JUnit XML: a suite a run, a test a requirement. FAIL is a failure, UNDECIDED an error, a problem of custody a
+    property of the suite."""
     library = extra("junitparser")
     report = library.JUnitXml(facts.policy.claim)
     for run in facts.runs:
         suite = library.TestSuite(run.name)
+        for problem in run.custody.problems:
+            suite.add_property(CUSTODY, problem)
         for row, worst in zip(run.verdict.rows, run.worst, strict=True):
             case = library.TestCase(str(row.requirement), f"{facts.file}.{run.name}", 0)
             if row.verdict != "PASS":
@@ -47,41 +52,53 @@ def junit(facts: Facts) -> str:
 
 
 def sarif(facts: Facts) -> str:
-    """SARIF 2.1.0: a rule a requirement, a result for each that fails, at its line of the policy."""
+    """SARIF 2.1.0: a rule a requirement, an error for each that fails, and a warning for each problem of custody, at
+    the policy."""
     results, rules = [], {}
     for run, row, worst in facts.rows:
         name = requirement_rule(row.requirement)
         rules[name] = {"id": name, "shortDescription": {"text": str(row.requirement)}}
         if row.verdict == "FAIL":
-            mark = hashlib.sha256(f"{name} {run.encoder}".encode()).hexdigest()
-            place = {"artifactLocation": {"uri": facts.file}, "region": {"startLine": 1}}
-            result: dict[str, Any] = {"ruleId": name, "level": "error", "locations": [{"physicalLocation": place}]}
-            result["message"] = {"text": f"{run.name}: {requirement_text(row, worst)}"}
-            results.append(result | {"partialFingerprints": {"requirementAndEncoder/v1": mark}})
+            results.append(_sarif_result(facts, name, run, requirement_text(row, worst)))
+    for run, problem in facts.problems:
+        rules[CUSTODY] = {"id": CUSTODY, "shortDescription": {"text": "the record shows bars fixed before the run"}}
+        results.append(_sarif_result(facts, CUSTODY, run, problem, "warning"))
     driver = {"name": "Viewproof", "version": facts.version, "rules": list(rules.values())}
     log = {"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json"}
     return _json(log | {"runs": [{"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}]})
 
 
+def _sarif_result(facts: Facts, rule: str, run: RunFacts, text: str, level: str = "error") -> dict[str, Any]:
+    place = {"artifactLocation": {"uri": facts.file}, "region": {"startLine": 1}}
+    words = f"{rule} {run.encoder}" + (f" {text}" if rule == CUSTODY else "")
+    return {
+        "ruleId": rule,
+        "level": level,
+        "locations": [{"physicalLocation": place}],
+        "message": {"text": f"{run.name}: {text}"},
+        "partialFingerprints": {"requirementAndEncoder/v1": hashlib.sha256(words.encode()).hexdigest()},
+    }
+
+
 def cyclonedx(facts: Facts) -> str:
     """A CycloneDX 1.6 fragment: each encoder as a machine-learning-model with its digest and its measured values, and
-    the claim with its evidence. Raises ValueError where the library's own copy of the schema refuses it."""
+    the claim with its evidence, and the problems of custody as counter-evidence. Raises ValueError where the
+    library's own copy of the schema refuses it."""
     validation, schema = extra("cyclonedx.validation.json"), extra("cyclonedx.schema")
     components = [_component(run, f"encoder-{i}") for i, run in enumerate(facts.runs, 1)]
-    evidence = [
-        {
-            "bom-ref": f"evidence-{i}",
-            "propertyName": requirement_rule(row.requirement),
-            "description": requirement_text(row, worst),
-            "data": [{"name": "run", "contents": {"attachment": {"content": f"sha256 of files.json {run.files}"}}}],
-        }
-        for i, (run, row, worst) in enumerate(facts.rows, 1)
-    ]
-    refs = [row["bom-ref"] for row in evidence]
-    claims = [
-        {"bom-ref": f"claim-{i}", "target": component["bom-ref"], "predicate": facts.policy.claim, "evidence": refs}
-        for i, component in enumerate(components, 1)
-    ]
+    claims: list[dict[str, Any]] = []
+    evidence: list[dict[str, Any]] = []
+    for i, run in enumerate(facts.runs, 1):
+        rows = zip(run.verdict.rows, run.worst, strict=True)
+        texts = [(requirement_rule(row.requirement), requirement_text(row, worst)) for row, worst in rows]
+        texts += [(CUSTODY, problem) for problem in run.custody.problems]
+        data = [{"name": "run", "contents": {"attachment": {"content": f"sha256 of files.json {run.files}"}}}]
+        claim = {"bom-ref": f"claim-{i}", "target": f"encoder-{i}", "predicate": facts.policy.claim}
+        claims.append({**claim, "evidence": [], "counterEvidence": []})
+        for name, text in texts:
+            ref = f"evidence-{len(evidence) + 1}"
+            evidence.append({"bom-ref": ref, "propertyName": name, "description": text, "data": data})
+            claims[-1]["counterEvidence" if name == CUSTODY else "evidence"].append(ref)
     digests = " ".join([facts.policy.digest, *(run.files for run in facts.runs)])
     bom = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -123,18 +140,20 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
 
 def in_toto(facts: Facts) -> str:
     """An in-toto Statement v1 with the predicate test-result v0.1, over the digests of the policy and of each run's
-    files.json. Raises ValueError where the library refuses it."""
+    files.json; a problem of custody is a test with a warning. Raises ValueError where the library refuses it."""
     statements, json_format = extra("in_toto_attestation.v1.statement"), extra("google.protobuf.json_format")
     descriptor = extra("in_toto_attestation.v1.resource_descriptor").ResourceDescriptor
     digests = [(facts.file, facts.policy.digest), *((f"{run.name}/files.json", run.files) for run in facts.runs)]
     subjects = [descriptor(name=name, digest={"sha256": digest}).pb for name, digest in digests]
+    tests: dict[str, list[str]] = {word: [] for word in RESULTS.values()}
+    for run, row, _ in facts.rows:
+        tests[RESULTS[row.verdict]].append(f"{run.name}: {row.requirement}")
+    tests["WARNED"] += [f"{run.name}: {CUSTODY}: {problem}" for run, problem in facts.problems]
     predicate: dict[str, Any] = {
-        "result": RESULTS[facts.verdict],
+        "result": next((word for word in ("FAILED", "WARNED") if tests[word]), "PASSED"),
         "configuration": [{"name": facts.file, "digest": {"sha256": facts.policy.digest}}],
     }
-    for verdict, word in RESULTS.items():
-        tests = [f"{run.name}: {row.requirement}" for run, row, _ in facts.rows if row.verdict == verdict]
-        predicate[f"{word.lower()}Tests"] = tests
+    predicate |= {f"{word.lower()}Tests": names for word, names in tests.items()}
     statement = statements.Statement(subjects, PREDICATE, predicate)
     statement.validate()
     return _json(json_format.MessageToDict(statement.pb))
@@ -242,7 +261,6 @@ def _pictures(run: RunFacts) -> list[Picture]:
     picture = from_file(run.folder / file, f"{worst.picture}, {arm}", text)
     if picture is None:
         raise ValueError(f"`{run.folder / worst.file}`, the picture of the worst view, is missing: put it back")
-    original = from_file(
-        run.folder / "pictures" / "clean" / file.name, f"{worst.picture}, untouched", f"Original: {worst.picture}"
-    )
+    path, alt = run.folder / "pictures" / "clean" / file.name, f"{worst.picture}, untouched"
+    original = from_file(path, alt, f"Original: {worst.picture}")
     return [original, picture] if arm != "clean" and original is not None else [picture]

@@ -49,10 +49,7 @@ def write_evidence(out: Path, file: Path, name: str, runs: Sequence[Path], decid
         write_text(out / piece, text)
     index = {
         "policy": name,
-        "bars stated on": origin.policy.date,
-        "locked": facts.lock_date,
-        "tested on": facts.tested_on,
-        "problems": {run.name: run.custody.problems for run in facts.runs},
+        "problems": [run.custody.problems for run in facts.runs],
         "verdict": facts.verdict,
         "runs": [Path(os.path.relpath(run.resolve(), out.resolve())).as_posix() for run in runs],
         "viewproof": facts.version,

@@ -45,8 +45,7 @@ def timestamp(file: Path) -> Witness | None:
     text = f"{info.gen_time:%Y-%m-%d %H:%M:%S} UTC, RFC 3161, certificate {signer.serial_number} of "
     text += signer.issuer.rfc4514_string()
     if not roots.exists():
-        problem = "nobody checked the signature of the timestamp, for no .roots.pem lies beside the policy: anybody "
-        problem += "can have made it"
+        problem = f"nobody checked the signature of {path.name}: {roots.name} is missing, anybody can have made it"
         return Witness(info.gen_time, f"{text}; neither signature nor chain was checked", problem)
     certificates = x509.load_pem_x509_certificates(contents(roots))
     try:

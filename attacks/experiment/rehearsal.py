@@ -14,7 +14,7 @@ from attacks.evaluation.classes import Classes
 from attacks.experiment.arms import options_of, problem_of
 from attacks.experiment.bench import MAIN, Bench, bench_of
 from attacks.experiment.preparation import prepare_run
-from attacks.experiment.unit import attempt_of
+from attacks.experiment.unit import STARTS, attempt_of
 from attacks.runtime.checkpoint import NOWHERE
 from attacks.runtime.distributed import join
 from attacks.schema.validate import Run
@@ -27,7 +27,7 @@ R = TypeVar("R")
 #: Pictures that are rehearsed, as many as a unit of the run has; steps that are timed.
 PICTURES, STEPS = 8, 6
 #: Gradients of a sanity check beside those of a short run of it, and the time of a run beside that of its gradients
-#: and judged views: it also chooses among iterates, searches the worst view, and writes.
+#: and judged views: it also chooses among iterates, and writes.
 CHECKS, OVERHEAD = 13, 1.1
 
 
@@ -69,7 +69,9 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
         gradient = _seconds_of_a_step(bench, rows.tolist()) / (len(rows) * study.views.per_step)
     loss = float(bench.judge.success(scores, rows).double().mean())
     arms, checks = len(study.arms), CHECKS * study.sanity.pictures * study.sanity.steps * study.sanity.views
-    seconds = OVERHEAD * ((arms - 2) * study.views.gradients * gradient + arms * judging / len(rows))
+    search = STARTS * (bench.refine_steps + 1) if bench.refine_steps else 0
+    gradients = (arms - 2) * study.views.gradients + arms * search
+    seconds = OVERHEAD * (gradients * gradient + arms * judging / len(rows))
     unreadable = sum(": left out, " in note for note in study.queries.notes)
     return Rehearsal(len(study.queries), unreadable, _gallery(study), loss, seconds, setup + checks * gradient)
 

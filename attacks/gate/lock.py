@@ -52,9 +52,7 @@ def read_lock(policy: Policy, file: Path) -> PolicyLock | None:
             f"has {str(content.get('sha256'))[:12]}. Restore it, or give the new policy another name"
         )
     if time > datetime.now(UTC):
-        raise ValueError(
-            f"`{path}`: `date` must not lie in the future; got {date}, and the clock here has {now_text()}"
-        )
+        raise ValueError(f"`{path}`: `date` must not lie in the future; got {date}, the clock has {now_text()}")
     return PolicyLock(date, sha256(path))
 
 

@@ -3,8 +3,8 @@ How does a build fail when an encoder is not robust enough?
 ===========================================================
 
 A policy fixes the bars before the run; its verdict is PASS, FAIL or UNDECIDED, and its exit code ends the build. In
-continuous integration one line does both, ``viewproof run config=evaluate perturbation.eps=16/255
-require=policy.yaml``; here are the same steps in Python, on six pictures and 8 steps.
+continuous integration that is one line, ``viewproof run config=evaluate perturbation.eps=16/255
+require=policy.yaml``; here is the same in Python, on six pictures and 8 steps.
 """
 
 import tempfile
@@ -24,10 +24,11 @@ requirements:
   - {measure: success, arm: eot, at_most: 0.05}
 """)
 small = {"data.count": 6, "attack.steps": 8, "evaluate.views": 16, "evaluate.refine": 0, "evaluate.one_view": False}
+small["require"] = str(folder / "policy.yaml")  # in the record before the first step
 result = robustness("pocket", preset="smoke", out=folder / "run", **small)
 
 # %%
-# The verdict of the policy on that run:
+# The verdict of the policy on that run, without a note: its record shows that the bars were fixed beforehand.
 
 verdict = result.gate(folder / "policy.yaml")
 print(verdict)

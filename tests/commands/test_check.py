@@ -35,12 +35,8 @@ def test_one_command_ends_with_one_page(pictures, capsys):
     command = ["check", "pocket", "pictures", "--for", "duplicates", "--minutes", "0.001", "--into", "run"]
     code = main([*command, "--run", SMALL])
     output = capsys.readouterr().out
-    assert (
-        "before any attack: " in output
-        and "minutes: about " in output
-        and "for 4 of 4 photographs" in output
-        and "cannot be read: 1" in output
-    )
+    for words in ("before any attack: ", "minutes: about ", "for 4 of 4 photographs", "cannot be read: 1"):
+        assert words in output, words
     assert output.rstrip().endswith("page: run/check.html")
     content = json.loads((pictures / "run" / "metrics.json").read_text())
     assert code == {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}[content["gate"]["verdict"]] and code != 0

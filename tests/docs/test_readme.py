@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from attacks.evaluation.sanity.check import counts
+from attacks.experiment.results import headline, table_text
+from tests.helpers import report_pages
 from tests.test_rooms import ROOMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +34,20 @@ def test_the_first_pages_are_short(page, limit):
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
 def test_a_page_answers_one_question_in_few_words(page):
     assert page.stem in LONG or len(page.read_text().split()) <= 900
+
+
+def shape(text):
+    """A text with its numbers masked, and the white space that depends on their widths."""
+    return " ".join(re.sub(r"[-+]?\d+(\.\d+)?", "#", text).split())
+
+
+def test_the_output_in_the_readme_has_the_shape_of_what_a_run_prints():
+    content = report_pages.content()
+    del content["arms"]["one_view"]  # config=quickstart has no such arm
+    prose, lines = re.search(r"```text\n(.*?)```", README, re.DOTALL).group(1).split("\narm ")
+    assert shape(headline(content)).startswith(shape(prose))
+    output = [*map(shape, table_text(content).splitlines()), shape(counts(["passed"] * 19))]
+    assert [shape(line) for line in f"arm {lines}".splitlines()[:-1]] == [*output[:5], output[-1]]
 
 
 @pytest.mark.slow

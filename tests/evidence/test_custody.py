@@ -1,6 +1,7 @@
 """Attempts to make a policy, a lock, a date or a record lie: each is refused, or named on the page."""
 
 import json
+import re
 import shutil
 import subprocess
 
@@ -11,7 +12,7 @@ from attacks.runtime.clock import now_text
 from attacks.runtime.files import sha256
 from tests.evidence.test_evidence import bundle as bundle
 from tests.evidence.test_evidence import copy as copy
-from tests.evidence.test_evidence import tamper
+from tests.evidence.test_evidence import problems_by_piece, tamper
 from tests.helpers.liars import cell, combine, entry, file_bytes
 from tests.helpers.page import Page
 from tests.helpers.runs import call
@@ -121,8 +122,12 @@ def scribble(folder):
 
 
 BARS, BACK = change("0.01", "0.99"), change('"date": "20', '"date": "19', "mine.lock.json")
-TWICE, OTHER = "contradicts itself", "is not the policy that was locked on"
-LATE, LATE_LOCK = "requirement first seen after the run", "was first seen after the run: its record holds"
+OTHER_BARS, OTHER = combine(BARS, lock_again), "is not the policy that was locked"
+LATE, LATE_LOCK = (
+    "requirement first seen after the run: its record holds",
+    "first seen after the run: its record holds",
+)
+CHANGED, TWICE = "was changed after its run", "contradicts itself about the"
 #: An attempt, and the words that name it.
 ATTEMPTS = {
     "a lock after the run": (record(drop_lock), f"{LATE_LOCK} no lock"),
@@ -130,34 +135,25 @@ ATTEMPTS = {
     "a lock after the run, dated back": (combine(record(drop_lock), BACK), f"{LATE_LOCK} no lock"),
     "a lock of the future": (entry("mine.lock.json", "date", value="2999-01-01"), "must not lie in the future"),
     "a lock younger than the run": (record(late_lock), "the lock does not count"),
-    "a lock of another policy": (
-        entry("mine.lock.json", "sha256", value="0" * 64),
-        "is not the policy that was locked",
-    ),
-    "other bars after the lock": (BARS, OTHER),
-    "other bars, locked again": (combine(BARS, lock_again), f"{LATE}: its record holds another policy"),
-    "a run without a policy": (record(lambda *_: None), f"{LATE}: its record holds no policy"),
-    "a date of the future": (
-        combine(change("2026-11-24", "2999-01-01"), lock_again),
-        "states its bars on 2999-01-01",
-    ),
-    "other bars in the run": (change("0.01", "0.99", "run/policy.yaml"), "was changed after its run: policy.yaml"),
+    "a lock of another policy": (entry("mine.lock.json", "sha256", value="0" * 64), OTHER),
+    "other bars after the lock": (BARS, f"{OTHER} on"),
+    "other bars, locked again": (OTHER_BARS, f"{LATE} another policy"),
+    "a run without a policy": (record(lambda *_: None), f"{LATE} no policy"),
+    "a date of the future": (combine(change("2026-11-24", "2999-01-01"), lock_again), "its bars on 2999-01-01"),
+    "other bars in the run": (change("0.01", "0.99", "run/policy.yaml"), f"{CHANGED}: policy.yaml"),
     "other bars in the run, consistently": (forged(change("0.01", "0.99", "policy.yaml")), TWICE),
-    "another digest": (claim("policy", "sha256"), f"{TWICE} about the policy"),
-    "a verdict on other bars": (
-        claim("gate", "policy", "digest", name="metrics.json"),
-        f"{TWICE} about the verdict",
-    ),
+    "another digest": (claim("policy", "sha256"), f"{TWICE} policy"),
+    "a verdict on other bars": (claim("gate", "policy", "digest", name="metrics.json"), f"{TWICE} verdict"),
     "a later start": (forged(start_now), "one was moved"),
     "an end before the start": (end("2020-01-01"), "before it began at"),
     "an end in the future": (end("2999-01-01"), "lies in the future"),
     "no time at all": (end("soon"), "cannot be read"),
-    "other results": (lambda folder: cell("per_image", "success")(folder / "run"), "was changed after its run"),
-    "another gallery": (claim("gallery", "sha256"), f"{TWICE} about the gallery"),
-    "a larger gallery": (claim("gallery", "size", value=10**6), f"{TWICE} about the size of the gallery"),
-    "another encoder": (claim("encoder", "fingerprint", name="metrics.json"), f"{TWICE} about the encoder"),
-    "another command": (claim("overrides", 0, value="config=evaluate"), f"{TWICE} about the command"),
-    "other versions": (claim("versions", "torch"), f"{TWICE} about the versions"),
+    "other results": (lambda folder: cell("per_image", "success")(folder / "run"), CHANGED),
+    "another gallery": (claim("gallery", "sha256"), f"{TWICE} gallery"),
+    "a larger gallery": (claim("gallery", "size", value=10**6), f"{TWICE} size of the gallery"),
+    "another encoder": (claim("encoder", "fingerprint", name="metrics.json"), f"{TWICE} encoder"),
+    "another command": (claim("overrides", 0, value="config=evaluate"), f"{TWICE} command"),
+    "other versions": (claim("versions", "torch"), f"{TWICE} versions"),
     "a timestamp of another file": (stamp("run/steps.csv"), "it is one of another file"),
     "a timestamp after the run": (stamp("mine.yaml"), "the external timestamp is of"),
     "a timestamp of another authority": (stamp("mine.lock.json", "other"), "does not lead to mine.roots.pem"),
@@ -176,36 +172,22 @@ def test_no_attempt_to_lie_is_silent(copy, capsys, name):
     terminal, folder = capsys.readouterr(), copy / "again"
     if code == 1:
         assert words in " ".join(terminal.err.split()) and not folder.exists()
-    else:
-        assert "note: " in terminal.out and words in Page((folder / "evidence.html").read_text()).text
-        assert words in terminal.out and words in (folder / "evidence.json").read_text()
+        return
+    (problems,) = read(folder / "evidence.json")["problems"]
+    assert any(words in problem for problem in problems)
+    assert re.findall(r"^note: (.*)", terminal.out, re.MULTILINE) == problems
+    for piece, sentences in problems_by_piece(folder).items():
+        assert len(sentences) == len(problems), piece
+        assert all(map(str.startswith, sentences, problems)), piece  # on the page other text follows
 
 
 @pytest.mark.slow
 def test_an_honest_chain_has_no_note_and_two_dates(copy, capsys):
     assert main(["gate", "mine.yaml", "run"]) == 3
-    assert "note:" not in capsys.readouterr().out
-    text, start = (
-        Page((copy / "evidence/evidence.html").read_text()).text,
-        read(copy / "run/manifest.json")["started"],
-    )
-    for words in (f"Tested on {start[:10]}", "Bars stated on 2026-11-24, and locked since", f"run began {start}"):
-        assert words in text, words
-
-
-@pytest.mark.slow
-def test_a_run_is_not_continued_with_another_policy(copy, monkeypatch, capsys):
-    (copy / "run" / "metrics.json").unlink()
-    combine(BARS, lock_again)(copy)
-    assert call(monkeypatch, *read(copy / "run/manifest.json")["overrides"], "hydra.run.dir=run") == 1
-    assert "`require=mine.yaml` has changed since the run" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_evidence_beside_another_run_is_named(copy, capsys):
-    forged(cell("steps", "objective"))(copy)
-    assert main(["gate", "--check", "evidence"]) == 1
-    assert "evidence.html: it is not what the policy and the runs give" in capsys.readouterr().out
+    assert "note:" not in capsys.readouterr().out and not any(problems_by_piece(copy / "evidence").values())
+    text = Page((copy / "evidence/evidence.html").read_text()).text
+    start, locked = read(copy / "run/manifest.json")["started"], "Bars sentences on 2026-11-24, and locked since"
+    assert all(words in text for words in (f"Tested on {start[:10]}", locked, f"run began {start}")), text
 
 
 @pytest.mark.slow
@@ -215,3 +197,18 @@ def test_a_timestamp_is_shown_with_who_made_it(copy, capsys):
     text = Page((copy / "again" / "evidence.html").read_text()).text
     assert "CN=tsa; signature and chain checked against the certificates" in text
     assert main(["gate", "--check", "again"]) == 0, capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_a_run_is_not_continued_with_another_policy(copy, monkeypatch, capsys):
+    (copy / "run" / "metrics.json").unlink()
+    OTHER_BARS(copy)
+    assert call(monkeypatch, *read(copy / "run/manifest.json")["overrides"], "hydra.run.dir=run") == 1
+    assert "`require=mine.yaml` has changed since the run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_evidence_beside_another_run_is_named(copy, capsys):
+    forged(cell("steps", "objective"))(copy)
+    assert main(["gate", "--check", "evidence"]) == 1
+    assert "evidence.html: it is not what the policy and the runs give" in capsys.readouterr().out

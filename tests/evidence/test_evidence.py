@@ -2,7 +2,10 @@
 
 import base64
 import json
+import re
 import shutil
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,7 @@ from attacks.commands.gate import run_verdict
 from attacks.evaluation.rare import splitting
 from attacks.evidence.custody import policy_origin
 from attacks.evidence.facts import Facts, RunFacts, WorstView, run_facts
-from attacks.evidence.formats import cyclonedx, evidence_page, junit, requirement_text
+from attacks.evidence.formats import cyclonedx, evidence_page, in_toto, junit, requirement_text, sarif
 from attacks.evidence.pieces import PIECES
 from attacks.gate.policy import Policy, Requirement
 from attacks.gate.verdict import RANGE_REASON, RequirementResult, Verdict
@@ -71,28 +74,59 @@ def piece(folder, name):
     return (folder / "evidence" / name).read_text()
 
 
+@cache
+def schema_of(name):
+    return xmlschema.XMLSchema(SCHEMAS / name) if name.endswith("xsd") else json.loads((SCHEMAS / name).read_text())
+
+
+def sarif_of(text):
+    import jsonschema  # takes two seconds, in each process that only collects this file
+
+    log, schema = json.loads(text), schema_of("sarif-2.1.0.json")
+    jsonschema.validate(log, schema, cls=jsonschema.validators.validator_for(schema))
+    return log["runs"][0]
+
+
+def in_toto_of(text):
+    statement = json_format.ParseDict(content := json.loads(text), statement_pb2.Statement())  # an unknown key fails
+    Statement.copy_from_pb(statement).validate()
+    return content["subject"], json_format.ParseDict(content["predicate"], test_result_pb2.TestResult())
+
+
+def problems_by_piece(folder):
+    """The problems of custody by the pieces of one run, which are valid, where the standard of a format has them."""
+    suite = schema_of("jenkins-junit.xsd").to_dict(folder / "junit.xml")["testsuite"][0]
+    properties = suite.get("properties", {"property": []})["property"]
+    bom = json.loads((folder / "encoder.cdx.json").read_text())["declarations"]
+    refs = {ref for claim in bom["claims"] for ref in claim["counterEvidence"]}
+    results = sarif_of((folder / "verdict.sarif").read_text())["results"]
+    tests = in_toto_of((folder / "test-result.intoto.json").read_text())[1]
+    names = [name.partition(": custody: ") for name in tests.warned_tests]
+    notes = Page((folder / "evidence.html").read_text()).text.split("Custody. ")[1:]
+    return {
+        "junit.xml": [row["@value"] for row in properties if row["@name"] == "custody"],
+        "verdict.sarif": [row["message"]["text"][5:] for row in results if row["level"] == "warning"],
+        "encoder.cdx.json": [row["description"] for row in bom["evidence"] if row["bom-ref"] in refs],
+        "test-result.intoto.json": [problem for _, mark, problem in names if mark],
+        "evidence.html": notes,
+    }
+
+
 @pytest.mark.slow
 def test_junit_is_valid_and_has_a_test_for_each_requirement(bundle):
-    path = bundle / "evidence" / "junit.xml"
-    schema = xmlschema.XMLSchema(SCHEMAS / "jenkins-junit.xsd")
-    schema.validate(path)
-    cases = schema.to_dict(path)["testsuite"][0]["testcase"]
+    cases = schema_of("jenkins-junit.xsd").to_dict(bundle / "evidence" / "junit.xml")["testsuite"][0]["testcase"]
     assert len(cases) == 3 and ["failure" in case for case in cases] == [False, True, False]
     assert ["error" in case for case in cases] == [True, False, True]  # no check of the attack: nothing passes
 
 
 @pytest.mark.slow
 def test_sarif_is_valid_and_has_a_result_for_each_failure(bundle):
-    import jsonschema  # takes two seconds, in each process that only collects this file
-
-    log = json.loads(piece(bundle, "verdict.sarif"))
-    schema = json.loads((SCHEMAS / "sarif-2.1.0.json").read_text())
-    jsonschema.validate(log, schema, cls=jsonschema.validators.validator_for(schema))
-    (result,) = log["runs"][0]["results"]
+    run = sarif_of(piece(bundle, "verdict.sarif"))
+    (result,) = run["results"]
     assert result["ruleId"] == "success-eot-same-mean-at-most" and "Worst view: " in result["message"]["text"]
     assert "affine angle (deg)" in result["message"]["text"]
     place = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
-    assert place == "mine.yaml" and len(log["runs"][0]["tool"]["driver"]["rules"]) == 3
+    assert place == "mine.yaml" and len(run["tool"]["driver"]["rules"]) == 3
 
 
 @pytest.mark.slow
@@ -112,12 +146,9 @@ def test_cyclonedx_is_valid_and_has_the_digest_and_the_values(bundle):
 
 @pytest.mark.slow
 def test_in_toto_is_a_statement_over_the_policy_and_the_run(bundle):
-    content = json.loads(piece(bundle, "test-result.intoto.json"))
-    statement = json_format.ParseDict(content, statement_pb2.Statement())  # an unknown key is an error
-    Statement.copy_from_pb(statement).validate()
-    result = json_format.ParseDict(content["predicate"], test_result_pb2.TestResult())
+    subjects, result = in_toto_of(piece(bundle, "test-result.intoto.json"))
     assert result.result == "FAILED" and len(result.failed_tests) == 1 and len(result.warned_tests) == 2
-    names = {subject["name"]: subject["digest"]["sha256"] for subject in content["subject"]}
+    names = {subject["name"]: subject["digest"]["sha256"] for subject in subjects}
     assert names["run/files.json"] == json.loads((bundle / "run" / "metrics.json").read_text())["files"]
 
 
@@ -158,6 +189,40 @@ def facts_of(*threats, rows=()):
         content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
     runs = [RunFacts("run", Path("run"), verdict, content, "0" * 64, (None,) * len(rows)) for content in contents]
     return Facts(POLICY_OF_NOTHING, "mine.yaml", None, tuple(runs))
+
+
+#: Verdict -> the first words of a run, and the result of in-toto.
+LEADS = {
+    "PASS": ("May be deployed", "PASSED"),
+    "UNDECIDED": ("Undecided", "WARNED"),
+    "FAIL": ("Do not deploy", "FAILED"),
+}
+
+
+def results_of(verdicts):
+    """Rows with such verdicts, whose intervals tell them apart."""
+    return tuple(
+        RequirementResult(Requirement("success", arm, at_most=0.5), word, x, x - 0.05, x + 0.05, 9, 9)
+        for word, arm, x in zip(verdicts, ("clean", "eot", "noise"), (0.11, 0.33, 0.55), strict=False)
+    )
+
+
+def test_verdict_reason_and_rows_of_several_runs_agree():
+    worst = partial(max, key=[*LEADS].index)
+    for first, second in product(product(LEADS, repeat=2), product(LEADS, repeat=1)):
+        parts = [facts_of({}, rows=results_of(verdicts)) for verdicts in (first, second)]
+        facts = Facts(POLICY_OF_NOTHING, "mine.yaml", None, tuple(part.runs[0] for part in parts))
+        text, result = evidence_page(facts), json.loads(in_toto(facts))["predicate"]
+        assert text.partition("<title>")[2].startswith(worst(first + second))
+        assert result["result"] == LEADS[worst(first + second)][1] == LEADS[facts.verdict][1]
+        assert junit(facts).count("<failure") == sarif(facts).count('"error"') == (first + second).count("FAIL")
+        heads, tables = text.split("<header>")[1:], text.split("<tbody>")[1:]
+        for rows, head, table in zip((first, second), heads, tables, strict=True):
+            head = Page(f"<header>{head.partition('</header>')[0]}</header>").text
+            assert head.startswith(LEADS[worst(rows)][0]), (rows, head)
+            words = [row.verdict for row in results_of(rows) if f"{100 * row.low:.0f}-{100 * row.high:.0f} %" in head]
+            assert words == [worst(rows)], (rows, head)
+            assert re.findall('gate [a-z]+">([A-Z]+)<', table.partition("</tbody>")[0]) == [*rows]
 
 
 def page_of(*threats):
