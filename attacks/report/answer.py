@@ -144,16 +144,18 @@ def _doubt(content: Mapping[str, Any], gate: Mapping[str, Any]) -> tuple[str, st
 
 def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     """The sentence behind a verdict: of the row that decides it."""
-    if gate["verdict"] == "UNDECIDED" and gate["reasons"] and flaw(content) != TASK:
+    if gate["verdict"] == "UNDECIDED" and gate["reasons"] and not flaw(content):
         return f"{capital(gate['reasons'][0])}."
     row = _deciding_row(content, gate)
     requirement = row["requirement"]
     least, bar, measure = requirement["at_least"], requirement["at_most"], requirement["measure"]
     side, bar = ("at most", bar) if least is None else ("at least", least)
     is_mean, of, number = measure in MEANS, requirement["of"], {**row, "mean": row["value"]}
-    share, mean = percent(number), " ".join(number_words(number))
+    mean, ends = number_words(number)
+    ends = ends.strip("[]()").replace(", ", " to ")
+    share, mean = percent(number), f"{mean} ({ends})"
     if gate["verdict"] == "UNDECIDED":  # between the ends: which of them is the question
-        share, mean = share.partition("(")[2].removesuffix(")"), number_words(number)[1]
+        share, mean = share.partition("(")[2].removesuffix(")"), ends
     of_measure = MEASURES["tar_FAR" if measure.startswith("tar_") else measure]
     predicate = of_measure.plain or f"taken for {aim(content)}"
     moment = WHEN.get(requirement["arm"], OTHER) + (" (wider views)" if requirement["bank"] == "wide" else "")
