@@ -25,8 +25,8 @@ from attacks.inference.plan import further_clusters
 ATTACK_ARMS = ("no_eot", "one_view", "eot")
 #: The fewest gradients, or queries, of an attack whose loss can be seen to settle.
 PLATEAU_GRADIENTS = 126
-#: Why a bar that chance meets says nothing.
-AT_RANDOM = "an encoder that answers at random meets it"
+#: Why a bar that chance, or every encoder, meets says nothing.
+AT_RANDOM, NEVER_FAILS = "an encoder that answers at random meets it", "no encoder can fail it"
 
 
 def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[Row], sequential: bool) -> Verdict:
@@ -113,7 +113,7 @@ def _empty_reason(row: RequirementResult) -> str:
         return "the run does not say what chance is: run it again"
     meets = row.requirement.meets
     if meets(row.least) and meets(row.most):
-        return "no encoder can fail it"
+        return NEVER_FAILS
     return AT_RANDOM if meets(row.chance) else ""
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from attacks.evaluation.per_image import MEANS
-from attacks.gate.decide import AT_RANDOM, ATTACK_ARMS, check_faults, stronger_arms
+from attacks.gate.decide import AT_RANDOM, ATTACK_ARMS, NEVER_FAILS, check_faults
 from attacks.inference.bounded import missable_share
 from attacks.report.facts import aim, encoder_name, gallery
-from attacks.report.warnings import CHANCE, HIGH, MIN_RECALL
+from attacks.report.warnings import GALLERY, TASK, WEIGHTS, flaw
 from attacks.report.words import (
     MEASURES,
     capital,
@@ -27,12 +27,7 @@ NOT_HELD_OUT = "Judged on the photographs it was made from: says nothing of othe
 #: When a view was taken, by the arm.
 WHEN = {"clean": "before an attack", "noise": "after random noise", "eot": "after the attack"}
 OTHER = "after another attack"
-#: What is wrong with a run whose result says little, as half a sentence, and what to do about it.
-TASK, GALLERY, WEIGHTS = (
-    "untouched photographs are not recognised",
-    "the gallery is too small to tell",
-    "the encoder's weights are random",
-)
+#: What to do about a flaw of a run.
 MENDING = {
     TASK: "Have untouched photographs recognised first: narrower views, a clean gallery, or another encoder.",
     GALLERY: "Give a larger gallery of different pictures (--index, data.gallery), and test again.",
@@ -69,11 +64,8 @@ def answer(content: Mapping[str, Any]) -> Answer:
     elif content.get("split"):
         limits += f" {NOT_HELD_OUT}."
     limits += weights and f" {weights}"
-    if gate is None:
-        return Answer("", _effect(content), _comparison(content), limits, _next_step(content, None))
-    return Answer(
-        _verdict(content, gate), _reason(content, gate), _comparison(content), limits, _next_step(content, gate)
-    )
+    verdict, step = _decision(content, gate)
+    return Answer(verdict, _reason(content, gate) if gate else _effect(content), _comparison(content), limits, step)
 
 
 def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -103,58 +95,70 @@ def percent(value: Mapping[str, Any]) -> str:
     )
 
 
-def _flaw(content: Mapping[str, Any]) -> str:
-    """What makes the result say little; empty if nothing was found."""
-    if content["encoder"]["weights"] == "random":
-        return WEIGHTS
-    clean, chance = content["arms"]["clean"], content.get("chance", {}).get("success", {}).get("chance")
-    recall = clean["recall_at_1"]["mean"] if clean.get("recall_at_1") else 1.0
-    if recall < MIN_RECALL or clean["success"]["mean"] > 1 - MIN_RECALL:
-        return TASK
-    is_open = content["arms"]["eot"]["success"]["mean"] < HIGH and not content["threat"].get("targeted")
-    if chance is not None and chance < CHANCE and is_open:
-        return GALLERY
-    return ""
-
-
-def _verdict(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
-    word, rows, flaw = gate["verdict"], gate["rows"], _flaw(content)
-    if word == "PASS":
-        if flaw or gate.get("notes"):  # of its record: the bars may be younger than the run
-            return f"Meets its policy, yet says little: {flaw or 'its record has faults, see below'}."
-        return "May be deployed against this attack: every requirement is met."
-    if word == "FAIL":
+def _decision(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> tuple[str, str]:
+    """The verdict, and what to do next."""
+    cause = flaw(content)
+    mending = MENDING.get(cause, "")
+    if gate is None:
+        policy = "say what you need (viewproof check, or a policy for viewproof gate)"
+        return "", mending or f"Nothing is decided yet: {policy}."
+    if gate["verdict"] == "FAIL":
         is_attack = _deciding_row(content, gate)["requirement"]["arm"] in ATTACK_ARMS
         fault = "the attack succeeds too often" if is_attack else "it fails without an attack"
-        if flaw == GALLERY:  # a larger one can only raise the attacker's success
-            return f"Do not deploy: {fault}, although the gallery is small."
-        if flaw == TASK and is_attack:
-            return f"Do not deploy: {fault}, and {TASK}."
-        return f"Do not deploy: {flaw or fault}."
-    if flaw or gate["reasons"]:
-        return f"Undecided: {flaw or _weakness(content)[0]}."
-    open_rows = [row for row in rows if row["verdict"] == "UNDECIDED"]
-    if any(AT_RANDOM in row["reason"] for row in open_rows):
-        return "Undecided: the bar is so low that guessing would pass."
-    counts = [row["more"] for row in open_rows]
-    if None in counts:
-        return "Undecided: more photographs are needed."
-    number = max(counts)
-    return f"Undecided: about {count_text(number, 'more photograph')} {'is' if number == 1 else 'are'} needed."
+        # A larger gallery can only raise the attacker's success.
+        texts = {GALLERY: f"{fault}, although the gallery is small"}
+        texts |= {TASK: f"{fault}, and {TASK}"} if is_attack else {}
+        step = "Try another encoder, or a defence (defence=jpeg), on the same photographs; "
+        step += "viewproof compare ranks both."
+        return f"Do not deploy: {texts.get(cause, cause or fault)}.", mending or step
+    if gate.get("notes"):  # of its record: the bars may be younger than the run
+        lock = "Fix the bars before a test (viewproof gate --lock), and test again; the faults are named below."
+        mending = mending or lock
+    if gate["verdict"] == "PASS":
+        if mending:
+            return f"Meets its policy, yet says little: {cause or 'its record has faults, see below'}.", mending
+        step = "Keep this run as the record; test again when encoder, gallery, cameras or attacks change."
+        return "May be deployed against this attack: every requirement is met.", step
+    doubt, step = _doubt(content, gate)
+    return f"Undecided: {cause or doubt}.", mending or step
+
+
+def _doubt(content: Mapping[str, Any], gate: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a run without a flaw decides nothing, in half a sentence, and what to do next."""
+    rows = [row for row in gate["rows"] if row["verdict"] == "UNDECIDED"]
+    reasons, is_lax = {row["reason"] for row in rows}, {AT_RANDOM, NEVER_FAILS}
+    if gate["reasons"] and not check_faults(content):
+        if content.get("split") and not content["split"]["judge"]:
+            step = "Give more photographs, so that some are held out, and test again."
+            return "it was judged on its own photographs", step
+        if content["failed"]:
+            return "some pictures failed", "Mend what made pictures fail (metrics.json, `failed`), and test again."
+    elif not gate["reasons"] and reasons & is_lax:
+        return "the bar is so low that guessing would pass", "Set a bar that guessing does not meet, and test again."
+    if gate["reasons"] or any(reasons):  # or another attack breaks a photograph
+        step = "Attack longer (attack.gradients) with its checks (sanity=short), and test again."
+        return "the attack was too weak, or not checked", step
+    counts = [row["more"] for row in rows]
+    number = 0 if None in counts else max(counts)
+    about = f"about {count_text(number, 'more photograph')}" if number else "more photographs"
+    step = "Give more photographs of different things and run the same command into a new folder."
+    return f"{about} {'is' if number == 1 else 'are'} needed", step
 
 
 def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     """The sentence behind a verdict: of the row that decides it."""
-    if gate["verdict"] == "UNDECIDED" and gate["reasons"] and _flaw(content) != TASK:
+    if gate["verdict"] == "UNDECIDED" and gate["reasons"] and not flaw(content):
         return f"{capital(gate['reasons'][0])}."
     row = _deciding_row(content, gate)
     requirement = row["requirement"]
     least, bar, measure = requirement["at_least"], requirement["at_most"], requirement["measure"]
     side, bar = ("at most", bar) if least is None else ("at least", least)
     is_mean, of, number = measure in MEANS, requirement["of"], {**row, "mean": row["value"]}
-    share, mean = percent(number), " ".join(number_words(number))
+    mean, ends = number_words(number)
+    ends = ends.strip("[]()").replace(", ", " to ")
+    share, mean = percent(number), f"{mean} ({ends})"
     if gate["verdict"] == "UNDECIDED":  # between the ends: which of them is the question
-        share, mean = share.partition("(")[2].removesuffix(")"), number_words(number)[1]
+        share, mean = share.partition("(")[2].removesuffix(")"), ends
     of_measure = MEASURES["tar_FAR" if measure.startswith("tar_") else measure]
     predicate = of_measure.plain or f"taken for {aim(content)}"
     moment = WHEN.get(requirement["arm"], OTHER) + (" (wider views)" if requirement["bank"] == "wide" else "")
@@ -174,7 +178,7 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
 def _deciding_row(content: Mapping[str, Any], gate: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row of a verdict that its sentence is about: of untouched photographs where these are not recognised, else
     of the attack made for many views, before other attacks, noise and untouched photographs."""
-    is_lost, order = _flaw(content) == TASK, ("eot", *ATTACK_ARMS, "noise", "clean")
+    is_lost, order = flaw(content) == TASK, ("eot", *ATTACK_ARMS, "noise", "clean")
     rows = [row for row in gate["rows"] if row["verdict"] == gate["verdict"]]
     rows = [row for row in rows if AT_RANDOM in row["reason"]] or rows
     if is_lost and gate["verdict"] != "FAIL":
@@ -182,22 +186,12 @@ def _deciding_row(content: Mapping[str, Any], gate: Mapping[str, Any]) -> Mappin
     return min(rows, key=lambda row: order.index(row["requirement"]["arm"]) * (-1 if is_lost else 1))
 
 
-def _weakness(content: Mapping[str, Any]) -> tuple[str, str]:
-    """Why no row of a run can pass, in half a sentence, and what to do next."""
-    if check_faults(content) or stronger_arms(content):
-        step = "Attack longer (attack.gradients) with its checks (sanity=short), and test again."
-        return "the attack was too weak, or not checked", step
-    if content["failed"]:
-        return "some pictures failed", "Mend what made pictures fail (metrics.json, `failed`), and test again."
-    return "it was judged on its own photographs", "Give more photographs, so that some are held out, and test again."
-
-
 def _effect(content: Mapping[str, Any]) -> str:
     """Without a policy: what the attack does."""
     arms, views = content["arms"], "unseen camera views" if content["bank"]["coordinates"] else "pictures"
     share, before = percent(arms["eot"]["success"]), percent(arms["clean"]["success"]).partition(" (")[0]
     attack = "With the patch" if content["threat"]["patch"] else "After the attack"
-    if _flaw(content) == TASK:
+    if flaw(content) == TASK:
         return f"Untouched photographs are not recognised in {before} of {views}; after the attack, in {share}."
     return f"{attack}, {share} of {views} are taken for {aim(content)}; before it, {before}."
 
@@ -220,22 +214,3 @@ def _comparison(content: Mapping[str, Any]) -> str:
     gain = change["mean"] if first["measure"] == "success" else -change["mean"]
     word = "is not shown to differ from" if first["p"] >= 0.05 else "beats" if gain > 0 else "is weaker than"
     return f"An attack made for many views {word} {other}: {text}."
-
-
-def _next_step(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> str:
-    """What to do next."""
-    if flaw := _flaw(content):
-        return MENDING[flaw]
-    if gate is None:
-        return "Nothing is decided yet: say what you need (viewproof check, or a policy for viewproof gate)."
-    if gate["verdict"] == "FAIL":
-        return (
-            "Try another encoder, or a defence (defence=jpeg), on the same photographs; viewproof compare ranks both."
-        )
-    if gate.get("notes"):
-        return "Fix the bars before a test (viewproof gate --lock), and test again; the faults are named below."
-    if gate["verdict"] == "PASS":
-        return "Keep this run as the record; test again when encoder, gallery, cameras or attacks change."
-    if gate["reasons"]:
-        return _weakness(content)[1]
-    return "Give more photographs of different things and run the same command into a new folder."

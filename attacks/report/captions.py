@@ -1,6 +1,6 @@
 """The line at each plot of a page: what to see in it, in at most 20 words, from the plot's own numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, product
 from typing import Any
 
@@ -35,32 +35,32 @@ def radii_caption(radii: Mapping[str, Any], norm: str) -> str:
     return f"Half of the pictures break at eps {text}; {resisting}."
 
 
-def curve_caption(curve: Mapping[str, Any]) -> str:
-    """Where the success of the attack with EOT falls below one half."""
-    places, success = curve["x"]["values"], [cell["mean"] for cell in curve["arms"]["eot"]["success"]]
-    high = [i for i, value in enumerate(success) if value >= HALF]
-    low, top = (f"{value:.2f} at {short(places[success.index(value)])}" for value in (min(success), max(success)))
-    if not high:
-        return f"Success stays below one half: at most {top}."
-    if len(high) == len(success):
-        return f"Success stays at one half or more: at least {low}."
-    if high[-1] - high[0] >= len(high):
-        return f"Success is one half or more in {len(high)} of {len(success)} places; least {low}."
-    start, end = (short(places[i]) for i in (high[0], high[-1]))
-    side = f"beyond {end}" if high[0] == 0 else f"outside {start} to {end}"
-    side = f"below {start}" if high[-1] == len(success) - 1 else side
-    return f"Success falls below one half {side}: to {low}."
+def places_caption(cells: Mapping[str, float], in_order: bool = False) -> str:
+    """Where the success of the attack with EOT is one half or more: of places in order, from which to which."""
+    places, high = [*cells], [i for i, value in enumerate(cells.values()) if value >= HALF]
+    where = f"in {len(high)} of {len(cells)} places" if high else "nowhere"
+    if in_order and high and high[-1] - high[0] < len(high) < len(cells):
+        where = f"from {places[high[0]]} to {places[high[-1]]}"
+    word, find = ("least", min) if high else ("most", max)
+    end = find(places, key=lambda place: cells[place])
+    return f"Success is one half or more {where}; {word} {cells[end]:.2f} at {end}."
 
 
-def map_caption(content: Mapping[str, Any], measure: str) -> str:
-    rows, (x, y) = content["arms"]["eot"][measure], (content[side]["values"] for side in ("x", "y"))
-    rows = zip(product(map(short, y), map(short, x)), chain.from_iterable(rows), strict=True)
-    cells = {place[::-1]: cell["mean"] for place, cell in rows}
-    low, high = (end(cells, key=lambda place: cells[place]) for end in (min, max))
-    if cells[low] == cells[high]:
-        return f"With EOT the {measure} is the same in all cells: {cells[low]:.2f}."
-    texts = (f"{cells[place]:.2f} at ({', '.join(place)})" for place in (high, low))
-    return "With EOT the {} is highest, {}, and lowest, {}.".format(measure, *texts)
+def curve_cells(curve: Mapping[str, Any]) -> dict[str, float]:
+    """By the value of the coordinate the success of the attack with EOT."""
+    success = (cell["mean"] for cell in curve["arms"]["eot"]["success"])
+    return dict(zip(map(short, curve["x"]["values"]), success, strict=True))
+
+
+def map_cells(content: Mapping[str, Any]) -> dict[str, float]:
+    x, y = (content[side]["values"] for side in ("x", "y"))
+    success = chain.from_iterable(content["arms"]["eot"]["success"])
+    places = (f"({short(across)}, {short(down)})" for down, across in product(y, x))
+    return {place: cell["mean"] for place, cell in zip(places, success, strict=True)}
+
+
+def deployment_cells(cells: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    return {f"{cell['codec']}, {cell['resampler']}": cell["arms"]["eot"]["success"]["mean"] for cell in cells}
 
 
 def left_out_caption(ablation: Mapping[str, Any]) -> str:
@@ -70,14 +70,6 @@ def left_out_caption(ablation: Mapping[str, Any]) -> str:
     if total[0] - success <= MATERIAL:
         return f"No stage matters to the attacker: success stays at {success:.2f} or more."
     return f"Not to know {stage} costs the attacker most: success falls from {total[0]:.2f} to {success:.2f}."
-
-
-def deployment_caption(cells: Sequence[Mapping[str, Any]]) -> str:
-    rows = [(cell["arms"]["eot"]["success"]["mean"], f"{cell['codec']}, {cell['resampler']}") for cell in cells]
-    high = sum(success >= HALF for success, _ in rows)
-    success, place = min(rows) if high else max(rows)
-    end = f"{'least' if high else 'most'}, {success:.2f}: {place}"
-    return f"Success is one half or more in {high} of {len(rows)} cells; {end}."
 
 
 def ranking_caption(table: Sequence[Any]) -> str:

@@ -19,7 +19,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @cache  # compiling the templates takes a tenth of a small run
 def environment() -> Environment:
-    """The templates, with the names of four modules of texts. Styles and colours are not escaped."""
+    """The templates, with the macros and the names of four modules of texts. Styles and colours are not escaped."""
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     result = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, **options)
     functions = (counts, description_rows, in_words, shade, verdict_rows)
@@ -36,6 +36,8 @@ def environment() -> Environment:
         "join_percent": join_percent,
         "short": words.short,
     }
+    macros = vars(result.get_template("macros.html").module)
+    result.globals |= {name: macro for name, macro in macros.items() if not name.startswith("_")}
     return result
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attacks.encoders.description import MODULE, description_rows
-from attacks.report.words import arm_names, count_text, radius, sample_counts, sample_words
+from attacks.report.words import count_text, radius, sample_counts, sample_words
 from attacks.resizers.pipeline import GIVEN
 
 
@@ -36,13 +36,11 @@ def legend(content: Mapping[str, Any]) -> str:
     return f"{text} there is no interval."
 
 
-def fact_tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The attacker's success by arm, from the strongest attack to none, and on wider views."""
-    arms = content["arms"]
-    result = [(name, arms[arm]["success"]) for arm, name in arm_names(content).items() if arm in arms]
-    if content["wide"]:
-        result.insert(1, ("with EOT, wider views", content["wide"]["arms"]["eot"]["success"]))
-    return result
+def within(axis: Mapping[str, Any], number: int) -> bool:
+    """Whether a value of a coordinate is in the range of the attack."""
+    low, high = sorted(axis["trained"])
+    slack = 1e-6 * (high - low)
+    return bool(low - slack <= axis["values"][number] <= high + slack)
 
 
 def deployment_tables(deployment: Mapping[str, Any], order: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""Curves and heat maps of a page as inline SVG: text stays text, colours follow the page, and ids are unique."""
+"""Curves of a page as inline SVG: text stays text, colours follow the page, and ids are unique."""
 
 import io
 import re
@@ -10,26 +10,22 @@ import matplotlib as mpl
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from attacks.inference.pairs import LEVEL
-from attacks.report.colours import LIGHT, page_colours, shade
-from attacks.report.words import ARMS, OBJECTIVES, capital, interval_text, measure_name, p_value, short
+from attacks.report.colours import LIGHT, page_colours
+from attacks.report.words import ARMS, OBJECTIVES, measure_name
 from attacks.solvers.loop import Trace
 
 #: Markers that tell the arms apart without colour.
 MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}
-#: Panels in a row.
-PANELS = 2
 #: The most characters of a label.
 LONGEST = 60
 _METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
-def to_svg(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, str] | None = None) -> Markup:
+def to_svg(figure: Figure, name: str, title: str, desc: str) -> Markup:
     """The figure as an `<svg role="img">` with a title and a description. `name`, unique on the page, is the prefix
-    of all ids; `tips` are titles of single artists, by their gid."""
+    of all ids."""
     text = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "viewproof", "svg.fonttype": "none", "axes.unicode_minus": False}):
         figure.savefig(text, format="svg", metadata=_METADATA, transparent=True, bbox_inches="tight", pad_inches=0.04)
@@ -38,8 +34,6 @@ def to_svg(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, 
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", svg)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r"url\(#", f"url(#{name}-", re.sub(r'(xlink:)?href="#', f'href="#{name}-', svg))
-    for gid, tip in (tips or {}).items():
-        svg = svg.replace(f'<g id="{name}-{gid}">', f'<g id="{name}-{gid}"><title>{escape(tip)}</title>', 1)
     head, _, body = svg.partition(">")
     head = re.sub(r'\s(width|height|version|xmlns:xlink)="[^"]*"', "", head)
     texts = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(desc)}</desc>'
@@ -186,66 +180,3 @@ def _band(axis: Axes, x: Any, intervals: Sequence[Mapping[str, float]], arm: str
     low, mean, high = ([interval[key] for interval in intervals] for key in ("low", "mean", "high"))
     axis.fill_between(x, low, high, color=LIGHT[arm], alpha=0.12, linewidth=0)
     axis.plot(x, mean, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, linewidth=1.2, label=name)
-
-
-def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping[str, str] = ARMS) -> Markup:
-    """The map of one measure, a panel for each arm: the mean in each cell, its interval in the cell's title, a frame
-    around the range of the attack, and a star where the success with EOT differs from that without."""
-    x, y = content["x"], content["y"]
-    arms = [arm for arm in ARMS if arm in content["arms"]]
-    down = -(-len(arms) // PANELS)
-    figure = Figure(figsize=(9.6, down * (0.75 + 0.34 * len(y["values"]))), layout="constrained")
-    axes = figure.subplots(down, PANELS, squeeze=False).flatten()
-    tips: dict[str, str] = {}
-    for arm, axis in zip(arms, axes, strict=False):
-        axis.set_title(names[arm], fontsize=9.5, color=LIGHT["ink"], loc="left")
-        stars = content["p"] if arm == "eot" and measure == "success" else None
-        tips |= _cells(axis, content["arms"][arm][measure], (x, y), measure, arm, stars)
-        x_cells, y_cells = _inside(x), _inside(y)
-        if x_cells and y_cells:  # the range of the attack
-            place, gid = (x_cells[0] - 0.5, y_cells[0] - 0.5), f"trained-{arm}"
-            frame = Rectangle(place, len(x_cells), len(y_cells), fill=False, gid=gid)
-            frame.set(edgecolor=LIGHT["no_eot"], linewidth=1.8, clip_on=False)
-            axis.add_patch(frame)
-        for side, coordinate in ((axis.xaxis, x), (axis.yaxis, y)):
-            side.set_ticks(range(len(coordinate["values"])), [short(value) for value in coordinate["values"]])
-            side.set_label_text(axis_label(coordinate["name"]), fontsize=8.5, color=LIGHT["ink"])
-    for axis in axes[len(arms) :]:
-        axis.set_axis_off()
-    title = f"{measure_name(measure)} over {x['name']} and {y['name']}"
-    description = f"A panel for each of {', '.join(names[arm] for arm in arms)}. The tables below have every number."
-    return to_svg(figure, name, capital(title), description, tips)
-
-
-def _cells(
-    axis: Axes,
-    rows: Sequence[Sequence[Mapping[str, float]]],
-    axes: tuple[Mapping[str, Any], Mapping[str, Any]],
-    measure: str,
-    arm: str,
-    stars: Sequence[Sequence[float | None]] | None,
-) -> dict[str, str]:
-    x, y = axes
-    axis.set(xlim=(-0.5, len(x["values"]) - 0.5), ylim=(-0.5, len(y["values"]) - 0.5))
-    axis.spines[:].set_visible(False)
-    axis.tick_params(colors=LIGHT["dim"], labelsize=8, length=0)
-    size, tips = 8 if len(x["values"]) <= 8 else 6.5, {}
-    for j, row in enumerate(rows):
-        for i, cell in enumerate(row):
-            background, ink = shade(measure, cell["mean"])
-            gid = f"{arm}-{j}-{i}"
-            axis.add_patch(Rectangle((i - 0.485, j - 0.485), 0.97, 0.97, facecolor=background, linewidth=0, gid=gid))
-            p = stars[j][i] if stars else None
-            text = f"{cell['mean']:.2f}" + ("*" if p is not None and p < LEVEL else "")
-            axis.text(i, j, text, ha="center", va="center", fontsize=size, color=ink, in_layout=False)
-            at = f"{x['name']} {short(x['values'][i])}, {y['name']} {short(y['values'][j])}"
-            tips[gid] = f"{at}: {interval_text(cell)}"
-            tips[gid] += "" if p is None else f", against the attack without EOT p = {p_value(p)}"
-    return tips
-
-
-def _inside(axis: Mapping[str, Any]) -> list[int]:
-    """The indices of the values within the trained range, which are consecutive because values are in order."""
-    low, high = sorted(axis["trained"])
-    slack = 1e-6 * (high - low)
-    return [i for i, value in enumerate(axis["values"]) if low - slack <= value <= high + slack]

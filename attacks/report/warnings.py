@@ -1,10 +1,17 @@
 """Warnings that stand above the numbers of a run: one for each cause, the heaviest first, each with what to do."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from attacks.gate.decide import check_faults, stronger_arms
 from attacks.report.words import count_text
 
+#: The causes for which a result says little, as half a sentence.
+TASK, GALLERY, WEIGHTS = (
+    "untouched photographs are not recognised",
+    "the gallery is too small to tell",
+    "the encoder's weights are random",
+)
 #: The most failed pictures that a warning names.
 MAX_NAMED = 3
 #: The least recall@1 of clean views, and the least mean cosine: below it, which is 1/sqrt(2), less than half of the
@@ -25,16 +32,34 @@ OTHERS = {
 }
 
 
-def warnings(content: dict[str, Any]) -> list[str]:
-    """The warnings of a run, from the content of metrics.json."""
-    causes = (_failures, _clean_views, _weak_attack, _small_gallery, _guesses)
+def causes(content: Mapping[str, Any]) -> dict[str, str]:
+    """The warnings of a run, from the content of metrics.json, by cause: `WEIGHTS`, `TASK` and `GALLERY` make its
+    result say little, whatever it is."""
     if content["encoder"]["weights"] == "random":  # of which other findings are effects
         text = "The encoder has random weights, so that no number is about an encoder in use: set encoder.weights"
-        return [text, *filter(None, [_failures(content)])]
-    return [text for cause in causes if (text := cause(content))]
+        texts = {WEIGHTS: text, "failures": _failures(content)}
+    else:
+        texts = {
+            "failures": _failures(content),
+            TASK: _lost_views(content),
+            "cosine": _low_cosine(content),
+            "attack": _weak_attack(content),
+            GALLERY: _small_gallery(content),
+            "guesses": _guesses(content),
+        }
+    return {cause: text for cause, text in texts.items() if text}
 
 
-def _failures(content: dict[str, Any]) -> str:
+def warnings(content: Mapping[str, Any]) -> list[str]:
+    return [*causes(content).values()]
+
+
+def flaw(content: Mapping[str, Any]) -> str:
+    """The cause for which the result says little; empty if none was found."""
+    return next((cause for cause in causes(content) if cause in (WEIGHTS, TASK, GALLERY)), "")
+
+
+def _failures(content: Mapping[str, Any]) -> str:
     pictures = [f"{failure['name']} ({failure['reason']})" for failure in content.get("failed", ())]
     parts = [f"the part {name} ({reason})" for name, reason in content.get("failed_parts", {}).items()]
     if not pictures + parts:
@@ -44,29 +69,36 @@ def _failures(content: dict[str, Any]) -> str:
     return f"{head}, and no table has {', '.join(pictures[:MAX_NAMED] + rest + parts)}: mend the cause and run again"
 
 
-def _clean_views(content: dict[str, Any]) -> str:
+def _lost_views(content: Mapping[str, Any]) -> str:
     """About views that lose the pictures without an attack."""
     clean, files = content["arms"]["clean"], content.get("files_right")
-    recall = clean["recall_at_1"]["mean"] if clean["recall_at_1"] else 1.0
-    if recall < MIN_RECALL:
-        return (
-            f"The views lose the clean pictures already, recall@1 is {recall:.2f}"
-            f"{'' if files is None else f' (of the files {files:.2f})'}, so that success is not the attack's alone: "
-            f"read the lost views, or narrow the views (transforms)"
-        )
-    if clean["cosine"]["mean"] < MIN_COSINE:
-        return (
-            f"The views lower the cosine of the clean pictures to {clean['cosine']['mean']:.2f}: read its shift, "
-            "which is the attack's alone, or narrow the views (transforms)"
-        )
-    return ""
+    recall, success = clean["recall_at_1"] and clean["recall_at_1"]["mean"], clean["success"]["mean"]
+    is_low = recall is not None and recall < MIN_RECALL
+    if not is_low and success <= 1 - MIN_RECALL:
+        return ""
+    value = f"recall@1 is {recall:.2f}" if is_low else f"success is {success:.2f}"
+    of_files = "" if files is None else f" (of the files {files:.2f})"
+    return (
+        f"The views lose the clean pictures already, {value}{of_files}, so that success is not the attack's alone: "
+        "read the lost views, or narrow the views (transforms)"
+    )
 
 
-def _weak_attack(content: dict[str, Any]) -> str:
+def _low_cosine(content: Mapping[str, Any]) -> str:
+    cosine = content["arms"]["clean"]["cosine"]["mean"]
+    if cosine >= MIN_COSINE or _lost_views(content):
+        return ""
+    return (
+        f"The views lower the cosine of the clean pictures to {cosine:.2f}: read its shift, which is the attack's "
+        "alone, or narrow the views (transforms)"
+    )
+
+
+def _weak_attack(content: Mapping[str, Any]) -> str:
     """About signs that a stronger attack exists. Where success is high, only a failed check still matters."""
     arms = content["arms"]
     success, noise = (arms[arm]["success"]["mean"] for arm in ("eot", "noise"))
-    is_noise = min(_leads(content, "noise")) > -HARDLY and not _clean_views(content)
+    is_noise = min(_leads(content, "noise")) > -HARDLY and not _lost_views(content) and not _low_cosine(content)
     if success >= HIGH and not (content["sanity"] or {}).get("failed"):
         text = f"Random noise of this size reaches {noise:.2f}, so that the budget does it and not the attack"
         return f"{text}: lower eps, or shrink the patch" if is_noise else ""
@@ -85,7 +117,7 @@ def _weak_attack(content: dict[str, Any]) -> str:
     return f"{head}: {signs[0][1]}" if signs else ""
 
 
-def _leads(content: dict[str, Any], arm: str) -> tuple[float, float]:
+def _leads(content: Mapping[str, Any], arm: str) -> tuple[float, float]:
     """By how much an arm exceeds the attack in success, and in the attacker's goal, which may be a low cosine."""
     first, other = content["arms"]["eot"], content["arms"][arm]
     lowers_cosine = content["threat"]["objective"] in ("away", "layers", "verification", "bits")
@@ -93,7 +125,7 @@ def _leads(content: dict[str, Any], arm: str) -> tuple[float, float]:
     return success, -cosine if lowers_cosine else success
 
 
-def _is_ahead(content: dict[str, Any], arm: str) -> bool:
+def _is_ahead(content: Mapping[str, Any], arm: str) -> bool:
     """Whether another attack is clearly stronger; where all views are equal, all attacks are one."""
     if arm not in content["arms"] or not content["bank"]["coordinates"]:
         return False
@@ -101,7 +133,7 @@ def _is_ahead(content: dict[str, Any], arm: str) -> bool:
     return success > AHEAD or (success >= 0 and goal > AHEAD)
 
 
-def _small_gallery(content: dict[str, Any]) -> str:
+def _small_gallery(content: Mapping[str, Any]) -> str:
     success = content["arms"]["eot"]["success"]["mean"]
     chance = content.get("chance", {}).get("success", {}).get("chance", 1.0)
     if chance >= CHANCE or content["threat"].get("targeted") or success >= HIGH:
@@ -112,7 +144,7 @@ def _small_gallery(content: dict[str, Any]) -> str:
     )
 
 
-def _guesses(content: dict[str, Any]) -> str:
+def _guesses(content: Mapping[str, Any]) -> str:
     if not content.get("guessed"):
         return ""
     return (
@@ -121,7 +153,7 @@ def _guesses(content: dict[str, Any]) -> str:
     )
 
 
-def refuse_failed(content: dict[str, Any]) -> None:
+def refuse_failed(content: Mapping[str, Any]) -> None:
     """Raise ValueError, in one line, for a run whose tables lack pictures or parts."""
     if text := _failures(content):
         raise ValueError(text)

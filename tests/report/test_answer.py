@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.gate.decide import AT_RANDOM
-from attacks.report.answer import GALLERY, NOT_HELD_OUT, TASK, WEIGHTS, answer
+from attacks.report.answer import NOT_HELD_OUT, answer
 from attacks.report.facts import encoder_name
+from attacks.report.warnings import GALLERY, TASK, WEIGHTS
 from tests.helpers import report_pages
 
 JARGON = re.compile(r"\b(eot|arms?|banks?|clusters?)\b", re.IGNORECASE)

@@ -2,6 +2,7 @@
 
 import html
 import itertools
+import math
 import re
 
 import numpy as np
@@ -13,9 +14,9 @@ from attacks.evaluation import per_image
 from attacks.evaluation.deployment import Example
 from attacks.evaluation.rare.failure import PictureFailure
 from attacks.report import sheets
-from attacks.report.captions import curve_caption, loss_caption
+from attacks.report.captions import loss_caption, places_caption
 from attacks.report.colours import DARK, LIGHT, RAMP, contrast_ratio, page_colours, shade
-from attacks.report.figures import dots, drift_curve, heat_map, loss_curve, response_curve
+from attacks.report.figures import dots, drift_curve, loss_curve, response_curve
 from attacks.report.page import render_page
 from attacks.report.panels import SUCCESS, draw_deployment
 from attacks.report.sheets import COLUMNS, MAX_VIEWS, draw_failures
@@ -52,45 +53,6 @@ def test_the_page_sets_the_colours_of_a_drawing_except_its_cells():
     assert page_colours("fill: #1a56a8; stroke: #1d2530") == "fill: var(--eot); stroke: var(--ink)"
     assert page_colours("fill: #ffffff") == "fill: #ffffff"
     assert not {shade("success", i / 1000)[0] for i in range(1001)} & set(LIGHT.values())
-
-
-@pytest.mark.slow
-def test_a_cell_of_a_map_has_its_number_its_interval_and_its_star():
-    result = report_pages.response()["maps"][0]
-    svg = heat_map(result, "success", "map")
-    for arm, rows in result["arms"].items():
-        for j, row in enumerate(rows["success"]):
-            for i, cell in enumerate(row):
-                (tip,) = re.findall(rf'<g id="map-{arm}-{j}-{i}"><title>([^<]*)</title>', svg)
-                assert tip.startswith(f"affine angle (deg) {result['x']['values'][i]:g}, affine scale (x) ")
-                assert interval_text(cell) in tip
-                assert ("p = " in tip) == (arm == "eot")
-    cells = len(result["x"]["values"]) * len(result["y"]["values"])
-    stars = sum(p < 0.05 for row in result["p"] for p in row)
-    assert len(re.findall(r">\d\.\d\d\*?</text>", svg)) - len(result["arms"]) * 3 <= len(result["arms"]) * cells
-    assert len(re.findall(r">\d\.\d\d\*</text>", svg)) == stars > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bounds", "columns"),
-    [([-20.0, 20.0], 3), ([-25.0, 35.0], 3), ([-90.0, 90.0], 7), ([60.0, 60.0], 1), ([5.0, 10.0], 0)],
-)
-def test_the_frame_surrounds_the_cells_of_the_trained_range(bounds, columns):
-    result = report_pages.response()["maps"][0]
-    result["x"] = result["x"] | {"trained": bounds}
-    svg = heat_map(result, "cosine", "map")
-    cell = width(svg, "eot-0-0") / 0.97
-    frames = re.findall('<g id="map-trained-eot">', svg)
-    assert len(frames) == bool(columns)
-    if columns:
-        assert width(svg, "trained-eot") == pytest.approx(columns * cell, rel=1e-3)
-
-
-def width(svg, gid):
-    path = re.search(rf'<g id="map-{gid}">.*?<path d="([^"]*)"', svg, re.DOTALL).group(1)
-    xs = [float(x) for x in re.findall(r"[ML] ([-\d.]+) ", path)]
-    return max(xs) - min(xs)
 
 
 @pytest.mark.slow
@@ -144,9 +106,8 @@ def test_an_interval_has_brackets_and_as_many_digits_as_it_supports(value, optio
     assert interval_text(row, **options) == " ".join(number_words(row, **options)) == text
 
 
-def curve(*success):
-    cells = [{"mean": value} for value in success]
-    return {"x": {"values": [10 * i for i in range(len(cells))]}, "arms": {"eot": {"success": cells}}}
+def places(*success):
+    return places_caption({str(i): value for i, value in enumerate(success)}, True)
 
 
 def trace(*losses):
@@ -159,12 +120,10 @@ FALLING, SETTLED, RISING = [1 - i / 20 for i in range(20)], [0.5**i for i in ran
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        (curve_caption(curve(0.9, 0.6, 0.4)), "Success falls below one half beyond 10: to 0.40 at 20."),
-        (curve_caption(curve(0.1, 0.6, 0.9)), "Success falls below one half below 10: to 0.10 at 0."),
-        (curve_caption(curve(0.1, 0.6, 0.9, 0)), "Success falls below one half outside 10 to 20: to 0.00 at 30."),
-        (curve_caption(curve(0.9, 0.2, 0.9)), "Success is one half or more in 2 of 3 places; least 0.20 at 10."),
-        (curve_caption(curve(0.9, 0.6)), "Success stays at one half or more: at least 0.60 at 10."),
-        (curve_caption(curve(0.2, 0.3)), "Success stays below one half: at most 0.30 at 10."),
+        (places(0.9, 0.6, 0.4), "Success is one half or more from 0 to 1; least 0.40 at 2."),
+        (places(0.9, 0.2, 0.9), "Success is one half or more in 2 of 3 places; least 0.20 at 1."),
+        (places(0.9, 0.6), "Success is one half or more in 2 of 2 places; least 0.60 at 1."),
+        (places(0.2, 0.3), "Success is one half or more nowhere; most 0.30 at 1."),
         (loss_caption(trace(*FALLING), None), "The loss still falls at the end (26% of its gain"),
         (loss_caption(trace(*SETTLED), None), "The loss has settled (0% of its gain"),
         (loss_caption(trace(*RISING), None), "The loss has not fallen"),
@@ -184,17 +143,20 @@ def test_the_docs_define_the_measures_with_the_words_of_the_pages():
 
 
 @pytest.mark.slow
-def test_the_page_explains_the_stars_and_extremes_of_a_map():
-    changes = {
-        "Star: the success differs from that of the attack without EOT": {},
-        "Too few clusters to test so many cells": {"p": None, "needed": 11},
-        "With EOT the cosine is highest, 0.95 at (-60, 1.7)": {"needed": None},
-    }
-    for note, change in changes.items():
-        content = report_pages.content()
-        content["response"]["maps"] = [grid | change for grid in content["response"]["maps"]]
-        page = html.unescape(render_page(content, report_pages.manifest()))
-        assert note in page and ("Star:" in page) == ("p" not in change)
+@pytest.mark.parametrize(
+    ("p", "note"), [(True, "Star: the success differs"), (None, "Too few clusters to test so many")]
+)
+def test_a_map_marks_the_range_of_the_attack_and_significant_cells(p, note):
+    content = report_pages.content()
+    (grid,) = content["response"]["maps"]
+    content["response"]["maps"] = [grid | {"p": p and grid["p"], "needed": 11}]
+    page = html.unescape(render_page(content, report_pages.manifest()))
+    tables = re.findall('<table class="heat">.*?</table>', page[page.index('id="response"') :], re.DOTALL)
+    bounds = [(*side["trained"], side["values"]) for side in map(grid.get, "xy")]
+    ranges = (sum(low <= value <= high for value in values) for low, high, values in bounds)
+    assert tables[0].count("trained") == math.prod(ranges) > 0
+    stars = sum(value < 0.05 for row in grid["p"] for value in row) if p else 0
+    assert tables[0].count(">*") == stars and ">*" not in "".join(tables[1:]) and note in page
 
 
 def test_a_notebook_shows_the_picture_of_the_arms_without_pyplot():

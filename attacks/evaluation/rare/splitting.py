@@ -59,7 +59,6 @@ class RareFigures:
     def doubts(self) -> list[str]:
         """What speaks against the estimate, beside its assumption."""
         doubts = {
-            "the search found none": not self.estimate,
             "the random views met failures that the search missed": 0 < self.estimate_high < self.low,
             "the random views met fewer": self.estimate_low > self.high,
             f"one run of {RUNS} found {100 * self.singleton:.0f} % of it, so others may be missing": self.singleton
@@ -73,9 +72,10 @@ class RareFigures:
         if self.method == "plain":
             return self.limit
         figures = f"estimate {self.estimate:.2g} [{self.estimate_low:.2g}, {self.estimate_high:.2g}]"
-        text = f"{figures} if every part of the failures was reached" if self.estimate else "no estimate"
+        found = ", but ".join([f"{figures} if every part of the failures was reached", *self.doubts])
+        text = found if self.estimate else "the search found none, so there is no estimate"
         remainder = f"islands that were not reached may add {max(0.0, self.high - self.estimate_low):.2g}"
-        return ", but ".join([f"{self.limit}; {text}", *self.doubts]) + f"; {remainder}"
+        return f"{self.limit}; {text}; {remainder}"
 
 
 @dataclass(frozen=True)

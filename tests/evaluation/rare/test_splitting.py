@@ -117,7 +117,10 @@ def test_without_a_failure_there_is_the_limit_of_the_plain_draws(score):
     estimate = rare(score, 3, particles=200)
     assert estimate.method == "none found" and estimate.p == estimate.low == estimate.estimate == 0
     assert estimate.high == pytest.approx(1 - ALPHA ** (1 / (PLAIN * 200)))
-    assert "the search found none" in estimate.words and f"may add {estimate.high:.2g}" in estimate.words
+    assert (
+        "; the search found none, so there is no estimate; " in estimate.words
+        and f"may add {estimate.high:.2g}" in estimate.words
+    )
 
 
 def test_a_limit_holds_where_an_estimate_misses_an_island():
