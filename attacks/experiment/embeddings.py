@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery
@@ -26,7 +25,7 @@ from attacks.encoders.weights import fingerprint
 from attacks.eot.batching import in_parts
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.retrieval import Rows
-from attacks.runtime.files import write_bytes
+from attacks.runtime.values import load_values, write_values
 
 #: The most pictures of a block: few enough for any encoder, whatever chunk the engine measured.
 BLOCK = Decision().chunk
@@ -34,8 +33,8 @@ BLOCK = Decision().chunk
 CUT = 256
 #: Embeddings are of one picture where their cosine is 1 less this at most.
 COPY = 1e-6
-#: Version of the cache files.
-FORMAT = 1
+#: Version of the cache files, and what stands in them in place of the key of a run: any run may read them.
+FORMAT, KEY = 2, "embeddings"
 
 
 @dataclass(frozen=True)
@@ -131,37 +130,31 @@ class _Block:
 
     def __init__(self, cache: Cache, digests: list[str]) -> None:
         self.shape = (len(digests), cache.width)
-        self.key = hashlib.sha256(json.dumps([FORMAT, cache.recipe, digests]).encode()).hexdigest()
-        self.path = cache.folder / f"{self.key}.safetensors"
+        key = hashlib.sha256(json.dumps([FORMAT, cache.recipe, digests]).encode()).hexdigest()
+        self.path = cache.folder / f"{key}.safetensors"
 
     def read(self) -> tuple[Tensor | None, str]:
         """The embeddings (n,D), or None and the reason why an existing file is unusable."""
         if not self.path.exists():
             return None, ""
         try:
-            with safe_open(self.path, framework="pt") as file:
-                header, rows = file.metadata() or {}, file.get_tensor("embeddings")
-        except (SafetensorError, OSError, ValueError) as error:
-            return None, self._trouble(" ".join(str(error).split()))
-        if header.get("key") != self.key:
-            return None, self._trouble("it is of other pictures or another encoder")
-        if tuple(rows.shape) != self.shape or not rows.is_floating_point():
-            return None, self._trouble(f"it holds {rows.dtype} of shape {tuple(rows.shape)}, not {self.shape}")
-        if header.get("sha256") != _sha256(rows) or rows.itemsize < 2 or not bool(rows.isfinite().all()):
-            return None, self._trouble("its numbers are not those that were written")
+            rows = load_values(self.path, KEY)
+            if not isinstance(rows, Tensor) or tuple(rows.shape) != self.shape:
+                raise ValueError(f"it holds no tensor of shape {self.shape}")
+        except (ValueError, OSError) as error:
+            return (
+                None,
+                f"cached embeddings {self.path} are of no use, and made afresh: {' '.join(str(error).split())}",
+            )
         return rows, ""
 
     def write(self, rows: Tensor) -> str:
         """Write the embeddings; returns why they cannot be written, or nothing."""
-        data = rows.detach().cpu().contiguous()
         try:
-            write_bytes(self.path, save({"embeddings": data}, {"key": self.key, "sha256": _sha256(data)}))
+            write_values(self.path, rows.detach().cpu(), KEY)
         except (SafetensorError, OSError) as error:
             return f"cached embeddings cannot be kept in {self.path.parent}: {' '.join(str(error).split())}"
         return ""
-
-    def _trouble(self, reason: str) -> str:
-        return f"cached embeddings {self.path} are of no use, and made afresh: {reason}"
 
 
 def _sha256(tensor: Tensor) -> str:

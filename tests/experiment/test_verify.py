@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,12 +11,10 @@ from torch import nn
 
 from attacks import verify
 from attacks.commands import main
-from attacks.evaluation.sanity.battery import NAMES, masking
-from attacks.evaluation.sanity.check import Check
 from attacks.experiment.directory import artefact_differences, misfit
 from attacks.verification import judgement
-from attacks.verification.records import CheckerError, row_differences, sanity_problems, value_differences
-from tests.helpers.check_runs import BATTERY, SCORES, TINY, both_records, make_run
+from attacks.verification.records import CheckerError, row_differences, value_differences
+from tests.helpers.check_runs import SCORES, TINY, both_records, make_run
 from tests.helpers.check_runs import runs as runs
 from tests.helpers.check_runs import small as small
 from tests.helpers.liars import cell
@@ -232,19 +229,6 @@ def test_what_a_sample_can_miss_is_the_best_of_all_forgeries(sizes, views, drawn
     hits = [3 in judgement.Portion(drawn_count / views, seed).of(views, "same/eot/0") for seed in range(2000)]
     assert abs(np.mean(hits) - drawn_count / views) < 0.04
     assert best <= limit + 1e-12 and limit <= best + 1.5 * weights.max() + 0.2 * limit
-
-
-def test_sanity_checks_that_do_not_fit_are_named():
-    study, sane = SimpleNamespace(sanity=SimpleNamespace(pictures=2)), json.loads(json.dumps(BATTERY))
-    sane["checks"][-1]["words"] = masking([Check(x["name"], "passed", "") for x in sane["checks"][:-1]]).message
-    assert not [*sanity_problems(study, {"sanity": sane, "failed": []})]
-    for at in range(len(NAMES)):
-        for edit in ({"verdict": "failed"}, {"name": "another"}):
-            content = json.loads(json.dumps(sane))
-            content["checks"][at] |= edit
-            assert [*sanity_problems(study, {"sanity": content, "failed": []})]
-    assert [*sanity_problems(SimpleNamespace(sanity=SimpleNamespace(pictures=0)), {"sanity": sane, "failed": []})]
-    assert [*sanity_problems(study, {"sanity": None, "failed": []})]
 
 
 def test_a_directory_runs_no_program(runs, tmp_path, monkeypatch):
