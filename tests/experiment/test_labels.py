@@ -50,7 +50,7 @@ def cosines(degrees):
 def test_retrieval_is_the_margin_between_the_identity_and_any_impostor(row):
     features = at(*torch.arange(-20.0, 110, 0.7).tolist())
     loss = Retrieval(GALLERY, identity=IDENTITY)(features, torch.full((len(features),), row))
-    similarity, is_mine = features @ GALLERY.double().T, IDENTITY == IDENTITY[row]
+    similarity, is_mine = features @ GALLERY.double().T, IDENTITY[row] == IDENTITY
     margin = similarity[:, is_mine].amax(1) - similarity[:, ~is_mine].amax(1)
     torch.testing.assert_close(loss, margin, atol=1e-6, rtol=0)
     assert 0 < int((loss < 0).sum()) < len(loss)  # negative where the nearest has another identity
