@@ -8,9 +8,8 @@ another chunk finds nothing in the cache.
 import hashlib
 import json
 import platform
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,11 +167,10 @@ def cache_of(
     """The cache in a folder for an encoder with its `identity`, pictures `like` one (1,3,H,W), and a decision of the
     engine; None without a folder.
 
-    Its recipe digests everything the embeddings depend on: the encoder's identity, weights and modules with their
-    settings (preprocessing, read-out, defences), the decision of the engine, the pictures' size, the release of
-    torch, and the device with its number of threads. What has no name (the code of a plugin, another release of a
-    library) shows in the embeddings of two pictures of noise, which are part of the recipe; these two passes are not
-    counted.
+    Its recipe digests everything the embeddings depend on: the encoder's identity (preprocessing, read-out, defences),
+    weights and modules, the decision of the engine, the pictures' size, the release of torch, and the device with its
+    number of threads. What has no name (the code of a plugin, another release of a library) shows in the embeddings
+    of two pictures of noise, which are part of the recipe; these two passes are not counted.
     """
     if folder is None:
         return None
@@ -184,7 +182,7 @@ def cache_of(
     ingredients = {
         "encoder": identity,
         "weights": fingerprint(encoder),
-        "modules": [f"{name} {_settings(module)}" for name, module in encoder.named_modules()],
+        "modules": [f"{name} {type(module).__qualname__}" for name, module in encoder.named_modules()],
         "run": {key: value for key, value in decision.to_dict().items() if key != "chunk"},
         "answer": [str(answer.dtype), list(answer.shape), _sha256(answer.cpu())],
         "size": list(size),
@@ -193,14 +191,3 @@ def cache_of(
     }
     recipe = hashlib.sha256(json.dumps(ingredients, sort_keys=True, default=str).encode()).hexdigest()
     return Cache(Path(folder), recipe, answer.shape[1])
-
-
-def _settings(module: nn.Module) -> str:
-    """A module's class and its settings that are plain values or dataclasses."""
-    kind = type(module)
-    plain = {
-        name: repr(value)
-        for name, value in sorted(vars(module).items())
-        if not name.startswith("_") and (isinstance(value, bool | int | float | str | tuple) or is_dataclass(value))
-    }
-    return re.sub(" at 0x[0-9a-f]+", "", f"{kind.__module__}.{kind.__qualname__} {plain}")

@@ -35,6 +35,6 @@ def test_files_are_those_of_one_after_the_other(exhibits, tmp_path):
 
 def test_an_error_of_a_thread_is_raised_and_leaves_no_part_of_a_file(exhibits, tmp_path):
     (tmp_path / "pictures" / "clean" / "2.png").mkdir(parents=True)
-    with pytest.raises(Unwritten, match=r"2\.png cannot be written: it is a folder"):
+    with pytest.raises(Unwritten, match=r"2\.png cannot be written: is a directory"):
         exhibits.write(ROWS, FILES, FILES)
     assert not [*tmp_path.rglob("*.tmp")]
