@@ -167,10 +167,10 @@ def cache_of(
     """The cache in a folder for an encoder with its `identity`, pictures `like` one (1,3,H,W), and a decision of the
     engine; None without a folder.
 
-    Its recipe digests everything the embeddings depend on: the encoder's identity (preprocessing, read-out, defences),
-    weights and modules, the decision of the engine, the pictures' size, the release of torch, and the device with its
-    number of threads. What has no name (the code of a plugin, another release of a library) shows in the embeddings
-    of two pictures of noise, which are part of the recipe; these two passes are not counted.
+    Its recipe digests everything the embeddings depend on: the encoder's identity (preprocessing, read-out,
+    defences), weights and modules, the decision of the engine, the pictures' size, the release of torch, and the
+    device with its number of threads. What has no name (the code of a plugin, another release of a library) shows in
+    the embeddings of two pictures of noise, which are part of the recipe; these two passes are not counted.
     """
     if folder is None:
         return None

@@ -40,9 +40,8 @@ class Exhibits:
         each file by its path in the run directory; none in all but the first process."""
         writes = dict(self._writes(rows, files, deltas))
         with ThreadPoolExecutor(THREADS) as pool:
-            digests = [*pool.map(lambda write: write(), writes.values())]
-        names = (path.relative_to(self.out).as_posix() for path in writes)
-        return dict(zip(names, digests, strict=True))
+            tasks = {path: pool.submit(write) for path, write in writes.items()}
+        return {path.relative_to(self.out).as_posix(): task.result() for path, task in tasks.items()}
 
     def _writes(
         self, rows: Sequence[int], files: Mapping[str, Tensor], deltas: Mapping[str, Tensor]

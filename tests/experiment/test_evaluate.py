@@ -24,13 +24,7 @@ def test_every_arm_is_in_every_table_and_has_the_same_cost(finished_run):
     costs = content["costs"]
     # As many gradients with all views and with one view a step: 3 pictures, 2 steps, 2 views.
     assert costs["eot"]["backward"] == costs["one_view"]["backward"] == 12 >= costs["no_eot"]["backward"]
-    for key in ("forward", "backward"):
-        assert sum(cost[key] for cost in costs.values()) == content["cost"][key]
-    rows = read_rows(finished_run / "per_image.csv")
-    assert len(rows) == 2 * len(ARMS) * 3
-    for arm in ARMS:
-        cosines = [float(row["cosine"]) for row in rows if (row["bank"], row["arm"]) == ("same", arm)]
-        assert content["arms"][arm]["cosine"]["mean"] == pytest.approx(sum(cosines) / 3, abs=1e-12)
+    assert len(read_rows(finished_run / "per_image.csv")) == 2 * len(ARMS) * 3
 
 
 @pytest.mark.slow
