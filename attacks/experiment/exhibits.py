@@ -1,6 +1,6 @@
 """The image files of a run, pictures and textures, from which scores are computed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -38,27 +38,22 @@ class Exhibits:
     def write(self, rows: Sequence[int], files: Mapping[str, Tensor], deltas: Mapping[str, Tensor]) -> dict[str, str]:
         """Write the pictures `rows`, one folder per arm, and the textures of a patch, from `deltas`. The SHA-256 of
         each file by its path in the run directory; none in all but the first process."""
-        writes = dict(self._writes(rows, files, deltas))
-        with ThreadPoolExecutor(THREADS) as pool:
-            tasks = {path: pool.submit(write) for path, write in writes.items()}
-        return {path.relative_to(self.out).as_posix(): task.result() for path, task in tasks.items()}
-
-    def _writes(
-        self, rows: Sequence[int], files: Mapping[str, Tensor], deltas: Mapping[str, Tensor]
-    ) -> Iterator[tuple[Path, Callable[[], str]]]:
-        """The files and how each is written; none in all but the first process."""
         if not self.world.first:
-            return
-        for arm, pictures in files.items():
-            make_folder(self.out / "pictures" / arm)
-            for row, image in zip(rows, pictures.cpu(), strict=True):
-                yield self._file(arm, row), partial(_store, self._file(arm, row), image)
+            return {}
+        images = {
+            self._file(arm, row): image for arm in files for row, image in zip(rows, files[arm].cpu(), strict=True)
+        }
+        alpha, textures = self.perturbation.texture_alpha, dict[Path, Tensor]()
         if self.perturbation.texture_size is not None:
-            alpha = self.perturbation.texture_alpha
-            make_folder(self.out / "patches")
-            for arm, texture in deltas.items():
-                for path in (self._texture(arm), *([self.out / "patch.png"] if arm == "eot" else [])):
-                    yield path, partial(_store, path, texture[0].cpu(), None if alpha is None else alpha[0].cpu())
+            textures = {self._texture(arm): texture[0].cpu() for arm, texture in deltas.items()}
+            textures[self.out / "patch.png"] = deltas["eot"][0].cpu()
+        opacity = None if alpha is None else alpha[0].cpu()
+        for folder in {path.parent: None for path in (*images, *textures)}:
+            make_folder(folder)
+        with ThreadPoolExecutor(THREADS) as pool:
+            tasks = {path: pool.submit(partial(_store, path, image)) for path, image in images.items()}
+            tasks |= {path: pool.submit(partial(_store, path, image, opacity)) for path, image in textures.items()}
+        return {path.relative_to(self.out).as_posix(): task.result() for path, task in tasks.items()}
 
     def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:
         """The pictures (n,3,H,W), read back from their files."""
