@@ -8,15 +8,13 @@ another chunk finds nothing in the cache.
 import hashlib
 import json
 import platform
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery
@@ -26,7 +24,7 @@ from attacks.encoders.weights import fingerprint
 from attacks.eot.batching import in_parts
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.retrieval import Rows
-from attacks.runtime.files import write_bytes
+from attacks.runtime.values import load_values, write_values
 
 #: The most pictures of a block: few enough for any encoder, whatever chunk the engine measured.
 BLOCK = Decision().chunk
@@ -34,8 +32,8 @@ BLOCK = Decision().chunk
 CUT = 256
 #: Embeddings are of one picture where their cosine is 1 less this at most.
 COPY = 1e-6
-#: Version of the cache files.
-FORMAT = 1
+#: Version of the cache files, and what stands in them in place of the key of a run: any run may read them.
+FORMAT, KEY = 2, "embeddings"
 
 
 @dataclass(frozen=True)
@@ -131,37 +129,31 @@ class _Block:
 
     def __init__(self, cache: Cache, digests: list[str]) -> None:
         self.shape = (len(digests), cache.width)
-        self.key = hashlib.sha256(json.dumps([FORMAT, cache.recipe, digests]).encode()).hexdigest()
-        self.path = cache.folder / f"{self.key}.safetensors"
+        key = hashlib.sha256(json.dumps([FORMAT, cache.recipe, digests]).encode()).hexdigest()
+        self.path = cache.folder / f"{key}.safetensors"
 
     def read(self) -> tuple[Tensor | None, str]:
         """The embeddings (n,D), or None and the reason why an existing file is unusable."""
         if not self.path.exists():
             return None, ""
         try:
-            with safe_open(self.path, framework="pt") as file:
-                header, rows = file.metadata() or {}, file.get_tensor("embeddings")
-        except (SafetensorError, OSError, ValueError) as error:
-            return None, self._trouble(" ".join(str(error).split()))
-        if header.get("key") != self.key:
-            return None, self._trouble("it is of other pictures or another encoder")
-        if tuple(rows.shape) != self.shape or not rows.is_floating_point():
-            return None, self._trouble(f"it holds {rows.dtype} of shape {tuple(rows.shape)}, not {self.shape}")
-        if header.get("sha256") != _sha256(rows) or rows.itemsize < 2 or not bool(rows.isfinite().all()):
-            return None, self._trouble("its numbers are not those that were written")
+            rows = load_values(self.path, KEY)
+            if not isinstance(rows, Tensor) or tuple(rows.shape) != self.shape:
+                raise ValueError(f"it holds no tensor of shape {self.shape}")
+        except (ValueError, OSError) as error:
+            return (
+                None,
+                f"cached embeddings {self.path} are of no use, and made afresh: {' '.join(str(error).split())}",
+            )
         return rows, ""
 
     def write(self, rows: Tensor) -> str:
         """Write the embeddings; returns why they cannot be written, or nothing."""
-        data = rows.detach().cpu().contiguous()
         try:
-            write_bytes(self.path, save({"embeddings": data}, {"key": self.key, "sha256": _sha256(data)}))
+            write_values(self.path, rows.detach().cpu(), KEY)
         except (SafetensorError, OSError) as error:
             return f"cached embeddings cannot be kept in {self.path.parent}: {' '.join(str(error).split())}"
         return ""
-
-    def _trouble(self, reason: str) -> str:
-        return f"cached embeddings {self.path} are of no use, and made afresh: {reason}"
 
 
 def _sha256(tensor: Tensor) -> str:
@@ -175,11 +167,10 @@ def cache_of(
     """The cache in a folder for an encoder with its `identity`, pictures `like` one (1,3,H,W), and a decision of the
     engine; None without a folder.
 
-    Its recipe digests everything the embeddings depend on: the encoder's identity, weights and modules with their
-    settings (preprocessing, read-out, defences), the decision of the engine, the pictures' size, the release of
-    torch, and the device with its number of threads. What has no name (the code of a plugin, another release of a
-    library) shows in the embeddings of two pictures of noise, which are part of the recipe; these two passes are not
-    counted.
+    Its recipe digests everything the embeddings depend on: the encoder's identity (preprocessing, read-out,
+    defences), weights and modules, the decision of the engine, the pictures' size, the release of torch, and the
+    device with its number of threads. What has no name (the code of a plugin, another release of a library) shows in
+    the embeddings of two pictures of noise, which are part of the recipe; these two passes are not counted.
     """
     if folder is None:
         return None
@@ -191,7 +182,7 @@ def cache_of(
     ingredients = {
         "encoder": identity,
         "weights": fingerprint(encoder),
-        "modules": [f"{name} {_settings(module)}" for name, module in encoder.named_modules()],
+        "modules": [f"{name} {type(module).__qualname__}" for name, module in encoder.named_modules()],
         "run": {key: value for key, value in decision.to_dict().items() if key != "chunk"},
         "answer": [str(answer.dtype), list(answer.shape), _sha256(answer.cpu())],
         "size": list(size),
@@ -200,14 +191,3 @@ def cache_of(
     }
     recipe = hashlib.sha256(json.dumps(ingredients, sort_keys=True, default=str).encode()).hexdigest()
     return Cache(Path(folder), recipe, answer.shape[1])
-
-
-def _settings(module: nn.Module) -> str:
-    """A module's class and its settings that are plain values or dataclasses."""
-    kind = type(module)
-    plain = {
-        name: repr(value)
-        for name, value in sorted(vars(module).items())
-        if not name.startswith("_") and (isinstance(value, bool | int | float | str | tuple) or is_dataclass(value))
-    }
-    return re.sub(" at 0x[0-9a-f]+", "", f"{kind.__module__}.{kind.__qualname__} {plain}")

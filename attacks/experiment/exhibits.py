@@ -1,23 +1,18 @@
-"""The image files of a run, pictures and textures, from which scores are computed. A thread writes, syncs and reads
-back a file while those before it are judged."""
+"""The image files of a run, pictures and textures, from which scores are computed."""
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.data.images import colours, load_image, load_texture, read_values, save_image
+from attacks.data.images import load_image, load_texture, save_image
 from attacks.eot.protocols import Perturbation
 from attacks.runtime.distributed import World
-from attacks.runtime.files import make_folder
+from attacks.runtime.files import make_folder, sha256
 from attacks.runtime.values import Damaged
 from transforms.scene import Shown
 
@@ -31,7 +26,7 @@ THREADS = 4
 class Exhibits:
     """The image files of a run directory `out`: `pictures/ARM/`, and for a patch `patches/ARM.png`, of all clean
     pictures `images` (N,3,H,W) with their file `names`. The first process of `world` writes and reads the files and
-    broadcasts their content. `tasks` are being written, each with its SHA-256 and its pixels (H,W,C) uint8."""
+    broadcasts their content."""
 
     out: Path
     names: tuple[str, ...]
@@ -39,43 +34,26 @@ class Exhibits:
     perturbation: Perturbation
     device: torch.device
     world: World
-    tasks: Mapping[Path, Future[tuple[str, np.ndarray]]] = field(default_factory=dict)
 
-    @contextmanager
-    def writing(
-        self, rows: Sequence[int], files: Mapping[str, Tensor], deltas: Mapping[str, Tensor]
-    ) -> Iterator["Exhibits"]:
-        """Within the block the pictures `rows` are written, one folder per arm, and the textures of a patch, from
-        `deltas`. The methods of what is yielded wait for the files that they need. All have been written where the
-        block ends, even with an error; where a signal ends it, none is begun any more."""
-        with ThreadPoolExecutor(THREADS) as pool:
-            try:
-                tasks = {path: pool.submit(write) for path, write in self._writes(rows, files, deltas)}
-                yield replace(self, tasks=tasks)
-            except BaseException as error:
-                pool.shutdown(cancel_futures=not isinstance(error, Exception))
-                raise
-
-    def _writes(
-        self, rows: Sequence[int], files: Mapping[str, Tensor], deltas: Mapping[str, Tensor]
-    ) -> Iterator[tuple[Path, Callable[[], tuple[str, np.ndarray]]]]:
-        """The files and how each is written; none in all but the first process."""
+    def write(self, rows: Sequence[int], files: Mapping[str, Tensor], deltas: Mapping[str, Tensor]) -> dict[str, str]:
+        """Write the pictures `rows`, one folder per arm, and the textures of a patch, from `deltas`. The SHA-256 of
+        each file by its path in the run directory; none in all but the first process."""
         if not self.world.first:
-            return
-        for arm, pictures in files.items():
-            make_folder(self.out / "pictures" / arm)
-            for row, image in zip(rows, pictures.cpu(), strict=True):
-                yield self._file(arm, row), partial(_store, self._file(arm, row), image)
+            return {}
+        images = {
+            self._file(arm, row): image for arm in files for row, image in zip(rows, files[arm].cpu(), strict=True)
+        }
+        alpha, textures = self.perturbation.texture_alpha, dict[Path, Tensor]()
         if self.perturbation.texture_size is not None:
-            alpha = self.perturbation.texture_alpha
-            make_folder(self.out / "patches")
-            for arm, texture in deltas.items():
-                for path in (self._texture(arm), *([self.out / "patch.png"] if arm == "eot" else [])):
-                    yield path, partial(_store, path, texture[0].cpu(), None if alpha is None else alpha[0].cpu())
-
-    def digests(self) -> dict[str, str]:
-        """The SHA-256 of each file of `tasks` by its path in the run directory."""
-        return {path.relative_to(self.out).as_posix(): task.result()[0] for path, task in self.tasks.items()}
+            textures = {self._texture(arm): texture[0].cpu() for arm, texture in deltas.items()}
+            textures[self.out / "patch.png"] = deltas["eot"][0].cpu()
+        opacity = None if alpha is None else alpha[0].cpu()
+        for folder in {path.parent: None for path in (*images, *textures)}:
+            make_folder(folder)
+        with ThreadPoolExecutor(THREADS) as pool:
+            tasks = {path: pool.submit(partial(_store, path, image)) for path, image in images.items()}
+            tasks |= {path: pool.submit(partial(_store, path, image, opacity)) for path, image in textures.items()}
+        return {path.relative_to(self.out).as_posix(): task.result() for path, task in tasks.items()}
 
     def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:
         """The pictures (n,3,H,W), read back from their files."""
@@ -99,9 +77,7 @@ class Exhibits:
         return self._read(self._texture(arm), load_texture)
 
     def _read(self, path: Path, load: Callable[[Path], Tensor]) -> Tensor:
-        """The colours (3,H,W) of a file, which `load` reads unless it is one of `tasks`. Raises Damaged."""
-        if path in self.tasks:
-            return colours(self.tasks[path].result()[1])
+        """The colours (3,H,W) of a file, which `load` reads. Raises Damaged."""
         try:
             image = load(path)
         except (ValueError, OSError) as error:
@@ -119,11 +95,10 @@ class Exhibits:
         return self.out / "patches" / f"{arm}.png"
 
 
-def _store(path: Path, image: Tensor, alpha: Tensor | None = None) -> tuple[str, np.ndarray]:
-    """Write a picture; its digest and its pixels, from the bytes that are in the file."""
+def _store(path: Path, image: Tensor, alpha: Tensor | None = None) -> str:
+    """Write a picture; the digest of its file."""
     save_image(path, image, alpha)
-    content = path.read_bytes()
-    return hashlib.sha256(content).hexdigest(), read_values(BytesIO(content))
+    return sha256(path)
 
 
 def sheet(images: Tensor) -> Tensor:

@@ -210,23 +210,21 @@ def resume_preparation(previous: PreviousRun, run: Run, world: World, module: nn
     return replace(preparation, manifest=record)
 
 
-def reopen(
-    folder: Path, program: str | None = None, device: str | None = None, module: nn.Module | None = None
-) -> Bench:
+def reopen(folder: Path, program: str | None = None, device: str | None = None) -> Bench:
     """The bench of a finished run, of the pictures that are in its tables. Its files must have their digests.
-    `program` is the file or plug-in of an encoder that runs code, as the user gives it; `module` the encoder of a run
-    of a module in memory. Raises ValueError or OSError in one line."""
+    `program` is the file or plug-in of an encoder that runs code, as the user gives it. Raises ValueError or OSError
+    in one line."""
     refuse_links(folder)
     previous, content = open_run(folder)
     changes = [*artefact_differences(folder, previous.manifest, content)]
     if changes:
         raise ValueError(f"`{folder}` was changed after its run: {changes[0]}; `viewproof verify` names everything")
     run = previous.run
-    if run.encoder.name == MODULE and module is None:
+    if run.encoder.name == MODULE:
         raise ValueError("`encoder` was a module in memory, which no directory holds")
     refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device or run.engine.device
-    study = build(run, module)
+    study = build(run)
     exact = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
     return bench_of(study, study.encoder, exact, Place(folder)).only(rows_in(study, content))
 

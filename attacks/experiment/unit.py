@@ -158,12 +158,11 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
     saved_deltas = {arm: perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
     files = {"clean": images}
     files |= {arm: perturbation.for_arm(arm).written(images, delta) for arm, delta in saved_deltas.items()}
-    with bench.exhibits.writing(rows, files, saved_deltas) as exhibits:
-        bench = replace(bench, exhibits=exhibits)
-        scores, worst = score_arms(bench, arms, unit, task)
-        drift = checkpoint.once("drift", lambda: drift_of(bench, rows)) if bench.layers else None
-        budget = {arm: perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
-        digests = exhibits.digests()
+    exhibits = bench.exhibits
+    digests = exhibits.write(rows, files, saved_deltas)
+    scores, worst = score_arms(bench, arms, unit, task)
+    drift = checkpoint.once("drift", lambda: drift_of(bench, rows)) if bench.layers else None
+    budget = {arm: perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
     saved = {arm: delta.cpu().contiguous() for arm, delta in saved_deltas.items()}
     lines, fallbacks = tuple(line for arm in arms for line in trace.get(arm, [])), tuple(sorted(fell_back))
     parts = (scores, worst, budget, saved, lines, choices, costs, sanity, drift, fallbacks, digests)
@@ -171,10 +170,9 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
 
 
 def score_arms(
-    bench: Bench, arms: Sequence[str], unit: Unit, task: Task = lambda *task: task[-1]()
+    bench: Bench, arms: Sequence[str], unit: Unit, task: Task
 ) -> tuple[dict[str, dict[str, Scores]], dict[str, Tensor]]:
-    """The scores of a unit by bank and arm, and by arm its cosine in the most resistant view. An arm is judged as
-    soon as its files are there."""
+    """The scores of a unit by bank and arm, and by arm its cosine in the most resistant view."""
     rows = range(unit.start, unit.stop)
     numbers, pictures = torch.tensor(list(rows)), dict[str, Shown]()
     embeddings = bench.judge.own[numbers.to(bench.judge.own.device)]

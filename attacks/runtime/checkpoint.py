@@ -44,11 +44,6 @@ class Checkpoint:
         """The same for the tasks within the task `name`."""
         return replace(self, prefix=f"{self.prefix}{name}.")
 
-    @property
-    def alone(self) -> "Checkpoint":
-        """The same for the first process by itself, while the others wait."""
-        return replace(self, world=ALONE)
-
     def once(self, name: str, make: Callable[[], Result]) -> Result:
         """The result of the task `name`: read if it is stored, else computed by `make` and stored."""
         path = self._path(name)

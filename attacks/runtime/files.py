@@ -1,4 +1,4 @@
-"""Atomic writes of files, with the cause of a failed write in one line; locks on files."""
+"""Atomic writes of files, with the system's cause of a failed write in one line; locks on files."""
 
 import errno
 import hashlib
@@ -16,20 +16,6 @@ from typing import Any, Self
 if sys.platform != "win32":
     import fcntl
 
-#: Why a file cannot be written, by errno.
-REASONS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "your quota of the disk is used up",
-    errno.EACCES: "there is no permission",
-    errno.EPERM: "there is no permission",
-    errno.EROFS: "the file system is read-only",
-    errno.ENAMETOOLONG: "the name is too long for the file system",
-    errno.EFBIG: "the file is larger than the file system or a limit (ulimit -f) allows",
-    errno.EIO: "the disk reports an error",
-    errno.ENOENT: "its folder does not exist",
-    errno.ENOTDIR: "its folder is a file",
-    errno.EISDIR: "it is a folder",
-}
 #: errno of file systems that cannot sync a folder.
 UNSAFE = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
 #: Characters of a file's name in that of its temporary file, whose name must not be too long.
@@ -48,12 +34,9 @@ class Unwritten(OSError):
 
 
 @contextmanager
-def atomic(path: str | Path, size: int | None = None) -> Iterator[Path]:
+def atomic(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it over `path` when the block ends well, remove it otherwise.
-
-    `size` is the number of bytes to write, if known; the error shows it where they do not fit. Raises Unwritten: the
-    disk is full, there is no permission, ...
-    """
+    Raises Unwritten: no space left on device, permission denied, ..."""
     path = Path(path)
     temporary = path.with_name(f".{path.name[:NAME_LENGTH]}.{secrets.token_hex(8)}.tmp")
     try:
@@ -63,11 +46,10 @@ def atomic(path: str | Path, size: int | None = None) -> Iterator[Path]:
         temporary.replace(path)
         _sync(path.parent)
     except Exception as error:
-        _remove(temporary)  # first, so that the free space in the message excludes it
         number = _number(error, temporary, path)
         if number is None:
             raise
-        raise Unwritten(_message(path, number, size), number) from None
+        raise Unwritten(_message(path, number), number) from None
     finally:
         _remove(temporary)
 
@@ -78,10 +60,9 @@ def named_where_unwritten(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in REASONS:
+        if error.errno is None:
             raise
-        message = f"{path} cannot be written: {REASONS[error.errno]}; what was complete before is untouched"
-        raise Unwritten(message, error.errno) from None
+        raise Unwritten(_message(path, error.errno), error.errno) from None
 
 
 def clean(folder: Path) -> None:
@@ -98,7 +79,7 @@ def is_left_over(file: Path) -> bool:
 
 def write_bytes(path: str | Path, data: bytes) -> None:
     """Write bytes atomically."""
-    with atomic(path, len(data)) as temporary:
+    with atomic(path) as temporary:
         temporary.write_bytes(data)
 
 
@@ -147,39 +128,21 @@ def _remove(file: Path) -> None:
 
 def _number(error: Exception, temporary: Path, path: Path) -> int | None:
     """The errno of a failed write; None for another error."""
-    if isinstance(error, OSError):
-        if error.filename is not None and Path(os.fsdecode(error.filename)) not in (temporary, path, path.parent):
-            return None  # of another file, which the block was reading
-        number = error.errno
-        if number is None and _free(path) == 0:
-            number = errno.ENOSPC  # Pillow gives no errno
-    else:  # a library in another language: safetensors
+    if not isinstance(error, OSError):  # of a library in another language: safetensors
         match = FOREIGN.search(str(error))
         number = int(match[1]) if match else None
-    return number if number in REASONS else None
+    elif error.filename is not None and Path(os.fsdecode(error.filename)) not in (temporary, path, path.parent):
+        return None  # of another file, which the block was reading
+    else:
+        number = error.errno
+        with suppress(OSError):
+            if number is None and shutil.disk_usage(path.parent).free == 0:  # Pillow gives no errno
+                number = errno.ENOSPC
+    return number if number in errno.errorcode else None
 
 
-def _free(path: Path) -> int | None:
-    """The free bytes where a file would be; None if the system does not say."""
-    try:
-        return shutil.disk_usage(path.parent).free
-    except OSError:
-        return None
-
-
-def _message(path: Path, number: int, size: int | None) -> str:
-    needed = "" if size is None else f", {size / 1e6:.1f} MB are needed"
-    reason = REASONS[number]
-    if number == errno.ENOENT and path.parent.is_dir():
-        reason = "its temporary file has gone"
-    if number == errno.ENOSPC and (free := _free(path)) is not None:
-        reason += f" ({free / 1e6:.1f} MB are free{needed})"
-    try:
-        exists = path.is_file()
-    except OSError:  # a name that is too long
-        exists = False
-    rest = "the file of this name is as it was" if exists else "no part of it is left"
-    return f"{path} cannot be written: {reason}; what was complete before is untouched: {rest}"
+def _message(path: Path, number: int) -> str:
+    return f"{path} cannot be written: {os.strerror(number).lower()}; what was complete before is untouched"
 
 
 class Lock:

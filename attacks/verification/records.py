@@ -15,15 +15,12 @@ from torch import Tensor
 
 from attacks.encoders.description import MODULE
 from attacks.eot.risk import Mean
-from attacks.evaluation.sanity.battery import NAMES, masking
-from attacks.evaluation.sanity.check import Check
 from attacks.experiment.bench import Bench, Cost
 from attacks.experiment.directory import misfit
 from attacks.experiment.view_scores import NAME as SCORES
 from attacks.experiment.view_scores import ViewScores, read_scores
 from attacks.resizers.pipeline import GIVEN
 from attacks.runtime.tables import cell, read_rows, unescaped_text
-from attacks.runtime.tracking import JsonLines, log_end, log_step
 from attacks.runtime.values import reading
 from attacks.schema.composition import compose
 from attacks.schema.presets import is_path, is_word
@@ -203,29 +200,6 @@ def composition_problems(run: Run, record: Mapping[str, Any]) -> tuple[list[str]
     return [*value_differences("manifest.json config, of its preset and overrides,", config, reference)], ""
 
 
-def sanity_problems(study: Study, content: Mapping[str, Any]) -> Iterator[str]:
-    """The sanity checks: whether they are those of the configuration, and follow from one another."""
-    place, sanity = "metrics.json sanity", content["sanity"]
-    if (sanity is None) != (study.sanity.pictures == 0):
-        yield f"{place}: recorded {'none' if sanity is None else 'some'}, sanity.pictures={study.sanity.pictures}"
-    if sanity is None:
-        return
-    checks = [Check(check["name"], check["verdict"], check["words"]) for check in sanity["checks"]]
-    names, failed = ([check.name for check in checks], [check.name for check in checks if check.verdict == "failed"])
-    if sanity["failed"] != failed:
-        yield f"{place} failed: recorded {sanity['failed']}, of its checks {failed}"
-    if names == ["all"]:
-        if not content["failed"] or checks[0].verdict != "skipped":
-            yield f"{place}: none was made, and no picture has failed"
-        return
-    if sorted(names) != sorted(NAMES):
-        yield f"{place}: its checks are {abridge(names)}; a run has {abridge(sorted(NAMES))}"
-    elif (verdict := masking(checks[:-1])).message != checks[-1].message or verdict.verdict != checks[-1].verdict:
-        yield f"{place} {verdict.name}: recorded {checks[-1].message!r}, of the other checks {verdict.message!r}"
-    if not sanity["cost"]["forward"] > 0:
-        yield f"{place} cost: checks were made, and took no pass of the encoder"
-
-
 def costs_of(content: Mapping[str, Any], arms: Iterable[str]) -> dict[str, Cost]:
     """The costs in metrics.json, those of all `arms` among them. Raises Damaged."""
     names, costs = [field.name for field in fields(Cost)], content["costs"]
@@ -235,34 +209,37 @@ def costs_of(content: Mapping[str, Any], arms: Iterable[str]) -> dict[str, Cost]
         return {name: Cost(**{key: cost[key] for key in names}) for name, cost in costs.items()}
 
 
-def attempts(trace: Iterable[Trace]) -> dict[tuple[str, int], list[list[Trace]]]:
-    """By arm and batch, the steps of each attempt: a batch that failed was made again picture by picture."""
+def attempts(trace: Iterable[Trace]) -> list[tuple[str, int, list[Trace]]]:
+    """The arm, the batch and the steps of each attempt: a batch that failed was made again picture by picture."""
     by_batch: dict[tuple[str, int], list[list[Trace]]] = defaultdict(list)
     for row in trace:
         if not row.step or not by_batch[row.arm, row.batch]:
             by_batch[row.arm, row.batch].append([])
         by_batch[row.arm, row.batch][-1].append(row)
-    return by_batch
+    return [(arm, batch, rows) for (arm, batch), lists in by_batch.items() for rows in lists]
 
 
 def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
-    """The steps of the attack against its configured budget, and the passes that they cost."""
-    arms, views, attack = [*study.arms[2:]], study.views, study.attack
-    tries = [(arm, batch, rows) for (arm, batch), lists in attempts(trace).items() for rows in lists]
+    """The steps of the attack against its configured budget and the passes that they cost; whether it was checked."""
+    arms, views, attack, tries = [*study.arms[2:]], study.views, study.attack, attempts(trace)
+    if (content["sanity"] is None) != (study.sanity.pictures == 0):
+        yield f"metrics.json sanity: it does not fit sanity.pictures={study.sanity.pictures}"
     if sorted(names := dict.fromkeys(arm for arm, *_ in tries)) != sorted(arms):
         yield f"steps.csv: its arms are {[*names]}; the run has {arms}"
         return
     # of any other attack the steps do not say what was asked for
     is_plain = attack.name == "single" and attack.stop is None and attack.adversary is None
     is_plain = is_plain and views.adaptive is None and not study.optimiser.gradient_free
+    is_repeated = (
+        content["failed"] or content["fell_back"] or content["left"]
+    )  # then more was spent than is in tables
     costs = costs_of(content, arms)
-    if is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and is_single_attempt(content, trace):
-        for arm in (arm for arm in costs if arm in arms):
-            evals = sum(rows[-1].evals for name, _, rows in tries if name == arm)
-            if evals != (passes := costs[arm].forward - costs[arm].selection):
-                yield f"steps.csv {arm}: its steps took {evals} passes; metrics.json costs has {passes}"
+    for arm in arms if is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and not is_repeated else ():
+        evals = sum(rows[-1].evals for name, _, rows in tries if name == arm)
+        if evals != (passes := costs[arm].forward - costs[arm].selection):
+            yield f"steps.csv {arm}: its steps took {evals} passes; metrics.json costs has {passes}"
     limit, minimum = views.steps * attack.restarts, math.floor(LEAVES * views.steps)
-    for arm, batch, rows in sorted(tries, key=lambda row: arms.index(row[0])):
+    for arm, batch, rows in tries:
         place = f"steps.csv {arm}, batch {batch}"
         if [row.step for row in rows] != [*range(len(rows))]:
             yield f"{place}: its steps are not numbered from 0"
@@ -270,45 +247,3 @@ def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trac
             yield f"{place}: its steps have other views than {views.per_step}"
         if arm == "eot" and is_plain and not minimum <= len(rows) <= limit:
             yield f"{place}: it has {len(rows)} steps; the configuration has {limit}, at least {minimum}"
-
-
-def is_single_attempt(content: Mapping[str, Any], trace: Sequence[Trace]) -> bool:
-    """Whether each step was made in one attempt: then nothing was spent, or noted, that is in no table."""
-    is_single = all(len(tries) == 1 for tries in attempts(trace).values())
-    return is_single and not content["failed"] and not content["fell_back"] and not content["left"]
-
-
-def event_problems(out: Path, content: Mapping[str, Any], trace: Sequence[Trace], device: str) -> Iterator[str]:
-    """events.jsonl against the steps and the final tables."""
-    with reading("events.jsonl"):
-        lines = (out / "events.jsonl").read_text(encoding="utf-8").splitlines()
-        events = {_scalars(event) for event in map(json.loads, lines) if "values" in event}
-    steps, final = _Events(), _Events()
-    for line in trace:
-        log_step(steps, line, line.batch)
-    log_end(final, content, out)
-    expected, step_events = ({_scalars(e) for e in log.events if "values" in e} for log in (final, steps))
-    for event in sorted(expected - events)[:LINES]:
-        yield f"events.jsonl: it has no line {abridge(event)}, which follows from metrics.json"
-    for event in sorted(events - expected - step_events)[:LINES]:
-        # steps of workers are in no journal, and a GPU that repeats a step after a stop may give other values
-        if device == "cpu" and is_single_attempt(content, trace):
-            yield f"events.jsonl: its line {abridge(event)} is in neither steps.csv nor metrics.json"
-
-
-class _Events(JsonLines):
-    """Keeps the events that a run would write."""
-
-    def __init__(self) -> None:
-        self.events = list[dict[str, Any]]()
-
-    def write(self, **event: Any) -> None:
-        self.events.append(event)
-
-
-def _scalars(event: Mapping[str, Any]) -> str:
-    """A line of scalars with the digits of steps.csv. Raises ValueError where it is none."""
-    if misfit(event, {"arm": str, "step": int, "values": dict}) is not None:
-        raise ValueError("a line of scalars has no arm, step and values")
-    values = {name: "" if value is None else f"{float(str(value)):.6g}" for name, value in event["values"].items()}
-    return f"{event['arm']}, step {event['step']}: {json.dumps(values)}"

@@ -51,8 +51,7 @@ from attacks.verification import judgement, records
 from attacks.verification.records import CheckerError, CheckResult, costs_of, run_rows, scores_of
 
 #: What follows from the steps of the attack, which is not repeated, from pictures that are not kept, from passes,
-#: seconds and errors of the run, or from what was installed: only the digest, and what these records say of one
-#: another, covers it.
+#: seconds and errors of the run, or from what was installed: only the digest covers it.
 UNCOMPUTABLE = (
     "steps.csv, events.jsonl, metrics.json sanity; left_out.csv; metrics.json costs, failed, failed_parts, "
     "fell_back, radii passes; metrics.json deployment missing, explanations layer and missing"
@@ -166,7 +165,7 @@ def _check_run(
         different, reason = ([], other) if other else records.composition_problems(run, record)
         gaps = [f"manifest.json config with its preset and overrides: {reason}"] if reason else []
         gaps += [f"report.html and the drawings: {other}"] if other else []
-        problems += [*different, *_attack_problems(bench, content, (study, rows), portion, str(record["device"]))]
+        problems += [*different, *_attack_problems(bench, content, (study, rows), portion)]
         problems += _caught_lines(lambda: _record_problems(bench, content, record, portion, with_drawings=not other))
     except Damaged:
         raise
@@ -198,28 +197,20 @@ def _check_run(
 
 
 def _attack_problems(
-    bench: Bench, content: Any, parts: tuple[Study, list[int]], portion: judgement.Portion, device: str
+    bench: Bench, content: Any, parts: tuple[Study, list[int]], portion: judgement.Portion
 ) -> list[str]:
-    """The problems of the pictures, of the records of the attack, and of the scores. `parts`: the study of all
-    pictures, and which are in the tables."""
+    """The problems of the pictures, the steps and the scores. `parts`: the study of all pictures, and the rows of the
+    tables."""
     out = bench.exhibits.out
-
-    def pictures() -> Iterator[str]:
-        yield from records.first_lines(judgement.picture_problems(bench, out), "pictures")
-        yield from records.first_lines(judgement.noise_problems(bench, *parts, out), "perturbation.safetensors")
-
-    def attack() -> Iterator[str]:
-        trace = trace_of(out)
-        yield from records.sanity_problems(bench.study, content)
-        yield from records.first_lines(records.step_problems(bench.study, content, trace), "steps.csv")
-        yield from records.event_problems(out, content, trace, device)
-
-    def scores() -> Iterator[str]:
-        scores = scores_of(bench, out)
-        yield from records.first_lines(judgement.view_problems(bench, scores, portion), NAME)
-        yield from records.first_lines(judgement.worst_problems(bench, scores, portion), f"{NAME} worst")
-
-    return [line for check in (pictures, attack, scores) for line in _caught_lines(check)]
+    checks: dict[str, Callable[[], Iterable[str]]] = {
+        "pictures": lambda: judgement.picture_problems(bench, out),
+        "perturbation.safetensors": lambda: judgement.noise_problems(bench, *parts, out),
+        "steps.csv": lambda: records.step_problems(bench.study, content, trace_of(out)),
+        NAME: lambda: judgement.view_problems(bench, scores_of(bench, out), portion),
+        f"{NAME} worst": lambda: judgement.worst_problems(bench, scores_of(bench, out), portion),
+    }
+    lines = (line for name, check in checks.items() for line in records.first_lines(_caught_lines(check), name))
+    return [*dict.fromkeys(lines)]  # a damaged file is one line
 
 
 def _same_parts(out: Path, run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list[str], list[str]]:

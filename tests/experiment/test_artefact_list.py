@@ -42,6 +42,7 @@ def test_the_two_digests_cover_every_byte_of_both_files(tmp_path):
     record, content = manifest(), {"numbers": [1, 2.5], "text": 'of "files": "'}
     (tmp_path / "manifest.json").write_text(json.dumps(record))
     (tmp_path / "mine.txt").write_text("no file of the run")
+    (tmp_path / "out.txt").write_text("a file that no list names")
     digest = finish(tmp_path, record, content)
     assert json.loads((tmp_path / METRICS).read_text()) == content | {"files": digest}
     assert {*json.loads((tmp_path / FILES).read_text())["files"]} == {"manifest.json", METRICS}
@@ -56,3 +57,5 @@ def test_the_two_digests_cover_every_byte_of_both_files(tmp_path):
                 continue
             assert [*artefact_differences(tmp_path, record, forgery)], (name, at)
         (tmp_path / name).write_bytes(data)
+    (tmp_path / FILES).write_text(json.dumps({"files": {"../secret": {}}}))
+    assert "lead to no other folder" in [*artefact_differences(tmp_path, record, content)][1]

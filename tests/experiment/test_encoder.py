@@ -29,21 +29,6 @@ def compose_run(*overrides):
         return schema.validate(compose("run", overrides=["config=smoke", *overrides]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("encoder.preprocess.kernel=cv2_area", {"kernel": "cv2_area"}),
-        ("+encoder.preprocess.kernel=cv2_area", {"kernel": "cv2_area"}),
-        ("encoder.preprocess.crop=[64,64]", {"crop": [64, 64]}),
-        ("encoder.preprocess={size: null, mean: [0.5, 0.5, 0.5]}", {"size": None, "mean": [0.5] * 3}),
-    ],
-)
-@pytest.mark.parametrize("family", ["torchvision", "transformers", "onnx"])
-def test_a_preprocessing_key_is_overridden_like_any_other(override, expected, family):
-    assert compose_run(f"encoder={family}", "encoder.model=x", override).encoder.preprocess == expected
-
-
 def test_the_command_line_overrides_parts_of_a_presets_preprocessing(tmp_path, monkeypatch):
     text = "# @package _global_\ndefaults: [/config/smoke, {override /encoder: torchvision}, _self_]\n"
     text += "encoder: {model: resnet18, weights: random, preprocess: {kernel: cv2_area, size: 64, crop: [64, 64]}}\n"

@@ -6,12 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
-import attacks.experiment.job
-import attacks.experiment.units
-from attacks.runtime.distributed import World
 from attacks.runtime.tables import read_rows, write_rows
 from attacks.study.study import ARMS
-from tests.helpers.runs import LEAN, TINY, call
+from tests.helpers.runs import LEAN, TINY
 
 
 @pytest.fixture
@@ -21,45 +18,13 @@ def finished_run(shared_runs):
 
 
 @pytest.mark.slow
-def test_files_of_the_first_process_are_written_without_a_broadcast(tmp_path, monkeypatch):
-    """A broadcast without the other processes waits for ever."""
-    world, writing = World(), []
-    real = World.broadcast
-
-    def broadcast(self, tensor):
-        assert not (writing and self is world), "only the first process is here"
-        return real(self, tensor)
-
-    def on_first_rank(write):
-        def run(*arguments):
-            writing.append(True)
-            write(*arguments)
-            writing.pop()
-
-        return run
-
-    monkeypatch.setattr(World, "broadcast", broadcast)
-    monkeypatch.setattr(attacks.experiment.job, "join", lambda: world)
-    for name in ("write_results", "write_rows"):
-        monkeypatch.setattr(attacks.experiment.job, name, on_first_rank(getattr(attacks.experiment.job, name)))
-    overrides = ["config=smoke", "attack.steps=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0"]
-    assert call(monkeypatch, *overrides, f"hydra.run.dir={tmp_path / 'run'}") == 0
-
-
-@pytest.mark.slow
 def test_every_arm_is_in_every_table_and_has_the_same_cost(finished_run):
     content = json.loads((finished_run / "metrics.json").read_text())
     assert tuple(content["arms"]) == tuple(content["wide"]["arms"]) == ARMS
     costs = content["costs"]
     # As many gradients with all views and with one view a step: 3 pictures, 2 steps, 2 views.
     assert costs["eot"]["backward"] == costs["one_view"]["backward"] == 12 >= costs["no_eot"]["backward"]
-    for key in ("forward", "backward"):
-        assert sum(cost[key] for cost in costs.values()) == content["cost"][key]
-    rows = read_rows(finished_run / "per_image.csv")
-    assert len(rows) == 2 * len(ARMS) * 3
-    for arm in ARMS:
-        cosines = [float(row["cosine"]) for row in rows if (row["bank"], row["arm"]) == ("same", arm)]
-        assert content["arms"][arm]["cosine"]["mean"] == pytest.approx(sum(cosines) / 3, abs=1e-12)
+    assert len(read_rows(finished_run / "per_image.csv")) == 2 * len(ARMS) * 3
 
 
 @pytest.mark.slow
@@ -91,29 +56,3 @@ def test_rows_read_back_bit_for_bit(tmp_path):
     assert float(result["value"]) == rows[0]["value"]
     with pytest.raises(ValueError, match="same keys"):
         write_rows(tmp_path / "rows.csv", [{"a": 1}, {"b": 2}])
-
-
-@pytest.mark.nightly
-def test_two_seeds_differ_by_less_than_the_interval(tmp_path, monkeypatch):
-    """In 95 of 100 cases the mean of another seed (other views, noise, starts) lies in the interval of this one."""
-    small = ["config=evaluate", "data.count=8", "data.size=64", "attack.steps=8", "evaluate.refine=0", "sanity=none"]
-    small += ["evaluate.one_view=false", "evaluate.batch=8"]
-    tables = []
-    for seed in range(5):
-        folder = tmp_path / str(seed)
-        assert call(monkeypatch, *small, *LEAN, f"seed={seed}", f"hydra.run.dir={folder}") == 0
-        content = json.loads((folder / "metrics.json").read_text())
-        tables.append({"same": content["arms"], "wide": content["wide"]["arms"]})
-    coverage = [
-        first_seed[bank][arm][measure]["low"]
-        <= other[bank][arm][measure]["mean"]
-        <= first_seed[bank][arm][measure]["high"]
-        for first_seed in tables
-        for other in tables
-        if first_seed is not other
-        for bank in first_seed
-        for arm in first_seed[bank]
-        for measure in ("cosine", "recall_at_1", "mrr", "success")
-    ]
-    assert len(coverage) == 5 * 4 * 2 * 4 * 4
-    assert sum(coverage) >= 0.95 * len(coverage)

@@ -39,6 +39,7 @@ CHANGES = {
         *(f"the pictures{suffix}" for suffix in ("' names", "' clusters", "")),
         "what is right",
     ],
+    "data.size=33": ["data.size", "the pictures", "the gallery"],
     "encoder.weights={file}": ["encoder.weights", "the file of encoder.weights"],
 }
 

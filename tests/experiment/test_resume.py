@@ -5,8 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-from PIL import Image
 
 import attacks.experiment.job
 import attacks.experiment.units
@@ -107,31 +105,6 @@ def test_a_run_that_cannot_be_resumed_gives_a_one_line_error(harm, overrides, st
     assert call(monkeypatch, f"resume={stopped_run}") == 1
     output = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert len(output) == 1 and overrides in output[0]
-
-
-@pytest.mark.slow
-def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, capsys):
-    """A picture is added to the folder before resuming: half of the table would be of another gallery."""
-    pictures, out, real = tmp_path / "pictures", tmp_path / "run", attacks.experiment.units.attack_unit
-    pictures.mkdir()
-    for at, name in enumerate("abc"):
-        pixels = torch.randint(256, (64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(at))
-        Image.fromarray(pixels.numpy()).save(pictures / f"{name}.png")
-    (tmp_path / "two.txt").write_text("pictures/a.png\npictures/b.png\n")
-
-    def attack_unit(bench, unit):
-        if unit.number == 1:
-            raise KeyboardInterrupt
-        return real(bench, unit)
-
-    overrides = ["config=smoke", "data=folder", f"data.path={tmp_path / 'two.txt'}", f"data.gallery={pictures}"]
-    overrides += ["data.size=64", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "evaluate.batch=1"]
-    with monkeypatch.context() as patch:
-        patch.setattr(attacks.experiment.units, "attack_unit", attack_unit)
-        assert call(patch, *overrides, f"hydra.run.dir={out}") == 130
-    Image.new("RGB", (64, 64), (200, 30, 30)).save(pictures / "0.png")
-    assert call(monkeypatch, f"resume={out}") == 1
-    assert "the gallery was" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -222,13 +222,6 @@ def test_pictures_that_fail_are_retried_alone_then_reported(attack_unit, capsys)
 
 
 @pytest.mark.slow
-def test_a_run_in_which_every_picture_fails_ends(attack_unit, capsys):
-    code, run = attack_unit(5, "evaluate.batch=2", failing={f"{at:03d}.png": NAN for at in range(5)})
-    assert code == 1 and capsys.readouterr().err.splitlines()[-1] == "error: NaN begins at lens"
-    assert not (run / "metrics.json").exists()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
 def test_failing_pictures_at_the_beginning_do_not_end_a_run(attack_unit, batch):
     overrides = ["sanity=short", f"evaluate.batch={batch}"]

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from attacks.data.images import save_image
 from attacks.runtime import files
-from attacks.runtime.files import REASONS, Unwritten, atomic, clean, write_bytes, write_json, write_text
+from attacks.runtime.files import Unwritten, atomic, clean, write_bytes, write_json, write_text
 
 BIG = 1 << 17
 # name -> a call that writes more than a disk of 64 KB holds
@@ -59,20 +59,12 @@ def refusal(write, path, message):
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 @pytest.mark.parametrize("old", [None, b"old"])
-def test_a_full_disk_is_named_with_its_free_space(small, write, old):
+def test_a_full_disk_is_named(small, write, old):
     path = small / "file.png"
     path.unlink(missing_ok=True)
     if old is not None:
         path.write_bytes(old)
-    error = refusal(write, path, "the disk is full (0.1 MB are free")
-    assert error.errno == errno.ENOSPC
-    assert ("the file of this name is as it was" in str(error)) == (old is not None)
-
-
-def test_the_needed_space_is_in_the_message(small):
-    assert "0.1 MB are free, 5.0 MB are needed" in str(
-        refusal(lambda path: write_bytes(path, bytes(5_000_000)), small / "a", "the disk is full")
-    )
+    assert refusal(write, path, "no space left on device").errno == errno.ENOSPC
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
@@ -82,7 +74,7 @@ def test_a_file_beyond_the_limit_of_the_process_is_named(tmp_path, name):
     limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (BIG // 4, limit[1]))
     try:
-        refusal(WRITERS[name], tmp_path / "file.png", "the file is larger than")
+        refusal(WRITERS[name], tmp_path / "file.png", "file too large")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handler)
@@ -90,10 +82,10 @@ def test_a_file_beyond_the_limit_of_the_process_is_named(tmp_path, name):
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_a_long_name_an_existing_folder_and_a_missing_folder_are_named(tmp_path, write):
-    refusal(write, tmp_path / ("x" * 300), "the name is too long")
+    refusal(write, tmp_path / ("x" * 300), "file name too long")
     (tmp_path / "folder").mkdir()
-    refusal(write, tmp_path / "folder", "it is a folder")
-    with pytest.raises(Unwritten, match="its folder does not exist"):
+    refusal(write, tmp_path / "folder", "is a directory")
+    with pytest.raises(Unwritten, match="no such file or directory"):
         write(tmp_path / "none" / "file")
 
 
@@ -102,14 +94,14 @@ def test_a_long_name_an_existing_folder_and_a_missing_folder_are_named(tmp_path,
 def test_a_missing_permission_is_named(tmp_path, write):
     tmp_path.chmod(0o500)
     try:
-        refusal(write, tmp_path / "file.png", "there is no permission")
+        refusal(write, tmp_path / "file.png", "permission denied")
     finally:
         tmp_path.chmod(0o700)
 
 
-@pytest.mark.parametrize("number", REASONS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.ENOENT, errno.EIO], ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_every_reason_is_named_at_every_write(tmp_path, monkeypatch, number, call):
+def test_the_reason_is_named_at_every_write(tmp_path, monkeypatch, number, call):
     path = tmp_path / "file"
     path.write_text("old")
 
@@ -117,8 +109,8 @@ def test_every_reason_is_named_at_every_write(tmp_path, monkeypatch, number, cal
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(*((files.os, "fsync") if call == "fsync" else (Path, "replace")), fail)
-    words = "its temporary file has gone" if number == errno.ENOENT else REASONS[number]
-    assert refusal(lambda path: write_text(path, "new"), path, words).errno == number
+    reason = os.strerror(number).lower()
+    assert refusal(lambda path: write_text(path, "new"), path, reason).errno == number
     assert path.read_text() == "old"
 
 

@@ -19,9 +19,10 @@ KINDS = {"lean": LEAN, "parts": PARTS, "failure": FAILURE, "patch": TINY}
 A, B = "astronaut-4-2.png", "chelsea-2-0.png"
 SCORES = "scores.safetensors"
 #: Sanity checks as metrics.json has them.
+CHECK = {"verdict": "passed", "words": "it passed", "figures": {"gained": 1.0, "share": 0.1}}
 BATTERY = {
     "failed": [],
-    "checks": [{"name": name, "verdict": "passed", "words": "it passed", "figures": {}} for name in NAMES],
+    "checks": [{"name": name, **CHECK} for name in NAMES],
     "cost": {"forward": 900.0, "backward": 90.0},
 }
 #: Smaller parts: by the dotted name of a constant its value.

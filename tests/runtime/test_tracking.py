@@ -73,7 +73,7 @@ def test_full_disk_error_names_the_file_and_does_not_hide_the_original_error(tmp
         lines.file = SimpleNamespace(name="events.jsonl", write=full, close=lambda: None)
         return lines
 
-    with pytest.raises(OSError, match=r"events\.jsonl cannot be written: the disk is full"):
+    with pytest.raises(OSError, match=r"events\.jsonl cannot be written: no space left on device"):
         full_journal().log_scalars(0, {"objective": 1.0})
     with pytest.raises(FloatingPointError), Trackers(full_journal()):
         raise FloatingPointError

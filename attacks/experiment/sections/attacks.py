@@ -99,8 +99,8 @@ class RadiiSection(Section):
         study, rows = bench.study, sample.rows.tolist()
         state, images = _search(bench, rows, RUNS * _attack_passes(bench), meter)
         files = {"radius": study.perturbation.written(images, state.delta)}
-        with bench.exhibits.writing(rows, files, {}) as exhibits:
-            pictures = exhibits.pictures("radius", rows)
+        bench.exhibits.write(rows, files, {})
+        pictures = bench.exhibits.pictures("radius", rows)
         scores = score_cells(bench.judge, pictures, sample.rows, bench.banks[MAIN])
         success, views = scores.success.double().mean(1).tolist(), scores.success.shape[1]
         norms = [norm if math.isfinite(norm) else None for norm in state.smallest.tolist()]
