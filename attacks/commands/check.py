@@ -145,7 +145,7 @@ def encoder_keys(text: str) -> dict[str, str]:
         raise ValueError(f"`ENCODER` {name} is asked, and a ledger holds every question: use `viewproof gate --run`")
     if name in ENCODERS:
         return {"encoder": name} | ({"encoder.model": model} if model else {})
-    if path.is_dir():
+    if text and path.is_dir():
         return {"encoder": "transformers", "encoder.model": text}
     if path.suffix in FILES:
         name, key = FILES[path.suffix]

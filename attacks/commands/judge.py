@@ -1,0 +1,79 @@
+"""Does an attack transfer? The pictures of finished runs judged on other encoders, in the views of the runs.
+
+    viewproof judge outputs/run --on torchvision:resnet18 --on model.onnx
+    viewproof judge outputs/a outputs/b outputs/c     # of three runs, each on the encoders of all
+    viewproof judge outputs/run --on 'timm:resnet50.a1_in1k defence=jpeg'
+
+Prints a row for each run and encoder, and writes transfer.csv and transfer.png: the success of the attack without EOT
+and with it, with 95 % intervals over clusters. The encoder of a run is judged again, too. `--on` takes what
+`viewproof check` takes, and more words of `viewproof run` about the encoder.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attacks.commands.check import encoder_keys
+from attacks.experiment.directory import open_run
+from attacks.experiment.transfer import Transfer, is_loadable, judge_on, transfer_rows
+from attacks.report.transfer import transfer_figure
+from attacks.report.words import interval_text, p_value
+from attacks.runtime.files import atomic
+from attacks.runtime.tables import write_rows
+from attacks.runtime.untrusted import refuse_file
+from attacks.schema.composition import compose, words
+from attacks.schema.presets import config_word
+from attacks.schema.validate import Run
+
+#: The groups of the words that `--on` may add.
+GROUPS = ("encoder", "defence")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the directory of a finished run")
+    parser.add_argument("--on", action="append", default=[], metavar="ENCODER", help="another encoder; several times")
+    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Judge, print the table, and write it with its picture."""
+    refuse_file(options.out, "--out")
+    runs = [open_run(folder) for folder in options.runs]
+    encoders = [(text, _composed(text)) for text in options.on]
+    encoders += [(str(previous.folder), previous.run) for previous, _ in runs if is_loadable(previous.run)]
+    transfers: list[Transfer] = []
+    for previous, content in runs:
+        for text, node in encoders:
+            print(f"judging {previous.folder} on the encoder of {text}", file=sys.stderr)
+            transfers.append(judge_on(previous, content, node.encoder, node.defence))
+    rows = transfer_rows(transfers)
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_rows(options.out / "transfer.csv", rows)
+    with atomic(options.out / "transfer.png") as temporary:
+        transfer_figure(rows).savefig(temporary, format="png", dpi=150, metadata={"Software": None})
+    print("\n".join(_lines(transfers)))
+    print(f"table: {options.out / 'transfer.csv'}\npicture: {options.out / 'transfer.png'}")
+
+
+def _composed(text: str) -> Run:
+    """The configuration of an `--on`. Raises ValueError in one line."""
+    name, *others = shlex.split(text) or [""]
+    others = [config_word(word) for word in others]
+    for word in others:
+        if word.partition("=")[0].partition(".")[0] not in GROUPS:
+            raise ValueError(f"`--on` takes an encoder and words of {' and '.join(GROUPS)}; got {word}")
+    return compose("smoke", [*words(encoder_keys(name)), *others])
+
+
+def _lines(transfers: Sequence[Transfer]) -> list[str]:
+    """The table of the terminal."""
+    table = [("made on", "judged on", "clean", "without EOT", "with EOT", "gain by EOT", "p")]
+    for item in transfers:
+        shares = [interval_text(item.arms[arm].to_dict()["success"]) for arm in ("clean", "no_eot", "eot")]
+        gain = item.gain(len(transfers))
+        text = interval_text(gain.difference._asdict(), sign="+")
+        table.append((item.made_on, item.judged_on, *shares, text, p_value(gain.p, gain.needed)))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]

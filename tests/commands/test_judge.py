@@ -1,0 +1,61 @@
+"""`viewproof judge`: finished runs judged on other encoders."""
+
+import json
+import shutil
+
+import pytest
+from PIL import Image
+
+from attacks.commands import main
+from attacks.runtime.tables import read_rows
+
+
+@pytest.fixture
+def finished(shared_runs):
+    return shared_runs("config=smoke")
+
+
+@pytest.mark.slow
+def test_on_its_encoder_a_run_has_its_numbers_and_another_encoder_has_others(finished, tmp_path, capsys):
+    main(["judge", str(finished), "--on", "phash", "--out", str(tmp_path)])
+    assert "made on" in capsys.readouterr().out
+    rows = read_rows(tmp_path / "transfer.csv")
+    metrics = json.loads((finished / "metrics.json").read_text())
+    by_encoder = {name: [row for row in rows if row["judged_on"] == name] for name in ("pocket", "phash")}
+    for row in by_encoder["pocket"]:
+        for measure in ("success", "cosine"):
+            ends = [float(row[measure + end]) for end in ("", "_low", "_high")]
+            expected = metrics["arms"][row["arm"]][measure]
+            assert ends == pytest.approx([expected[key] for key in ("mean", "low", "high")], abs=1e-6)
+    assert {row["encoder"] for row in by_encoder["pocket"]} == {metrics["encoder"]["fingerprint"]}
+    assert [row["cosine"] for row in by_encoder["phash"]] != [row["cosine"] for row in by_encoder["pocket"]]
+    assert {row["made_on"] for row in rows} == {"pocket"} and all(row["gain"] for row in rows if row["arm"] == "eot")
+    with Image.open(tmp_path / "transfer.png") as picture:
+        assert picture.width > 600
+
+
+@pytest.mark.slow
+def test_pictures_that_are_not_those_of_the_run_are_refused(finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    path = next((tmp_path / "run" / "pictures" / "clean").iterdir())
+    with Image.open(path) as picture:
+        changed = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    changed.save(path)
+    assert main(["judge", str(tmp_path / "run"), "--out", str(tmp_path)]) == 1
+    assert "its pictures/clean are not the pictures that `data` gives today" in capsys.readouterr().err
+    assert not (tmp_path / "transfer.csv").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        ("http", "`ENCODER` http is asked"),
+        ("nothing", "`ENCODER` must be one of"),
+        ("phash attack.steps=3", "`--on` takes an encoder and words of encoder and defence; got attack.steps=3"),
+        ("", "`ENCODER` must be one of"),
+    ],
+)
+def test_what_cannot_be_judged_is_an_error_in_one_line(finished, encoder, message, capsys):
+    assert main(["judge", str(finished), "--on", encoder]) == 1
+    assert message in capsys.readouterr().err
