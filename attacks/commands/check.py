@@ -29,12 +29,9 @@ from attacks.gate.policy import policy_file, read_policy
 from attacks.runtime.files import write_text
 from attacks.runtime.untrusted import refuse_file
 from attacks.schema.composition import compose, words
-from attacks.schema.encoder import BLACK_BOXES, ENCODERS
+from attacks.schema.encoder_word import encoder_keys
 from attacks.schema.presets import config_word
-from attacks.schema.suggestions import closest
 
-#: Files by their ending -> the encoder, and the key that names the file.
-FILES = {".onnx": ("onnx", "model"), ".pt": ("torchscript", "model"), ".safetensors": ("pocket", "weights")}
 #: The most pictures that are read: all of them are held in memory.
 LIMIT = 2000
 #: The fewest photographs of one patch for all: half of them are held out.
@@ -136,19 +133,3 @@ def run_words(options: argparse.Namespace) -> list[str]:
     defaults = [*preset, *words(keys), *(f"{key}={value}" for key, value in threat.items() if key != "perturbation")]
     defaults = [word for word in defaults if word.partition("=")[0] not in typed_keys]
     return [*defaults, *words_typed, f"require={use.policy}"]
-
-
-def encoder_keys(text: str) -> dict[str, str]:
-    """The keys of a run for an ENCODER. Raises ValueError for what names none."""
-    path, (name, _, model) = Path(text), text.partition(":")
-    if name in BLACK_BOXES:
-        raise ValueError(f"`ENCODER` {name} is asked, and a ledger holds every question: use `viewproof gate --run`")
-    if name in ENCODERS:
-        return {"encoder": name} | ({"encoder.model": model} if model else {})
-    if text and path.is_dir():
-        return {"encoder": "transformers", "encoder.model": text}
-    if path.suffix in FILES:
-        name, key = FILES[path.suffix]
-        return {"encoder": name, f"encoder.{key}": text}
-    rule = f"one of {', '.join(ENCODERS)}, as torchvision:resnet50; a file ({', '.join(FILES)}); or a folder"
-    raise ValueError(f"`ENCODER` must be {rule}; got {text}{closest(name, ENCODERS)}")

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attacks.commands.check import encoder_keys
 from attacks.experiment.directory import open_run
 from attacks.experiment.transfer import Transfer, is_loadable, judge_on, transfer_rows
 from attacks.report.transfer import transfer_figure
@@ -24,7 +23,7 @@ from attacks.runtime.files import atomic
 from attacks.runtime.tables import write_rows
 from attacks.runtime.untrusted import refuse_file
 from attacks.schema.composition import compose, words
-from attacks.schema.presets import config_word
+from attacks.schema.encoder_word import encoder_keys
 from attacks.schema.validate import Run
 
 #: The groups of the words that `--on` may add.
@@ -59,17 +58,16 @@ def run(options: argparse.Namespace) -> None:
 
 def _composed(text: str) -> Run:
     """The configuration of an `--on`. Raises ValueError in one line."""
-    name, *others = shlex.split(text) or [""]
-    others = [config_word(word) for word in others]
-    for word in others:
+    name, *keys = shlex.split(text) or [""]
+    for word in keys:
         if word.partition("=")[0].partition(".")[0] not in GROUPS:
             raise ValueError(f"`--on` takes an encoder and words of {' and '.join(GROUPS)}; got {word}")
-    return compose("smoke", [*words(encoder_keys(name)), *others])
+    return compose("smoke", [*words(encoder_keys(name)), *keys])
 
 
 def _lines(transfers: Sequence[Transfer]) -> list[str]:
     """The table of the terminal."""
-    table = [("made on", "judged on", "clean", "without EOT", "with EOT", "gain by EOT", "p")]
+    table: list[tuple[str, ...]] = [("made on", "judged on", "clean", "without EOT", "with EOT", "gain by EOT", "p")]
     for item in transfers:
         shares = [interval_text(item.arms[arm].to_dict()["success"]) for arm in ("clean", "no_eot", "eot")]
         gain = item.gain(len(transfers))

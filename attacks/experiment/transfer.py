@@ -80,8 +80,8 @@ def transfer_rows(transfers: Sequence[Transfer]) -> list[dict[str, object]]:
     for item in transfers:
         gain = item.gain(len(transfers))
         for arm, cells in item.arms.items():
-            key = {"run": item.run, "made_on": item.made_on, "judged_on": item.judged_on}
-            row: dict[str, object] = key | {"encoder": item.fingerprint, "arm": arm}
+            row: dict[str, object] = {"run": item.run, "made_on": item.made_on, "judged_on": item.judged_on}
+            row |= {"encoder": item.fingerprint, "arm": arm}
             row |= {"pictures": len(cells.success), "clusters": len(cells.shares)}
             for measure, value in cells.to_dict().items():
                 row |= {measure: value["mean"], f"{measure}_low": value["low"], f"{measure}_high": value["high"]}

@@ -7,11 +7,12 @@ from argparse import Namespace
 import pytest
 
 from attacks.commands import main
-from attacks.commands.check import USES, encoder_keys, run_words
+from attacks.commands.check import USES, run_words
 from attacks.data.gallery import PHOTOS
 from attacks.experiment.rehearsal import PICTURES, Rehearsal
 from attacks.gate.policy import read_policy
 from attacks.schema.composition import compose
+from attacks.schema.encoder_word import encoder_keys
 from attacks.verification.verify import verify
 from tests.helpers.page import Page
 

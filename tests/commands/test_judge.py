@@ -39,8 +39,8 @@ def test_pictures_that_are_not_those_of_the_run_are_refused(finished, tmp_path, 
     shutil.copytree(finished, tmp_path / "run")
     path = next((tmp_path / "run" / "pictures" / "clean").iterdir())
     with Image.open(path) as picture:
-        changed = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    changed.save(path)
+        mirror = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    mirror.save(path)
     assert main(["judge", str(tmp_path / "run"), "--out", str(tmp_path)]) == 1
     assert "its pictures/clean are not the pictures that `data` gives today" in capsys.readouterr().err
     assert not (tmp_path / "transfer.csv").exists()
