@@ -168,7 +168,7 @@ def test_the_study_of_rare_failures_names_its_worst_cells():
 def test_coverage_tables_hold_all_cells_and_statements_never_contradict_themselves(monkeypatch):
     monkeypatch.setattr(coverage, "CLUSTERS", (4, 30))
     monkeypatch.setattr(coverage, "PAIRS", (6, 12))
-    for name, count in (("POPULATIONS", 8), ("PAIRED_POPULATIONS", 3)):
+    for name, count in (("POPULATIONS", 8), ("BARS", 8), ("PAIRED_POPULATIONS", 3)):
         monkeypatch.setattr(coverage, name, getattr(coverage, name)[:count])
     summary, looks, bars, comparisons, wrong, cells = coverage.run(repeats=10)
     assert len(cells.rows) == 16 and len(looks.rows) == 8 and len(bars.rows) == 31
