@@ -187,7 +187,7 @@ def _bars(repeats: int) -> BenchmarkTable:
     for population, bar, sizes in BARS:
         for n in sizes:
             sample = population.sample(2, n, repeats)
-            shares = [refuted_shares(population, sample, bar)]
+            shares: list[tuple[float, float] | None] = [refuted_shares(population, sample, bar)]
             for ends in (method(sample, population.trials) for method in METHODS.values()):
                 shares.append(ends and (float((ends[0] > bar).mean()), float((ends[1] < bar).mean())))
             passes = tuple(share and population.verdicts(*share)[0] for share in shares)
@@ -272,6 +272,10 @@ def _two(usual: float, other: float, share: float, random: Random, shape: Shape)
     return random.binomial(VIEWS, np.where(random.random(shape) < share, other, usual)) / VIEWS
 
 
+def _constant(value: float, _: Random, shape: Shape) -> Floats:
+    return np.full(shape, value)
+
+
 def _failing(name: str, usual: float, other: float, share: float) -> Population:
     """A `share` of the clusters has another rate."""
     return Population(name, usual + (other - usual) * share, partial(_two, usual, other, share), VIEWS)
@@ -344,7 +348,7 @@ POPULATIONS = [
     Population("zeros, and 15 % beta(2, 5)", 0.3 / 7, lambda r, s: r.beta(2, 5, s) * (r.random(s) < 0.15)),
     Population("ties at quarters", 0.4, lambda r, s: r.binomial(4, 0.4, s) / 4),
     Population("0.2, and 0.1 % at 1", 0.2008, lambda r, s: np.where(r.random(s) < 0.001, 1, 0.2)),
-    *(Population(f"constant {x:g}", x, lambda _, s, x=x: np.full(s, x)) for x in (0.0, 0.4)),
+    *(Population(f"constant {x:g}", x, partial(_constant, x)) for x in (0.0, 0.4)),
 ]
 
 
