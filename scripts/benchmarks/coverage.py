@@ -28,20 +28,22 @@ Ends = tuple[Floats, Floats]
 class Population(NamedTuple):
     """What clusters are drawn from: `draw` gives B samples of n values (B,n) in `low`..1 of expectation `truth`.
 
-    Shares of success, of so many `trials`, have bars "at most"; the others, which stand for cosines, "at least". A
-    `bar` that the truth misses is tried with some numbers of clusters."""
+    Shares of success, of so many `trials`, have bars "at most"; the others, which stand for cosines, "at least"."""
 
     name: str
     truth: float
     draw: Callable[[Random, Shape], Floats]
     trials: int | None = None
     low: float = 0.0
-    bar: float = 0.0
-    sizes: tuple[int, ...] = ()
 
-    def scaled(self, values: Floats) -> Floats:
-        """Values from `low`..1 in 0..1."""
-        return (values - self.low) / (1 - self.low)
+    def sample(self, study: int, n: int, repeats: int) -> Floats:
+        """Samples of n values, the same ones for the same study."""
+        return self.draw(np.random.default_rng([study, n]), (repeats, n))
+
+    def both_ways(self, sample: Floats, level: float) -> tuple[tuple[Floats, float], tuple[Floats, float]]:
+        """Samples and a level from `low`..1 in 0..1, and both mirrored: below a level is above its mirror image."""
+        units, unit = ((np.asarray(values) - self.low) / (1 - self.low) for values in (sample, level))
+        return (units, float(unit)), (1 - units, 1 - float(unit))
 
     def verdicts(self, above: float, below: float) -> tuple[float, float]:
         """Wrong PASS and wrong FAIL, from the shares of intervals above a bar and below."""
@@ -122,26 +124,24 @@ Cells = dict[tuple[str, int], dict[str, tuple[float, ...]]]
 def errors(population: Population, n: int, repeats: int) -> dict[str, tuple[float, ...]]:
     """The `FIELDS` of each method that has an interval for n clusters; verdicts have a bar just on the wrong side of
     the truth."""
-    sample = population.draw(np.random.default_rng([0, n]), (repeats, n))
-    mean, truth = sample.mean(1), population.truth
-    above, below = refuted_shares(population, sample, truth)
+    sample, truth = population.sample(0, n, repeats), population.truth
+    mean, (above, below) = sample.mean(1), refuted_shares(population, sample, truth)
     spans = [interval(torch.from_numpy(row), population.low) for row in sample[:WIDTHS]]
-    width = float(np.mean([high - low for _, low, high, _ in spans]))
-    result: dict[str, tuple[float, ...]] = {"new": (1 - above - below, width, *population.verdicts(above, below))}
+    result = {"new": (above, below, float(np.mean([high - low for _, low, high, _ in spans])))}
     for name, method in METHODS.items():
         if (ends := method(sample, population.trials)) is not None:
             low, high = np.minimum(ends[0], mean), np.maximum(ends[1], mean)
-            above, below = float((low > truth + 1e-12).mean()), float((high < truth - 1e-12).mean())
-            width = float((high - low).mean())
-            result[name] = (1 - above - below, width, *population.verdicts(above, below))
-    return result
+            shares = float((low > truth + 1e-12).mean()), float((high < truth - 1e-12).mean())
+            result[name] = (*shares, float((high - low).mean()))
+    return {name: (1 - a - b, width, *population.verdicts(a, b)) for name, (a, b, width) in result.items()}
 
 
 def refuted_shares(population: Population, sample: Floats, bar: float) -> tuple[float, float]:
     """The shares of (B,n) samples whose interval lies above a bar, and below."""
-    units, level = population.scaled(sample), float(population.scaled(np.array(bar)))
-    above, below = ([is_above(x, mean) for x in rows] for rows, mean in ((units, level), (1 - units, 1 - level)))
-    return float(np.mean(above)), float(np.mean(below))
+    above, below = (
+        float(np.mean([is_above(row, level) for row in units])) for units, level in population.both_ways(sample, bar)
+    )
+    return above, below
 
 
 def _summary(cells: Cells) -> BenchmarkTable:
@@ -173,11 +173,9 @@ def _looks(repeats: int) -> BenchmarkTable:
     n, rows = CLUSTERS[-1], {}
     weights = np.ones((1, n))
     for population in POPULATIONS:
-        sample = population.draw(np.random.default_rng([1, n]), (repeats, n))
-        units, truth = population.scaled(sample), float(population.scaled(np.array(population.truth)))
         above, below = (
-            float(np.mean([log_capital(max(mean, 1e-12), row[None], weights, True) > LIMIT for row in x]))
-            for x, mean in ((units, truth), (1 - units, 1 - truth))
+            float(np.mean([log_capital(max(level, 1e-12), row[None], weights, True) > LIMIT for row in units]))
+            for units, level in population.both_ways(population.sample(1, n, repeats), population.truth)
         )
         rows[population.name] = population.verdicts(above, below)
     columns = dict.fromkeys(FIELDS[2:], ".4f")
@@ -186,43 +184,46 @@ def _looks(repeats: int) -> BenchmarkTable:
 
 def _bars(repeats: int) -> BenchmarkTable:
     rows: dict[str, Row] = {}
-    for population in POPULATIONS:
-        for n in population.sizes:
-            sample, bar = population.draw(np.random.default_rng([2, n]), (repeats, n)), population.bar
-            passes: list[float | None] = [population.verdicts(*refuted_shares(population, sample, bar))[0]]
-            for method in METHODS.values():
-                ends = method(sample, population.trials)
-                passes.append(
-                    ends and population.verdicts(*(float(x.mean()) for x in (ends[0] > bar, ends[1] < bar)))[0]
-                )
-            rows[f"{population.name}: bar {bar:g}, {n}"] = tuple(passes)
+    for population, bar, sizes in BARS:
+        for n in sizes:
+            sample = population.sample(2, n, repeats)
+            shares: list[tuple[float, float] | None] = [refuted_shares(population, sample, bar)]
+            for ends in (method(sample, population.trials) for method in METHODS.values()):
+                shares.append(ends and (float((ends[0] > bar).mean()), float((ends[1] < bar).mean())))
+            passes = tuple(share and population.verdicts(*share)[0] for share in shares)
+            rows[f"{population.name}: bar {bar:g}, {n}"] = passes
     return BenchmarkTable("Wrong PASS at bars that the truth misses by more", dict.fromkeys(NAMES, ".4f"), rows)
 
 
 # --- Comparisons
 
+AGREEMENT = ("P(p < 0.05)", "coverage", "disagree", "old disagree")
+
 
 def _comparisons(repeats: int) -> BenchmarkTable:
-    rows: dict[str, list[float | None]] = {}
+    rows: dict[str, Row] = {}
     for population in PAIRED_POPULATIONS:
-        for n in PAIRS:
-            shape = (repeats if n <= 12 else max(1, repeats // 4), n)  # fewer of many clusters, to save time
-            arms = population.draw(np.random.default_rng([3, n]), shape)
-            results = [sign_flips(*pair) for pair in zip(*map(torch.from_numpy, arms), strict=True)]
-            p, ends = np.array([x.p for x in results]), np.array([x.difference[1:3] for x in results]).T
-            old = _old_difference(*arms) if population.shares else None
-            centre, is_small = population.centre, p < 0.05
-            figures = (
-                is_small.mean(),
-                None if centre is None else ((ends[0] <= centre) & (centre <= ends[1])).mean(),
-                (is_small == ((ends[0] <= 0) & (ends[1] >= 0))).mean(),
-                None if old is None else (is_small == ((old[0] <= 0) & (old[1] >= 0))).mean(),
-            )
-            for field, share in zip(("P(p < 0.05)", "coverage", "disagree", "old disagree"), figures, strict=True):
-                rows.setdefault(f"{population.name}: {field}", []).append(None if share is None else float(share))
+        counts = {n: repeats if n <= 12 else max(1, repeats // 4) for n in PAIRS}  # to save time
+        columns = [agreement(population, n, count) for n, count in counts.items()]
+        for field, row in zip(AGREEMENT, zip(*columns, strict=True), strict=True):
+            if None not in row:
+                rows[f"{population.name}: {field}"] = row
     title = "Sign flips: p, the coverage of the centre, and how often interval and p disagree"
-    content: dict[str, Row] = {name: tuple(row) for name, row in rows.items() if {*row} != {None}}
-    return BenchmarkTable(title, dict.fromkeys(map(str, PAIRS), ".3f"), content, across="clusters")
+    return BenchmarkTable(title, dict.fromkeys(map(str, PAIRS), ".3f"), rows, across="clusters")
+
+
+def agreement(population: PairedPopulation, n: int, repeats: int) -> tuple[float | None, ...]:
+    """The fields of `AGREEMENT` for n clusters, None where a population has no such figure."""
+    arms = population.draw(np.random.default_rng([3, n]), (repeats, n))
+    results = [sign_flips(*pair) for pair in zip(*map(torch.from_numpy, arms), strict=True)]
+    ends = np.array([x.difference[1:3] for x in results]).T
+    is_small, centre = np.array([x.p for x in results]) < 0.05, population.centre
+    old = _old_difference(*arms) if population.shares else None
+    return (
+        float(is_small.mean()),
+        None if centre is None else float(((ends[0] <= centre) & (centre <= ends[1])).mean()),
+        *(x if x is None else float((is_small == ((x[0] <= 0) & (x[1] >= 0))).mean()) for x in (ends, old)),
+    )
 
 
 def _old_difference(first: Floats, second: Floats) -> Ends:
@@ -271,23 +272,23 @@ def _two(usual: float, other: float, share: float, random: Random, shape: Shape)
     return random.binomial(VIEWS, np.where(random.random(shape) < share, other, usual)) / VIEWS
 
 
-def _failing(
-    name: str, usual: float, other: float, share: float, bar: float = 0, sizes: tuple[int, ...] = ()
-) -> Population:
+def _constant(value: float, _: Random, shape: Shape) -> Floats:
+    return np.full(shape, value)
+
+
+def _failing(name: str, usual: float, other: float, share: float) -> Population:
     """A `share` of the clusters has another rate."""
-    truth, draw = usual + (other - usual) * share, partial(_two, usual, other, share)
-    return Population(name, truth, draw, VIEWS, 0, bar, sizes)
+    return Population(name, usual + (other - usual) * share, partial(_two, usual, other, share), VIEWS)
 
 
-def _beta(rate: float, alike: float, views: int = VIEWS, bar: float = 0, sizes: tuple[int, ...] = ()) -> Population:
+def _beta(rate: float, alike: float, views: int = VIEWS) -> Population:
     """The rates of clusters are beta distributed, with a correlation `alike` of the views of one."""
 
     def draw(random: Random, shape: Shape) -> Floats:
         size = 1 / alike - 1
         return random.binomial(views, random.beta(rate * size, (1 - rate) * size, size=shape)) / views
 
-    name = f"beta, rate {rate}, correlation {alike}, {views} views"
-    return Population(name, rate, draw, views, 0, bar, sizes)
+    return Population(f"beta, rate {rate}, correlation {alike}, {views} views", rate, draw, views)
 
 
 def _unequal(random: Random, shape: Shape) -> Floats:
@@ -297,19 +298,13 @@ def _unequal(random: Random, shape: Shape) -> Floats:
     return random.binomial(VIEWS * pictures, (rates.sum(2) / pictures).clip(0, 1)) / (VIEWS * pictures)
 
 
-def _cosines(
-    usual: float, other: float, share: float, noise: float, bar: float = 0, sizes: tuple[int, ...] = ()
-) -> Population:
+def _cosines(usual: float, other: float, share: float, noise: float) -> Population:
     def draw(random: Random, shape: Shape) -> Floats:
         level = np.where(random.random(shape) < share, other, usual)
         return (level + noise * random.standard_normal(shape)).clip(-1, 1)
 
     name = f"cosine {usual}, {100 * share:g} % at {other}, noise {noise}"
-    return Population(name, usual + (other - usual) * share, draw, None, -1, bar, sizes)
-
-
-def _constant(value: float, _: Random, shape: Shape) -> Floats:
-    return np.full(shape, value)
+    return Population(name, usual + (other - usual) * share, draw, None, -1)
 
 
 def _gallery(random: Random, shape: Shape) -> Floats:
@@ -317,16 +312,20 @@ def _gallery(random: Random, shape: Shape) -> Floats:
     return np.stack([random.permutation(np.linspace(0, 1, GALLERY) ** 3)[: shape[1]] for _ in range(shape[0])])
 
 
+#: Populations with a bar that their truth misses, tried with some numbers of clusters.
+BARS: list[tuple[Population, float, tuple[int, ...]]] = [
+    (_failing("80 % lose 5 %, 20 % all", 0.05, 1, 0.2), 0.2, (6, 8, 10, 12)),
+    (_failing("85 % lose 10 %, 15 % all", 0.1, 1, 0.15), 0.23, (8, 10, 12, 14)),
+    (_failing("95 % lose 5 %, 5 % all", 0.05, 1, 0.05), 0.09, (28, 29, 30, 40, 50)),
+    (_failing("90 % lose 5 %, 10 % all", 0.05, 1, 0.1), 0.12, (28, 29, 30, 40, 50)),
+    (_failing("98 % lose 2 %, 2 % all", 0.02, 1, 0.02), 0.035, (60, 100, 200)),
+    (_failing("Bernoulli, 0.3", 0, 1, 0.3), 0.28, (8, 20, 60)),
+    (_beta(0.1, 0.3), 0.09, (8, 20, 60)),
+    (_cosines(0.85, -0.2, 0.05, 0.03), 0.82, (30, 40, 50, 60)),
+    (_cosines(0.85, -0.2, 0.07, 0.03), 0.8, (30, 40, 50)),
+]
 POPULATIONS = [
-    _failing("80 % lose 5 %, 20 % all", 0.05, 1, 0.2, 0.2, (6, 8, 10, 12)),
-    _failing("85 % lose 10 %, 15 % all", 0.1, 1, 0.15, 0.23, (8, 10, 12, 14)),
-    _failing("95 % lose 5 %, 5 % all", 0.05, 1, 0.05, 0.09, (28, 29, 30, 40, 50)),
-    _failing("90 % lose 5 %, 10 % all", 0.05, 1, 0.1, 0.12, (28, 29, 30, 40, 50)),
-    _failing("98 % lose 2 %, 2 % all", 0.02, 1, 0.02, 0.035, (60, 100, 200)),
-    _failing("Bernoulli, 0.3", 0, 1, 0.3, 0.28, (8, 20, 60)),
-    _beta(0.1, 0.3, VIEWS, 0.09, (8, 20, 60)),
-    _cosines(0.85, -0.2, 0.05, 0.03, 0.82, (30, 40, 50, 60)),
-    _cosines(0.85, -0.2, 0.07, 0.03, 0.8, (30, 40, 50)),
+    *(population for population, *_ in BARS),
     *(_failing(f"Bernoulli, {rate}", 0, 1, rate) for rate in (0.0005, 0.005, 0.02, 0.05, 0.5, 0.95)),
     _failing("97 % lose 1 %, 3 % all", 0.01, 1, 0.03),
     _failing("92 % lose 30 %, 8 % all", 0.3, 1, 0.08),
@@ -338,10 +337,10 @@ POPULATIONS = [
     *(_beta(*pair) for pair in ((0.5, 0.05), (0.9, 0.3), (0.05, 0.6), (0.99, 0.05), (0.8, 0.9), (0.7, 0.2, 4))),
     Population("unequal clusters, rate 0.7", 0.7, _unequal, VIEWS),
     Population("gallery sorted by difficulty, shuffled", float((np.linspace(0, 1, GALLERY) ** 3).mean()), _gallery),
-    *(
-        _cosines(*x)
-        for x in ((0.7, 0.1, 0.1, 0.1), (0.9, -0.5, 0.02, 0.03), (0.3, 0.8, 0.2, 0.05), (0.85, 0, 0, 0.03))
-    ),
+    _cosines(0.7, 0.1, 0.1, 0.1),
+    _cosines(0.9, -0.5, 0.02, 0.03),
+    _cosines(0.3, 0.8, 0.2, 0.05),
+    _cosines(0.85, 0, 0, 0.03),
     Population("cosine 1 - 2 beta(0.5, 6)", 1 - 1 / 6.5, lambda r, s: 1 - 2 * r.beta(0.5, 6, s), low=-1),
     Population("cosine 2 beta(6, 1.2) - 1", 12 / 7.2 - 1, lambda r, s: 2 * r.beta(6, 1.2, s) - 1, low=-1),
     Population("uniform", 0.5, lambda r, s: r.random(s)),

@@ -23,20 +23,19 @@ BARE, FLOAT32, AUTO = "bare encoder, as auto", "ours, float32", "ours, auto"
 BARE32 = "bare encoder, float32"
 #: Steps times pictures of the attack that `auto` prepares for: enough to repay all measuring.
 STEPS = 100 * 100
-RATIOS = {"/ bare": BARE, "/ float32": FLOAT32, "/ auto": AUTO}
 
 
 def run(
     rounds: int = 15, arch: Sequence[str] = ("resnet18", "resnet50"), views: int = 16, device: str = "cpu"
 ) -> list[BenchmarkTable]:
-    """Milliseconds and memory a view: this engine, a loop by hand, and the peers.
+    """Milliseconds a view and memory: this engine, a loop by hand, and the peers.
 
-    Two tables an encoder: milliseconds per view, and the peak memory of a step in a fresh process.
+    Memory is the peak of a step in a fresh process, above that before it.
     """
-    return [table for name in arch for table in compare_engines(name, rounds, views, device)]
+    return [compare_engines(name, rounds, views, device) for name in arch]
 
 
-def compare_engines(arch: str, rounds: int, views: int, device: str) -> tuple[BenchmarkTable, BenchmarkTable]:
+def compare_engines(arch: str, rounds: int, views: int, device: str) -> BenchmarkTable:
     """Time and memory of each contestant on one encoder; peers that are missing are named as such."""
     question = case(arch, views, device)
     keep_freed_memory()
@@ -44,17 +43,15 @@ def compare_engines(arch: str, rounds: int, views: int, device: str) -> tuple[Be
     makers = contestants(question, choice.decision)
     seconds = median_seconds({name: make() for name, make in makers.items()}, rounds, device, warm=True)
     keep_freed_memory(False)
-    times = {name: 1e3 * s / views for name, s in seconds.items()}
     conditions = (arch, views, device, choice.decision)
-    peaks = {name: in_fresh_process(engine_peak, name, *conditions) / MIB for name in makers}
+    rows: dict[str, Row] = dict.fromkeys([*makers, *PEERS], MISSING)
+    for name, time in seconds.items():
+        memory = in_fresh_process(engine_peak, name, *conditions) / MIB
+        rows[name] = (1e3 * time / views, time / seconds[BARE], memory)
     subject = f"{arch}, {views} views of {question.image.shape[-1]}x{question.image.shape[-1]}, {device}"
     title = f"Gradient of one step: {subject}, {torch.get_num_threads()} threads, {rounds} rounds"
-    ratios, notes = dict.fromkeys(RATIOS, ".2f"), tuple(describe(choice))
-    memory = f"Peak memory of it, above that before it: {subject}"
-    return (
-        BenchmarkTable(title, {"ms per view": ".2f"} | ratios, _rows(times), notes),
-        BenchmarkTable(memory, {"MiB": ".0f"} | ratios, _rows(peaks)),
-    )
+    columns = {"ms per view": ".2f", "/ bare": ".2f", "MiB": ".0f"}
+    return BenchmarkTable(title, columns, rows, tuple(describe(choice)))
 
 
 def engine_peak(name: str, arch: str, views: int, device: str, decision: Decision) -> int:
@@ -117,12 +114,3 @@ def decision_of_auto(question: GradientCase) -> Choice:
         return Trial(estimate.grad, estimate.snr)
 
     return choose(question.frozen, trial, {}, rows=n, total_views=STEPS * n, device=question.image.device)
-
-
-def _rows(values: dict[str, float]) -> dict[str, Row]:
-    """Each figure with its ratios; peers that are not installed in their place."""
-    rows: dict[str, Row] = {
-        name: (value, *(value / values[base] if values[base] else None for base in RATIOS.values()))
-        for name, value in values.items()
-    }
-    return rows | {name: MISSING for name in PEERS if name not in values}

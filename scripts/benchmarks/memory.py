@@ -17,7 +17,7 @@ from torch import Tensor
 from attacks import EOT
 
 from .case import PIPELINE, GradientCase, case
-from .table import BenchmarkTable
+from .table import BenchmarkTable, Row
 from .timing import median_seconds
 
 VIEWS = tuple(2**k for k in range(3, 11))
@@ -30,24 +30,18 @@ def run(
 ) -> list[BenchmarkTable]:
     """Memory and time of a step against the number of views.
 
-    The peak of the tensors and the seconds of each number of views, and a straight line through the seconds.
+    The peak of the tensors for each number of views, and a straight line through the seconds.
     """
-    columns = [str(n) for n in views]
-    tensors, seconds, lines = {}, {}, {}
+    rows: dict[str, Row] = {}
     for name in arch:
         question = case(name, max(views), device)
-        tensors[name] = tuple(tensor_peak(step(question, n), device) / MIB for n in views)
-        times = median_seconds({str(n): step(question, n) for n in views}, rounds, device)
-        seconds[name] = tuple(times[column] for column in columns)
-        fixed, slope = straight_line(views, seconds[name])
-        lines[name] = (1e3 * slope, fixed / (fixed + slope * views[0]))
-    subject = f"of one step by number of views, {CHUNK} at a time, on {device}"
-    share = f"fixed part of {views[0]} views"
-    return [
-        BenchmarkTable(f"Peak of the tensors {subject} (MiB)", dict.fromkeys(columns, ".1f"), tensors),
-        BenchmarkTable(f"Seconds {subject}", dict.fromkeys(columns, ".3f"), seconds),
-        BenchmarkTable("The straight line through the seconds", {"ms per view": ".3f", share: ".1%"}, lines),
-    ]
+        peaks = (tensor_peak(step(question, n), device) / MIB for n in views)
+        seconds = median_seconds({str(n): step(question, n) for n in views}, rounds, device)
+        fixed, slope = straight_line(views, [*seconds.values()])
+        rows[name] = (*peaks, 1e3 * slope, fixed / (fixed + slope * views[0]))
+    title = f"Peak of the tensors of one step by number of views, {CHUNK} at a time, on {device} (MiB)"
+    columns = dict.fromkeys(map(str, views), ".1f") | {"ms a view": ".3f", f"fixed part of {views[0]} views": ".1%"}
+    return [BenchmarkTable(title, columns, rows)]
 
 
 def step(question: GradientCase, views: int) -> Callable[[], Tensor]:

@@ -5,11 +5,10 @@ import json
 import os
 import re
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import scipy.stats
 import torch
@@ -76,34 +75,22 @@ class StrengthJob:
         return self.folder / str(self.cell) / self.name.replace(" ", "-") / f"{name}.json"
 
 
-class StrengthOutcome(NamedTuple):
-    """The mean cosine of each picture, and the cost of all together: gradients, passes without one, seconds."""
-
-    cosine: tuple[float, ...]
-    gradients: int
-    forwards: int
-    seconds: float
-
-
-def strength_outcome(job: StrengthJob) -> StrengthOutcome:
-    """The outcome in the job's file, or else of the attack, which is then written there."""
+def strength_outcome(job: StrengthJob) -> list[float]:
+    """The mean cosine of each picture: from the job's file, or else of the attack, and then written there."""
     if job.file.exists():
-        content: dict[str, Any] = json.loads(job.file.read_text())["outcome"]
-        return StrengthOutcome(**content | {"cosine": tuple(content["cosine"])})
+        cosines: list[float] = json.loads(job.file.read_text())["outcome"]["cosine"]
+        return cosines
     views = VIEWS[job.cell.views]()
     images = strength_pictures(job.count, job.purpose)
     question = task(network(job.cell.arch, job.folder), images, job.cell.ball, views, job.cell.evals, job.seed)
-    began = time.process_time()
     attacked_images = CONTESTANTS[job.name].prepare(question, job.setting)()
-    seconds, gradients, forwards = time.process_time() - began, question.counter.gradients, question.counter.forwards
-    cosine = question.score(attacked_images, strength_bank(views, job.views, job.purpose)).double().mean(1)
-    outcome = StrengthOutcome(tuple(cosine.tolist()), gradients, forwards - gradients, round(seconds, 3))
+    cosines = question.score(attacked_images, strength_bank(views, job.views, job.purpose)).double().mean(1).tolist()
     job.file.parent.mkdir(parents=True, exist_ok=True)
     part = job.file.with_suffix(f".{os.getpid()}")
-    facts = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed, "evals": job.cell.evals}
-    part.write_text(json.dumps(facts | {"outcome": outcome._asdict()}) + "\n")
+    facts = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed}
+    part.write_text(json.dumps(facts | {"outcome": {"cosine": cosines}}) + "\n")
     part.rename(job.file)
-    return outcome
+    return cosines
 
 
 def run(
@@ -116,8 +103,8 @@ def run(
 ) -> list[BenchmarkTable]:
     """The cosine that each attack reaches with the same number of gradients, in cells of a grid.
 
-    A table of all cells and how many are won, then one for each with its contestants. Every finished attack is a file
-    in the folder `jobs`: a run that was stopped continues.
+    A table of how many are won, then one for each with its contestants. Every finished attack is a file in the folder
+    `jobs`: a run that was stopped continues.
     """
     chosen_cells = [cell for cell in CELLS if "all" in cells or str(cell) in cells]
     if not chosen_cells:
@@ -126,21 +113,21 @@ def run(
         network(arch, Path(jobs))  # trained before several processes need it
     with spread_over(workers) as spread:
         results = [compare_cell(cell, pictures, seeds, held_out, Path(jobs), spread) for cell in chosen_cells]
-    return [cell_table(results), verdict_table(results), *(entry.table() for entry in results)]
+    return [verdict_table(results), *(entry.table() for entry in results)]
 
 
 def compare_cell(
-    cell: StrengthCell, count: int, seeds: int, views: int, folder: Path, spread: Map[StrengthJob, StrengthOutcome]
+    cell: StrengthCell, count: int, seeds: int, views: int, folder: Path, spread: Map[StrengthJob, list[float]]
 ) -> "CellResult":
     """Screen the settings of each installed peer, attack with the best of each and with ours."""
 
-    def outcomes(title: str, plan: Mapping[Key, Sequence[StrengthJob]]) -> dict[Key, list[StrengthOutcome]]:
+    def outcomes(title: str, plan: Mapping[Key, Sequence[StrengthJob]]) -> dict[Key, list[list[float]]]:
         """The outcomes of all jobs of each row."""
         jobs, results = [*itertools.chain(*plan.values())], []
         with Progress(title, len(jobs)) as progress:
-            for outcome in spread(strength_outcome, jobs):
-                results.append(outcome)
-                progress.step(cosine=statistics.fmean(outcome.cosine))
+            for cosines in spread(strength_outcome, jobs):
+                results.append(cosines)
+                progress.step(cosine=statistics.fmean(cosines))
         remaining = iter(results)
         return {key: [*itertools.islice(remaining, len(row))] for key, row in plan.items()}
 
@@ -153,7 +140,7 @@ def compare_cell(
     pairs = [(name, setting) for name, grid in peers.items() for setting in grid if 2 * setting.views <= cell.evals]
     screening = outcomes(f"{cell}, settings", {pair: [job(*pair, "screen", 0)] for pair in pairs})
     best: dict[str, Setting] = {}
-    for name, setting in sorted(screening, key=lambda pair: statistics.fmean(screening[pair][0].cosine)):
+    for name, setting in sorted(screening, key=lambda pair: statistics.fmean(screening[pair][0])):
         best.setdefault(name, setting)
     (our_setting,) = CONTESTANTS[OURS].grid
     settings = {**best, OURS: our_setting}
@@ -164,22 +151,17 @@ def compare_cell(
 
 @dataclass(frozen=True)
 class CellResult:
-    """All contestants on one cell: each peer's best setting; by contestant an outcome for each seed; and the
+    """All contestants on one cell: each peer's best setting; by contestant the cosines of each seed; and the
     contestants that are missing."""
 
     cell: StrengthCell
     settings: dict[str, Setting]
-    outcomes: dict[str, list[StrengthOutcome]]
+    cosines: dict[str, list[list[float]]]
     missing: dict[str, Row]
 
     def cosine(self, key: str) -> Tensor:
         """(B,seeds)."""
-        return torch.tensor([entry.cosine for entry in self.outcomes[key]], dtype=torch.float64).T
-
-    @property
-    def best(self) -> str:
-        """The strongest peer."""
-        return min(self.settings, key=lambda name: float(self.cosine(name).mean()))
+        return torch.tensor(self.cosines[key], dtype=torch.float64).T
 
     def difference(self, name: str) -> tuple[float, float, float]:
         """Ours less a peer, paired by picture, with Student's 95 % interval: below zero, ours is lower."""
@@ -202,36 +184,12 @@ class CellResult:
         rows: dict[str, Row] = {}
         for name in (OURS, *self.settings):
             mean, low, high = self.difference(name)
-            outcome = self.outcomes[name]
-            pictures = sum(len(entry.cosine) for entry in outcome)
-            costs = [
-                sum(getattr(entry, field) for entry in outcome) / pictures for field in StrengthOutcome._fields[1:]
-            ]
-            rows[name] = (float(self.cosine(name).mean()), -mean, -high, -low, *costs)
+            rows[name] = (float(self.cosine(name).mean()), -mean, -high, -low)
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")
-        heads |= {"gradients": ".0f", "forward": ".0f", "s": ".2f"}
-        notes = tuple(f"{name}: {setting}" for name, setting in self.settings.items())
-        return BenchmarkTable(f"Mean cosine, lower is stronger: {self.cell}", heads, rows | self.missing, notes)
-
-
-def cell_table(results: Sequence[CellResult]) -> BenchmarkTable:
-    """Ours and the best peer of each cell."""
-    rows: dict[str, Row] = {
-        str(entry.cell): (
-            *(float(entry.cosine(name).mean()) for name in (OURS, entry.best)),
-            *entry.difference(entry.best),
-        )
-        for entry in results
-    }
-    first = results[0].outcomes[OURS]
-    return BenchmarkTable(
-        f"Strength: ours against the best peer, {len(first[0].cosine)} pictures of {SIZE}x{SIZE}, {len(first)} seeds",
-        {"ours": ".4f", "best peer": ".4f", "- peer": "+.4f", "low": "+.4f", "high": "+.4f"},
-        rows,
-        tuple(
-            f"{entry.cell}: {entry.verdict}; best is {entry.best}, {entry.settings[entry.best]}" for entry in results
-        ),
-    )
+        notes = (f"ours: {self.verdict}", *(f"{name}: {setting}" for name, setting in self.settings.items()))
+        count, seeds = self.cosine(OURS).shape
+        title = f"Mean cosine, lower is stronger: {self.cell}, {count} pictures of {SIZE}x{SIZE}, {seeds} seeds"
+        return BenchmarkTable(title, heads, rows | self.missing, notes)
 
 
 def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -33,17 +33,6 @@ SHARE, LEVEL = 0.1, 0.05
 NOISE = 0.02
 
 
-@dataclass(frozen=True)
-class Truth:
-    """The held-out losses without an attack, of the attack along the encoder's own gradient, and of the best one from
-    a twin; and whether the encoder masks."""
-
-    clean: float
-    own: float
-    twin: float
-    masks: bool
-
-
 @cache
 def held_out_tiles() -> Pictures:
     """The pictures of truths and batteries."""
@@ -57,7 +46,7 @@ def attack_on(encoder: nn.Module, images: Tensor, steps: int, seed: int = 0) -> 
     return short_attack(problem, Options(Wiener(), EOT(VIEWS, views=4), steps=steps, seed=seed), PassCount())
 
 
-def truth(case: RiggedEncoder, pictures: int) -> Truth:
+def does_mask(case: RiggedEncoder, pictures: int) -> bool:
     """Whether a perturbation made with a twin fools the encoder better than its own gradient does: lower losses on
     held-out views (Wilcoxon's test over pictures), by a share of the gain. An attack that ends with an error has not
     begun."""
@@ -75,8 +64,7 @@ def truth(case: RiggedEncoder, pictures: int) -> Truth:
     twin = test.judge(best)
     better = (own_losses - twin).double().mean(1)
     level = scipy.stats.wilcoxon(better.numpy(), alternative="greater").pvalue if bool(better.any()) else 1.0
-    masks = bool(level < LEVEL) and float(better.mean()) > SHARE * abs(mean(clean) - mean(twin))
-    return Truth(mean(clean), mean(own_losses), mean(twin), masks)
+    return bool(level < LEVEL) and float(better.mean()) > SHARE * abs(mean(clean) - mean(twin))
 
 
 def battery(encoder: nn.Module, seed: int) -> Sanity:
@@ -88,11 +76,11 @@ def battery(encoder: nn.Module, seed: int) -> Sanity:
 
 
 class ZooResult(NamedTuple):
-    """The result of an encoder: its truth (None: honest), the share of its batteries in which "masking" failed and in
-    which any check did, and the mean encoder passes of a battery, forward and backward."""
+    """The result of an encoder: whether it masks (None: honest), the share of its batteries in which "masking" failed
+    and in which any check did, and the mean encoder passes of a battery, forward and backward."""
 
     name: str
-    truth: Truth | None
+    masks: bool | None
     masking: float
     failed: float
     forward: float
@@ -106,12 +94,10 @@ def zoo_result(name: str, rounds: int, pictures: int) -> ZooResult:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = [battery(encoder, seed) for seed in range(rounds)]
-        ground_truth = None if case is None else truth(case, pictures)
+        masks = None if case is None else does_mask(case, pictures)
     masking = sum(any(check.name == "masking" for check in entry.failed) for entry in results) / rounds
     forward, backward = (sum(entry.cost[way] for entry in results) / rounds for way in ("forward", "backward"))
-    return ZooResult(
-        name, ground_truth, masking, sum(bool(entry.failed) for entry in results) / rounds, forward, backward
-    )
+    return ZooResult(name, masks, masking, sum(bool(entry.failed) for entry in results) / rounds, forward, backward)
 
 
 def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[BenchmarkTable]:
@@ -122,29 +108,20 @@ def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[Benchmark
     names = [*rigged_encoders(), *honest()]
     ask = partial(zoo_result, rounds=rounds, pictures=pictures)
     with spread_over(workers) as spread:
-        return zoo_tables(list(spread(ask, names)), rounds, pictures)
+        return zoo_tables(list(spread(ask, names)), rounds)
 
 
-def zoo_tables(zoo_results: list[ZooResult], rounds: int, pictures: int) -> list[BenchmarkTable]:
+def zoo_tables(zoo_results: list[ZooResult], rounds: int) -> list[BenchmarkTable]:
     """A table of the encoders that mask, of the other rigged ones, and of the honest ones."""
-    sound = [entry for entry in zoo_results if entry.truth is None]
+    sound = [entry for entry in zoo_results if entry.masks is None]
     forward, backward = (sum(getattr(entry, way) for entry in sound) / len(sound) for way in ("forward", "backward"))
     across = f"share of {rounds} batteries in which that check failed"
 
     def table(title: str, verb: str, masks: bool | None, after: str = "") -> BenchmarkTable:
-        members = [entry for entry in zoo_results if (entry.truth and entry.truth.masks) is masks]
-        losses = {} if masks is None else dict.fromkeys(("clean", "own", "twin"), ".3f")
-        rows: dict[str, Row] = {
-            entry.name: (*astuple(entry.truth)[:3], entry.masking, entry.failed)
-            if entry.truth
-            else (entry.masking, entry.failed)
-            for entry in members
-        }
+        members = [entry for entry in zoo_results if entry.masks is masks]
+        rows: dict[str, Row] = {entry.name: (entry.masking, entry.failed) for entry in members}
         share = f"{sum(round(entry.masking * rounds) for entry in members)} of {len(members) * rounds} batteries"
-        words = across if masks is None else f"losses of {pictures} pictures; {across}"
-        return BenchmarkTable(
-            title, losses | {"masking": ".0%", "any": ".0%"}, rows, (f"{verb}: {share}{after}",), words
-        )
+        return BenchmarkTable(title, {"masking": ".0%", "any": ".0%"}, rows, (f"{verb}: {share}{after}",), across)
 
     passes = f"; passes of a battery: {forward:.0f} + {backward:.0f} backward"
     return [

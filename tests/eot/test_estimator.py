@@ -17,7 +17,6 @@ from attacks.eot.risk import CVaR, Mean
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import Losses, estimate, small_problem
 from transforms import Affine, Brightness, Compose, Perspective
-from transforms.compose import view
 from transforms.draws import Uniform
 from transforms.scene import scene_of
 
@@ -55,10 +54,6 @@ class Setting:
 
         delta = self.delta[subset] if len(self.delta) == 3 else self.delta  # or one for all
         return estimate(eot, delta, scene, loss, u, count=len(pictures))
-
-    def features(self, delta, u):
-        """Features (3,V,D) in a single graph."""
-        return self.net(view(VIEWS, scene_of(self.images + delta), u)).unflatten(0, (3, len(u)))
 
 
 @pytest.fixture

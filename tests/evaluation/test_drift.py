@@ -1,7 +1,6 @@
 """The drift of the features: encoders that flip at a known layer, and the line of a run."""
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -16,8 +15,8 @@ from attacks.encoders.phash import Phash, bits
 from attacks.evaluation import layer_drift
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.drift import Drift, drift_summary, layer_order, line
-from attacks.runtime.distributed import World
 from tests.helpers import report_pages
+from tests.helpers.fellows import together
 from tests.helpers.runs import call
 from transforms import Affine, Compose
 
@@ -128,24 +127,17 @@ def test_the_cosines_equal_those_of_directly_computed_features(pictures):
     torch.testing.assert_close(result.cosine["eot"][0], expected)
 
 
-@dataclass(frozen=True)
-class SilentWorld(World):
-    """One of several processes that do not exchange results."""
-
-    def sum(self, *tensors):
-        pass
-
-
 @pytest.mark.slow
 def test_chunks_and_processes_change_only_the_last_digits(pictures):
     clean, attacked_arms = pictures
     encoder = load_encoder()
     whole = layer_drift(encoder, clean, attacked_arms, VIEWS)
     small = layer_drift(encoder, clean, attacked_arms, VIEWS, chunk=1)
-    shares = [layer_drift(encoder, clean, attacked_arms, VIEWS, world=SilentWorld(rank, 4)) for rank in range(4)]
+    shares = together(4, lambda world: layer_drift(load_encoder(), clean, attacked_arms, VIEWS, world=world))
     for arm, cosine in whole.cosine.items():
         torch.testing.assert_close(small.cosine[arm], cosine, rtol=0, atol=1e-5)
-        torch.testing.assert_close(sum(share.cosine[arm] for share in shares), cosine, rtol=0, atol=1e-5)
+        for share in shares:
+            torch.testing.assert_close(share.cosine[arm], cosine, rtol=0, atol=1e-5)
     assert whole.forward == small.forward == 3 * 3 * 6  # untouched and two arms, pictures, views
 
 

@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
         pixels = [np.asarray(Image.open(io.BytesIO(file))) for file in files]
         with self.server.lock:
             self.server.answered.update(hashlib.sha256(picture.tobytes()).hexdigest() for picture in pixels)
-        rows = [phash(picture[None])[0].tolist() for picture in pixels]
+        rows = [phash(picture) for picture in pixels]
         self.reply(200, json.dumps({"answers": rows} if several else rows[0]).encode())
 
     def reply(self, status, content, **headers):

@@ -126,30 +126,25 @@ def in_this_process(monkeypatch):
 
 
 @pytest.mark.slow
-def test_engine_tables_give_all_ratios(monkeypatch, in_this_process):
+def test_the_table_of_engines_has_the_ratio_to_the_bare_encoder(monkeypatch, in_this_process):
     kornia = {"kornia, one graph": peers.PEERS["kornia, one graph"]}
     monkeypatch.setattr(engine, "PEERS", kornia | {"absent": Contestant("no_such_module", None)})
     monkeypatch.setattr(
         engine, "decision_of_auto", lambda question: engine.Choice(DECISION, ())
     )  # measured elsewhere
-    time, room = engine.run(rounds=1, arch=["pocket"], views=2)
-    for table in (time, room):
-        assert list(table.rows) == [engine.BARE, engine.BARE32, engine.FLOAT32, engine.AUTO, *kornia, "absent"]
-        assert table.rows["absent"] == MISSING in str(table)
-        for row in list(table.rows.values())[:-1]:
-            for i, base in enumerate(engine.RATIOS.values(), 1):
-                if table.rows[base][0]:
-                    assert row[i] == pytest.approx(row[0] / table.rows[base][0])
-    assert all(row[0] > 0 for row in list(time.rows.values())[:-1])
+    (table,) = engine.run(rounds=1, arch=["pocket"], views=2)
+    assert list(table.rows) == [engine.BARE, engine.BARE32, engine.FLOAT32, engine.AUTO, *kornia, "absent"]
+    assert table.rows["absent"] == MISSING in str(table)
+    for time, ratio, peak in list(table.rows.values())[:-1]:
+        assert time > 0 and peak >= 0 and ratio == pytest.approx(time / table.rows[engine.BARE][0])
 
 
 @pytest.mark.slow
 def test_memory_is_measured_for_each_number_of_views():
-    tensors, seconds, line = memory.run(rounds=1, views=(2, 4))
-    assert list(tensors.columns) == list(seconds.columns) == ["2", "4"]
-    a, b = seconds.rows["pocket"]
-    slope, share = line.rows["pocket"]  # the line passes through both points
-    assert slope == pytest.approx(1e3 * (b - a) / 2) and share == pytest.approx(1 - (b - a) / a)
+    (table,) = memory.run(rounds=1, views=(2, 4))
+    first, second, milliseconds, share = table.rows["pocket"]
+    assert list(table.columns)[:2] == ["2", "4"] and min(first, second, milliseconds) > 0 and share < 1
+    assert memory.straight_line((2, 4), (0.5, 0.8)) == pytest.approx((0.2, 0.15))
 
 
 def test_the_tensors_peak_is_counted_to_the_byte():
@@ -173,7 +168,7 @@ def test_the_study_of_rare_failures_names_its_worst_cells():
 def test_coverage_tables_hold_all_cells_and_statements_never_contradict_themselves(monkeypatch):
     monkeypatch.setattr(coverage, "CLUSTERS", (4, 30))
     monkeypatch.setattr(coverage, "PAIRS", (6, 12))
-    for name, count in (("POPULATIONS", 8), ("PAIRED_POPULATIONS", 3)):
+    for name, count in (("POPULATIONS", 8), ("BARS", 8), ("PAIRED_POPULATIONS", 3)):
         monkeypatch.setattr(coverage, name, getattr(coverage, name)[:count])
     summary, looks, bars, comparisons, wrong, cells = coverage.run(repeats=10)
     assert len(cells.rows) == 16 and len(looks.rows) == 8 and len(bars.rows) == 31

@@ -10,8 +10,7 @@ from attacks.evaluation.explanation import CountedEncoder, reach
 from attacks.evaluation.scores import embed
 from attacks.experiment.embeddings import Cache, embed_gallery
 from attacks.objectives import Paired
-from attacks.solvers import Adversary
-from tests.helpers.faulty import net, pictures, run_attack
+from tests.helpers.faulty import net, pictures
 from tests.helpers.solving import worst_views
 from transforms import Affine, Compose
 
@@ -67,15 +66,6 @@ def test_error_for_one_view_that_does_not_fit_names_the_keys_to_lower(name):
     with pytest.raises(MemoryError, match=message) as error:
         USERS[name](Small(0))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "adversary", [None, pytest.param(Adversary(12, 1), marks=pytest.mark.slow)], ids=["plain", "adversary"]
-)
-def test_attack_halves_its_passes(adversary):
-    small = Small()
-    run_attack(encoder=small, stages=[Affine(degrees=20)], adversary=adversary)
-    assert small.refusals
 
 
 def test_gallery_embedded_in_smaller_passes_is_not_cached(tmp_path):

@@ -16,7 +16,8 @@ from attacks.optimisers.nes import NES, LabelOnly
 from attacks.optimisers.square import HALVINGS, Square
 from attacks.solvers import Adversary
 from tests.helpers.sampling import mostly_slow
-from tests.helpers.solving import VIEWS, Dot, Untargeted, small_problem, watch
+from tests.helpers.solving import VIEWS, Dot, Untargeted, small_problem, split, watch
+from transforms.draws import stream
 
 SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}
 every_set = pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 2), ids=SETS)
@@ -31,25 +32,8 @@ def problem():
 
 def on_its_views(images, anchor, parts, delta):
     """The mean loss (N,) on the views that the search decides on: those of the first step of an attack."""
-
-    class Fixture:
-        """Starts at `delta` and stays there."""
-
-        # One row for each picture: pictures that share a row would have different views, but a search has one set.
-        shared, random_start, eps, reach = False, True, 1.0, 1.0
-        scene = staticmethod(parts["perturbation"].scene)
-
-        def take(self, rows):
-            return self
-
-        def start(self, images, generator):
-            return delta.expand(len(images), -1, -1, -1)
-
-        def step(self, at, grad, length, images):
-            return at
-
-    (step,) = attack(images, anchor, **parts | {"perturbation": Fixture(), "optimiser": PGD(), "steps": 1})
-    return step.estimate.mean
+    u = parts["eot"].points(stream(parts["seed"], "attack"), 0, images)
+    return parts["eot"].estimate(split(images, anchor, **parts)[0], delta, u).mean
 
 
 @pytest.mark.slow

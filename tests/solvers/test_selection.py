@@ -16,7 +16,6 @@ from attacks.eot.protocols import Optimiser
 from attacks.eot.risk import CVaR
 from attacks.optimisers.square import Square
 from attacks.perturbations.universal import Universal
-from attacks.solvers import Adversary
 from attacks.solvers.selection import LEAVES, LOOKS, NOISE, REFERENCE, Selection, overfitting, plan_for, selection
 from tests.helpers.solving import VIEWS, Dot, small_problem, watch
 from transforms import Compose
@@ -219,13 +218,6 @@ def test_without_coordinates_the_bank_is_one_view(problem):
     *_, (_, best) = watch(images, anchor, select=replace(select, early=True, plan=overfitting(STEPS, 1)), **parts)
     direct = parts["objective"](parts["encoder"](images + best.delta), anchor)
     torch.testing.assert_close(best.loss, direct)
-
-
-def test_an_adversary_sets_the_risk_of_the_choice(problem):
-    images, anchor, parts, _ = problem
-    adversary = Adversary(8, 1)
-    select = choice(images, anchor, parts | {"eot": EOT(VIEWS, Uniform(), views=2), "adversary": adversary})
-    assert select.risk == adversary.risk(2)
 
 
 def test_restarts_are_refused_with_an_early_selection(problem):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import APGD, EOT, L2, PGD, SGD, Adam, Away, Linf, Toward, Universal, Wiener, bank
+from attacks import APGD, EOT, PGD, Adam, Away, Linf, Toward, Universal, Wiener, bank
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.risk import CVaR
 from attacks.objectives.aim import Aim
@@ -27,16 +27,10 @@ EARLY_CHOICE = Selection(
     bank(VIEWS, 8, seed=0, purpose="select"), CVaR(0.5), LookPlan((0.05, 0.1, 0.15, 0.3, 0.55), 4, 8), early=True
 )
 RUNS = {
-    "pgd": {"optimiser": PGD()},
     "nesterov": {"optimiser": Descent(nesterov=True)},
-    "sgd": {"optimiser": SGD(lr=1.0)},
     "adam": {"optimiser": Adam()},
     "apgd": {"optimiser": APGD()},
     "wiener": {"optimiser": Wiener()},
-    "square": {"optimiser": Square()},
-    "l2": {"perturbation": L2(1.0)},
-    "shared": {"perturbation": Universal(Linf(0.1))},
-    "shared square": {"perturbation": Universal(Linf(0.1)), "optimiser": Square()},
     "adaptive": {"eot": EOT(VIEWS, Uniform(), views=1, chunk=64), "adaptive": Adaptive(2), "budget": 20, "steps": 20},
     "budgets": {"budget": torch.tensor([6, 14])},
     "adversary": {"adversary": Adversary(4, 1)},

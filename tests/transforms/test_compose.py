@@ -227,15 +227,6 @@ def test_plain_base_gives_the_view_of_the_pasted_picture(photo, patch, u, antial
     torch.testing.assert_close(view(with_patch(base, patch, alpha), u), oracle, rtol=0, atol=1e-12)
 
 
-def test_edges_of_the_alpha_do_not_darken(photo, patch, u):
-    # White on white; the transparent part is black, and must not bleed into the edge of the disc.
-    y, x = torch.meshgrid(torch.linspace(-1, 1, 25), torch.linspace(-1, 1, 50), indexing="ij")
-    alpha = (x**2 + y**2 < 0.8).double()[None, None]
-    ink = alpha.expand_as(patch)
-    view = Compose(STAGES, value=1.0)(with_patch(torch.ones_like(photo), ink, alpha), u)
-    torch.testing.assert_close(view, torch.ones_like(view), rtol=0, atol=1e-12)
-
-
 def test_fine_patch_keeps_its_detail_at_close_range(photo):
     # Through an 80 x 120 picture of the scene, half of the patch's pixels would be lost.
     fine = torch.rand(1, 3, 160, 240, dtype=torch.float64)

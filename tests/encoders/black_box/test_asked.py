@@ -109,10 +109,6 @@ def ask(pixels):
     return ROWS[pixels[:, 0, 0, 0] // 12]
 
 
-def no_call(_):
-    raise AssertionError("asked twice")
-
-
 @pytest.mark.slow
 def test_a_file_cut_anywhere_keeps_its_whole_lines(tmp_path):
     path, first = tmp_path / "q.jsonl", Ledger()

@@ -53,13 +53,6 @@ def half():
     return torch.cat([torch.zeros(1, 1, 8, 4), torch.ones(1, 1, 8, 4)], dim=3)
 
 
-def test_a_region_shows_a_part_of_the_texture(half):
-    result = attack_pictures(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
-    expected = images()
-    expected[:, :, 4:12, 4:8] = texture()[..., 4:]
-    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
-
-
 def test_only_the_part_of_a_region_inside_the_shape_is_visible(half):
     masked = Patch((8, 8), Placements(quads([[LEFT]]), half), shape="ellipse")
     white, black = torch.ones_like(texture()), torch.zeros(2, 3, 16, 32, dtype=double)

@@ -71,11 +71,6 @@ def test_wrong_stages_are_named(stages, message):
         printer_stages(PrinterConfig("x", stages=stages))
 
 
-def test_a_wrong_colour_is_named():
-    with pytest.raises(ValueError, match=r"`printer\.colour` must be ideal, generic"):
-        printer_stages(PrinterConfig("x", "cmyk"))
-
-
 def test_the_colours_of_a_printer_are_named_without_their_numbers():
     assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printer_stages(PrinterConfig("x", "generic"))[0]))
 
