@@ -159,7 +159,7 @@ class Directory(RuleBasedStateMachine):
             top / f"states-{self.count}",
             [top / f"gate-{self.count}-{process}" for process in "AB"],
         )
-        self.held, self.done = {}, False
+        self.held, self.is_complete = {}, False
 
     def state(self):
         if self.held:
@@ -206,7 +206,7 @@ class Directory(RuleBasedStateMachine):
 
     def over(self, result):
         assert result[0] == 0, result[1]
-        self.done = True
+        self.is_complete = True
 
     @precondition(lambda self: self.held)
     @rule(number=st.sampled_from([signal.SIGTERM, signal.SIGKILL]), index=st.integers(0, 1))

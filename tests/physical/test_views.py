@@ -98,7 +98,7 @@ def test_intervals_equal_those_of_the_run():
         of_two = score.photo_summary(values, [0, 0, 0, 1], clusters)
         assert of_two[:3] == pytest.approx(interval(torch.tensor([0.5, 0.3]), -1)[:3], abs=1e-6)
     of_one = score.share(hits, [0] * 4, ["a"] * 4)
-    assert of_one == interval(hits.double())
+    assert of_one[:3] == pytest.approx(interval(hits.double())[:3])
     gap = score.arm_difference(Interval(0.8, 0.5, 0.9), Interval(0.6, 0.56, 0.63))
     assert gap[:3] == pytest.approx((0.2, 0.2 - np.hypot(0.3, 0.03), 0.2 + np.hypot(0.1, 0.04)))
 

@@ -56,7 +56,7 @@ def cells():
 
 
 def test_each_line_is_a_fact_and_what_to_do_in_plain_words(cells):
-    seen = set()
+    causes = set()
     for lines in map(warnings, cells):
         assert len(lines) <= 6
         advice = [line.rpartition(": ")[2] for line in lines]
@@ -64,8 +64,8 @@ def test_each_line_is_a_fact_and_what_to_do_in_plain_words(cells):
         assert not any(JARGON.search(line) for line in lines), lines
         text = " ".join(lines)
         assert not any(first in text and second in text for first, second in OPPOSITES), lines
-        seen |= {re.sub(r"\d.*|\(.*", "", line) for line in lines}
-    assert len(seen) == 8  # the grid meets every cause
+        causes |= {re.sub(r"\d.*|\(.*", "", line) for line in lines}
+    assert len(causes) == 8  # the grid meets every cause
 
 
 def test_no_line_doubts_what_the_numbers_show(cells):

@@ -144,17 +144,17 @@ def history(log):
 
 def records(content, block=1 << 15, head=7):
     """The records of a log in LevelDB's format: blocks of 32 KiB, each piece with checksum, length and kind."""
-    at, whole = head, b""
+    at, message = head, b""
     while at + head <= len(content):
         if block - at % block < head:  # the rest of a block is too small for a piece
             at += block - at % block
             continue
         size, kind = struct.unpack("<HB", content[at + 4 : at + head])
-        whole += content[at + head : at + head + size]
+        message += content[at + head : at + head + size]
         at += head + size
         if kind in (1, 4):  # whole, or the last piece of several
-            yield whole
-            whole = b""
+            yield message
+            message = b""
 
 
 def test_unreachable_server_gives_a_one_line_error(tmp_path, monkeypatch):
