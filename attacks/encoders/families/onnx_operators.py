@@ -1,0 +1,473 @@
+"""Operators of ONNX in torch: a function takes the inputs in ONNX's order, and attributes by ONNX's names.
+
+An input that was an attribute in an older opset has the attribute's name, so one function serves all opsets. What a
+function lacks is refused where the graph is built (`onnx_graph`). The integers of quantised graphs are floats here, so
+that a gradient passes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transforms.sampling.straight_through import straight_through
+
+#: TensorProto's numbers of dtypes: those of floating point, and the others that torch computes with.
+FLOATING = (1, 10, 11, 16)
+_INTEGERS = {2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64, 9: torch.bool}
+#: Parameters that stand for a tensor which is read as Python numbers.
+NUMBERS = frozenset(
+    [
+        "shape",
+        "axes",
+        "axis",
+        "pads",
+        "value",
+        "starts",
+        "ends",
+        "steps",
+        "split",
+        "repeats",
+        "scales",
+        "sizes",
+        "k",
+        "min",
+        "max",
+        "start",
+        "limit",
+        "delta",
+        "ratio",
+        "training_mode",
+    ]
+)
+#: The attributes that `**window` and `**kernel` take.
+GROUPS = {
+    "window": ("auto_pad", "ceil_mode", "dilations", "group", "kernel_shape", "pads", "strides"),
+    "kernel": ("mode", "nearest_mode", "cubic_coeff_a"),
+}
+#: Attributes that change nothing here: of training, of 8-bit floats, of outputs that are not made.
+IDLE = frozenset(
+    ["momentum", "stash_type", "saturate", "round_mode", "storage_order", "sorted", "spatial", "is_test"]
+)
+#: Operators that give several tensors; of others only the first output may be used.
+SEVERAL = frozenset({"Split", "TopK", "DynamicQuantizeLinear"})
+_QDQ = "quantise it with QuantizeLinear and DequantizeLinear (QuantFormat.QDQ of onnxruntime)"
+_EVALUATION = "export the network in evaluation mode, after `.eval()`"
+#: Operator, or domain -> what to do where it is refused.
+REMEDIES = {
+    **dict.fromkeys(("If", "Loop", "Scan"), "export it without control flow, such as with `dynamo=True` of torch"),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "com.microsoft"), _QDQ),
+    **dict.fromkeys(("BatchNormalization", "Dropout"), _EVALUATION),
+    "": "export the network without it, or use `encoder=torchscript`",
+}
+
+
+def _window(
+    x: Tensor, kernel: Sequence[int], *, auto_pad: str = "NOTSET", ceil_mode: int = 0, **lengths: Sequence[int]
+) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
+    """Strides, dilations, and of each axis the border before it, the border behind it, and how far behind it windows
+    read: with `ceil_mode` to the end of the last one that begins in the input."""
+    pads, ones = lengths.get("pads"), [1] * len(kernel)
+    strides, dilations = (list(lengths.get(name) or ones) for name in ("strides", "dilations"))
+    borders = []
+    for i, n in enumerate(x.shape[2:]):
+        span, stride = (kernel[i] - 1) * dilations[i] + 1, strides[i]
+        low, high = (pads[i], pads[len(kernel) + i]) if pads and auto_pad == "NOTSET" else (0, 0)
+        if auto_pad.startswith("SAME"):
+            half, odd = divmod(max((math.ceil(n / stride) - 1) * stride + span - n, 0), 2)
+            low, high = (half, half + odd) if auto_pad == "SAME_UPPER" else (half + odd, half)
+        steps = -((span - n - low - high) // stride) if ceil_mode else (n + low + high - span) // stride
+        steps -= steps * stride >= n + low
+        borders.append((low, high, steps * stride + span - n - low))
+    return strides, dilations, borders
+
+
+def _bordered(x: Tensor, borders: Sequence[tuple[int, ...]], value: float = 0.0) -> Tensor:
+    """`x` with (first, ..., last) values around its last axes."""
+    flat = [n for border in reversed(borders) for n in (border[0], border[-1])]  # F.pad begins with the last axis
+    return F.pad(x, flat, value=value) if any(flat) else x
+
+
+def conv(x: Tensor, w: Tensor, b: Tensor | None = None, *, group: int = 1, **window: Any) -> Tensor:
+    strides, dilations, borders = _window(x, w.shape[2:], **window)
+    run: Any = (F.conv1d, F.conv2d, F.conv3d)[w.dim() - 3]
+    answer: Tensor = run(_bordered(x, [border[:2] for border in borders]), w, b, strides, 0, dilations, group)
+    return answer
+
+
+def max_pool(x: Tensor, *, kernel_shape: Sequence[int], **window: Any) -> Tensor:
+    strides, dilations, borders = _window(x, kernel_shape, **window)
+    run: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[x.dim() - 3]
+    answer: Tensor = run(_bordered(x, borders, -math.inf), list(kernel_shape), strides, 0, dilations)
+    return answer
+
+
+def average_pool(x: Tensor, *, kernel_shape: Sequence[int], count_include_pad: int = 0, **window: Any) -> Tensor:
+    strides, dilations, borders = _window(x, kernel_shape, **window)
+    if set(dilations) != {1}:
+        raise ValueError(f"dilations={dilations} are not supported: export it without them")
+    run: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[x.dim() - 3]
+    share = _bordered(torch.ones_like(x[:1, :1]), [border[:2] for border in borders], float(count_include_pad))
+    share = _bordered(share, [(0, last - high) for _, high, last in borders])
+    average: Tensor = run(_bordered(x, borders), list(kernel_shape), strides)
+    return average / run(share, list(kernel_shape), strides)
+
+
+def _batch_norm(x: Tensor, scale: Tensor, b: Tensor, mean: Tensor, var: Tensor, *, epsilon: float = 1e-5) -> Tensor:
+    gain = scale * (var + epsilon).rsqrt()  # as two steps of arithmetic: see attacks/encoders/engine/batch_norm.py
+    return x * _along(gain, x, 1) + _along(b - mean * gain, x, 1)
+
+
+def _group_norm(x: Tensor, scale: Tensor, b: Tensor, *, num_groups: int = 0, epsilon: float = 1e-5) -> Tensor:
+    groups = num_groups or x.shape[1]  # of an InstanceNormalization each channel is one
+    if len(scale) != x.shape[1]:  # below opset 21 they are of the groups
+        scale, b = (w.repeat_interleave(x.shape[1] // groups) for w in (scale, b))
+    return F.group_norm(x, groups, scale, b, epsilon)
+
+
+def _softmax(
+    x: Tensor, *, axis: int | None = None, opset: int, function: Callable[..., Tensor] = F.softmax
+) -> Tensor:
+    if opset >= 13:
+        return function(x, -1 if axis is None else axis)
+    return function(x.flatten(1 if axis is None else axis), -1).reshape(x.shape)  # over all axes from there on
+
+
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    is_causal: int = 0,
+    scale: float | None = None,
+    q_num_heads: int = 0,
+    kv_num_heads: int = 0,
+) -> Tensor:
+    if is_flat := q.dim() == 3:
+        heads = (q, q_num_heads), (k, kv_num_heads), (v, kv_num_heads)
+        q, k, v = (x.unflatten(2, (count, -1)).transpose(1, 2) for x, count in heads)
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    if mask is not None and is_causal:
+        past = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        mask = mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, -math.inf)
+    y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=bool(is_causal) and mask is None, scale=scale)
+    return y.transpose(1, 2).flatten(2) if is_flat else y
+
+
+def _dropout(x: Tensor, ratio: float = 0.5, training_mode: bool = False) -> Tensor:  # noqa: ARG001
+    if training_mode:
+        raise ValueError(f"training_mode=True is not supported: {_EVALUATION}")
+    return x
+
+
+def _over(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A reduction over axes, all of them by default."""
+
+    def reduction(x: Tensor, axes: Sequence[int] = (), *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+        dims = axes or ([] if noop_with_empty_axes else list(range(x.dim())))
+        return function(x, dim=dims, keepdim=bool(keepdims)) if dims else x
+
+    return reduction
+
+
+def _product(x: Tensor, dim: Sequence[int], keepdim: bool) -> Tensor:
+    return reduce(lambda x, axis: x.prod(axis, keepdim), sorted((i % x.dim() for i in dim), reverse=True), x)
+
+
+def _cast(x: Tensor, *, to: int) -> Tensor:
+    if to in FLOATING:  # any of them is the dtype of the module
+        return x if x.is_floating_point() else x.float()
+    if to not in _INTEGERS:
+        raise ValueError(f"to={to}, a dtype of TensorProto, is not supported: {REMEDIES['']}")
+    return x.to(_INTEGERS[to])
+
+
+def _single(number: Any) -> Any:
+    return number[0] if isinstance(number, list) else number
+
+
+# --- quantisation: the gradient goes straight through every rounding ---
+
+
+def _rounded(x: Tensor, *, function: Callable[[Tensor], Tensor]) -> Tensor:
+    return straight_through(function(x), x) if x.is_floating_point() else x
+
+
+def _along(w: Tensor, x: Tensor, axis: int) -> Tensor:
+    """(C,) in the axis of `x`; one value for all."""
+    return w.reshape(()) if w.numel() == 1 else w.view(*(-1 if i == axis % x.dim() else 1 for i in range(x.dim())))
+
+
+def _centred(x: Tensor, zero: Tensor | None, axis: int, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if zero is None else x.to(dtype) - _along(zero, x, axis)
+
+
+def _quantize(x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int = 1) -> Tensor:
+    kind = torch.iinfo(torch.uint8 if zero is None else zero.dtype)
+    level, offset = x / _along(scale, x, axis), 0 if zero is None else _along(zero, x, axis).to(x.dtype)
+    whole = level.round() + offset
+    real = whole.clamp(kind.min, kind.max)
+    return straight_through(real, torch.where(whole == real, level, level.detach()))  # beyond the ends it is constant
+
+
+def _dynamic_quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    low, high = x.detach().amin().clamp(max=0), x.detach().amax().clamp(min=0)
+    scale = torch.where(high > low, (high - low) / 255, 1.0)
+    zero = (-low / scale).round().clamp(0, 255).to(torch.uint8)
+    return _quantize(x, scale, zero), scale, zero
+
+
+def _conv_integer(
+    x: Tensor, w: Tensor, zero: Tensor | None = None, w_zero: Tensor | None = None, **window: Any
+) -> Tensor:
+    return conv(_centred(x, zero, 1, x.dtype), _centred(w, w_zero, 0, x.dtype), **window)
+
+
+# --- shapes and places ---
+
+
+def _slice(
+    x: Tensor, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] = (), steps: Sequence[int] = ()
+) -> Tensor:
+    parts = zip(starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True)
+    for start, end, axis, step in parts:
+        if step < 0:  # torch has no backward slices
+            x, start, end, step = x.flip(axis), -start - 1, -end - 1, -step
+        x = x[(*(slice(None),) * (axis % x.dim()), slice(start, end, step))]
+    return x
+
+
+def _pad(
+    x: Tensor, pads: Sequence[int], value: Any = 0.0, axes: Sequence[int] = (), *, mode: str = "constant"
+) -> Tensor:
+    dims = [axis % x.dim() for axis in axes or range(x.dim())]
+    borders = {axis: (pads[i], pads[i + len(dims)]) for i, axis in enumerate(dims)}
+    if mode == "constant":
+        return _bordered(x, [borders.get(axis, (0, 0)) for axis in range(x.dim())], _single(value) or 0.0)
+    for axis, (low, high) in borders.items():
+        n, i = x.shape[axis], torch.arange(-low, x.shape[axis] + high, device=x.device)
+        if mode == "reflect":
+            i = n - 1 - (n - 1 - i % max(2 * n - 2, 1)).abs()
+        x = x.index_select(axis, i % n if mode == "wrap" else i.clamp(0, n - 1))
+    return x
+
+
+def _resize(
+    x: Tensor,
+    roi: Tensor | None = None,  # noqa: ARG001 it is of a crop, whose mode is refused
+    scales: Sequence[float] = (),
+    sizes: Sequence[int] = (),
+    *,
+    axes: Sequence[int] = (),
+    coordinate_transformation_mode: str = "half_pixel",
+    **kernel: Any,
+) -> Tensor:
+    for i, axis in enumerate(axes or range(x.dim())):
+        n = x.shape[axis]
+        length = sizes[i] if sizes else math.floor(n * scales[i])
+        scale = length / n if sizes else scales[i]
+        if length != n or scale != 1:
+            places = _sources(n, length, scale, coordinate_transformation_mode).to(x.device)
+            x = _resampled(x.movedim(axis, -1), places, **kernel).movedim(-1, axis)
+    return x
+
+
+def _sources(n: int, length: int, scale: float, mode: str) -> Tensor:
+    """The coordinates of an output's pixels in an input of `n`. In float32, as ONNX Runtime: it decides ties."""
+    i = torch.arange(length, dtype=torch.float32)
+    if mode == "align_corners":
+        return i * ((n - 1) / max(length - 1, 1))
+    if mode == "asymmetric" or (mode == "pytorch_half_pixel" and length == 1):
+        return i / scale
+    if mode not in ("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn"):
+        raise ValueError(f"coordinate_transformation_mode={mode} is not supported: export it with half_pixel")
+    return (i + 0.5) / scale - (0.0 if mode == "tf_half_pixel_for_nn" else 0.5)
+
+
+def _resampled(
+    x: Tensor,
+    places: Tensor,
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+    cubic_coeff_a: float = -0.75,
+) -> Tensor:
+    """The last axis of `x`, read at `places`."""
+    n, a = x.shape[-1], cubic_coeff_a
+    if mode == "nearest":
+        shift = {"round_prefer_floor": -0.5, "round_prefer_ceil": 0.5}.get(nearest_mode, 0.0)
+        whole = torch.ceil if nearest_mode in ("ceil", "round_prefer_floor") else torch.floor
+        return x.index_select(-1, whole(places + shift).long().clamp(0, n - 1))
+    taps = places.floor().long()[:, None] + torch.arange(*((0, 2) if mode == "linear" else (-1, 3)), device=x.device)
+    d = (places[:, None] - taps).abs()
+    near, far = ((a + 2) * d - (a + 3)) * d * d + 1, a * (((d - 5) * d + 8) * d - 4)  # Keys 1981
+    weights = 1 - d if mode == "linear" else torch.where(d <= 1, near, far)
+    matrix = torch.zeros(len(places), n, device=x.device).scatter_add(1, taps.clamp(0, n - 1), weights)
+    return x @ matrix.T.to(x.dtype)
+
+
+#: Operators that torch has under the same name.
+_SAME = [
+    "Abs",
+    "Neg",
+    "Exp",
+    "Log",
+    "Sqrt",
+    "Reciprocal",
+    "Sigmoid",
+    "Tanh",
+    "Erf",
+    "Sign",
+    "IsNaN",
+    "IsInf",
+    "Relu",
+    "Sin",
+    "Cos",
+    "Tan",
+    "Asin",
+    "Acos",
+    "Atan",
+    "Sinh",
+    "Cosh",
+    "Asinh",
+    "Acosh",
+    "Atanh",
+    "Add",
+    "Sub",
+    "Mul",
+    "MatMul",
+    "Where",
+]
+OPERATORS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(torch, name.lower()) for name in _SAME},
+    "Identity": lambda x: x,
+    "Not": torch.logical_not,
+    "And": torch.logical_and,
+    "Or": torch.logical_or,
+    "Equal": torch.eq,
+    "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge,
+    "Less": torch.lt,
+    "LessOrEqual": torch.le,
+    "Div": lambda a, b: torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc"),
+    "Pow": lambda x, y: torch.pow(x, y).to(x.dtype),
+    "Mod": lambda a, b, *, fmod=0: torch.fmod(a, b) if fmod else torch.remainder(a, b),
+    "Sum": lambda *tensors: reduce(torch.add, tensors),
+    "Mean": lambda *tensors: reduce(torch.add, tensors) / len(tensors),
+    "Max": lambda *tensors: reduce(torch.maximum, tensors),
+    "Min": lambda *tensors: reduce(torch.minimum, tensors),
+    "Clip": lambda x, min=None, max=None: x if min is None and max is None else x.clamp(min, max),  # noqa: A006
+    "Cast": _cast,
+    "CastLike": lambda x, like: x if x.is_floating_point() and like.is_floating_point() else x.to(like.dtype),
+    "Gemm": lambda a, b, c=0.0, *, alpha=1.0, beta=1.0, transA=0, transB=0: (
+        alpha * ((a.mT if transA else a) @ (b.mT if transB else b)) + beta * c
+    ),
+    "Einsum": lambda *tensors, equation: torch.einsum(equation, *tensors),
+    # activations
+    "Softplus": F.softplus,
+    "Softsign": F.softsign,
+    "Mish": F.mish,
+    "HardSwish": F.hardswish,
+    "Gelu": lambda x, *, approximate="none": F.gelu(x, approximate=approximate),
+    "Swish": lambda x, *, alpha=1.0: x * torch.sigmoid(alpha * x),
+    "Elu": lambda x, *, alpha=1.0: F.elu(x, alpha),
+    "Celu": lambda x, *, alpha=1.0: F.celu(x, alpha),
+    "Selu": lambda x, *, alpha=1.6732632, gamma=1.050701: gamma * F.elu(x, alpha),
+    "LeakyRelu": lambda x, *, alpha=0.01: F.leaky_relu(x, alpha),
+    "ThresholdedRelu": lambda x, *, alpha=1.0: F.threshold(x, alpha, 0.0),
+    "HardSigmoid": lambda x, *, alpha=0.2, beta=0.5: (alpha * x + beta).clamp(0, 1),
+    "PRelu": lambda x, slope: torch.where(x < 0, x * slope, x),
+    "Softmax": _softmax,
+    "LogSoftmax": partial(_softmax, function=F.log_softmax),
+    "Attention": _attention,
+    "Dropout": _dropout,
+    # windows and normalisations
+    "Conv": conv,
+    "MaxPool": max_pool,
+    "AveragePool": average_pool,
+    "GlobalMaxPool": lambda x: x.amax(tuple(range(2, x.dim())), True),
+    "GlobalAveragePool": lambda x: x.mean(tuple(range(2, x.dim())), True),
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": lambda x, w, b=0.0, *, axis=-1, epsilon=1e-5: (
+        F.layer_norm(x, x.shape[axis:], eps=epsilon) * w + b
+    ),
+    "RMSNormalization": lambda x, w, *, axis=-1, epsilon=1e-5: F.rms_norm(x, x.shape[axis:], eps=epsilon) * w,
+    "GroupNormalization": _group_norm,
+    "InstanceNormalization": _group_norm,
+    "LpNormalization": lambda x, *, axis=-1, p=2: F.normalize(x, p, axis, eps=torch.finfo(x.dtype).tiny),
+    # torch's window has its longer half before the channel, ONNX's behind it
+    "LRN": lambda x, *, size, alpha=1e-4, beta=0.75, bias=1.0: F.local_response_norm(
+        x.flip(1), size, alpha, beta, bias
+    ).flip(1),
+    # over axes
+    "ReduceSum": _over(torch.sum),
+    "ReduceMean": _over(torch.mean),
+    "ReduceMax": _over(torch.amax),
+    "ReduceMin": _over(torch.amin),
+    "ReduceProd": _over(_product),
+    "ReduceL1": _over(partial(torch.linalg.vector_norm, ord=1)),
+    "ReduceL2": _over(torch.linalg.vector_norm),
+    "ReduceSumSquare": _over(lambda x, **axes: x.square().sum(**axes)),
+    "ReduceLogSum": _over(lambda x, **axes: x.sum(**axes).log()),
+    "ReduceLogSumExp": _over(torch.logsumexp),
+    "ArgMax": lambda x, *, axis=0, keepdims=1: x.argmax(axis, bool(keepdims)),
+    "ArgMin": lambda x, *, axis=0, keepdims=1: x.argmin(axis, bool(keepdims)),
+    "TopK": lambda x, k, *, axis=-1, largest=1: x.topk(_single(k), axis, bool(largest)),
+    # quantisation
+    "Round": partial(_rounded, function=torch.round),
+    "Floor": partial(_rounded, function=torch.floor),
+    "Ceil": partial(_rounded, function=torch.ceil),
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": lambda x, w, zero=None, *, axis=1: _centred(x, zero, axis, w.dtype) * _along(w, x, axis),
+    "DynamicQuantizeLinear": _dynamic_quantize,
+    "MatMulInteger": lambda a, b, a_zero=None, b_zero=None: (
+        _centred(a, a_zero, -2, a.dtype) @ _centred(b, b_zero, -1, a.dtype)
+    ),
+    "ConvInteger": _conv_integer,
+    # shapes and places
+    "Shape": lambda x, *, start=0, end=None: torch.tensor(x.shape[start:end], dtype=torch.int64),
+    "Size": lambda x: torch.tensor(x.numel()),
+    "Reshape": lambda x, shape, *, allowzero=0: x.reshape(
+        [n or (0 if allowzero else x.shape[i]) for i, n in enumerate(shape)]
+    ),
+    "Flatten": lambda x, *, axis=1: x.reshape(math.prod(x.shape[: axis % (x.dim() + (axis >= 0))]), -1),
+    "Squeeze": lambda x, axes=(): x.squeeze(tuple(axes)) if axes else x.squeeze(),
+    "Unsqueeze": lambda x, axes: reduce(torch.unsqueeze, sorted(i % (x.dim() + len(axes)) for i in axes), x),
+    "Transpose": lambda x, *, perm=(): x.permute(*(perm or reversed(range(x.dim())))),
+    "Split": lambda x, split=(), *, axis=0, num_outputs=0, outputs: x.split(
+        split or math.ceil(x.shape[axis] / outputs), axis
+    ),
+    "Slice": _slice,
+    "Concat": lambda *tensors, axis: torch.cat(tensors, axis),
+    "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, shape)),
+    "Tile": lambda x, repeats: x.tile(repeats),
+    "Range": lambda start, limit, delta: torch.arange(start, limit, delta),
+    "ConstantOfShape": lambda shape, *, value=None: (
+        torch.zeros(shape) if value is None else value.reshape(()).expand(shape)
+    ),
+    "CumSum": lambda x, axis: x.cumsum(_single(axis)),
+    "Trilu": lambda x, k=0, *, upper=1: x.triu(_single(k)) if upper else x.tril(_single(k)),
+    "Gather": lambda x, indices, *, axis=0: x[(*(slice(None),) * (axis % x.dim()), indices)],
+    "GatherElements": lambda x, indices, *, axis=0: x.gather(axis, indices % x.shape[axis]),
+    "GatherND": lambda x, indices: x[indices.unbind(-1)],
+    "ScatterND": lambda x, indices, updates: x.index_put(indices.unbind(-1), updates),
+    "ScatterElements": lambda x, indices, updates, *, axis=0: x.scatter(axis, indices % x.shape[axis], updates),
+    "DepthToSpace": lambda x, *, blocksize: F.pixel_shuffle(
+        x.unflatten(1, (blocksize**2, -1)).transpose(1, 2).flatten(1, 2), blocksize
+    ),
+    "SpaceToDepth": lambda x, *, blocksize: (
+        F.pixel_unshuffle(x, blocksize).unflatten(1, (x.shape[1], -1)).transpose(1, 2).flatten(1, 2)
+    ),
+    "Pad": _pad,
+    "Resize": _resize,
+    "Upsample": lambda x, scales, *, mode="nearest": _resize(
+        x, None, scales, mode=mode, nearest_mode="floor", coordinate_transformation_mode="asymmetric"
+    ),
+    "GridSample": lambda x, grid, *, mode="bilinear", padding_mode="zeros", align_corners=0: F.grid_sample(
+        x, grid, {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode), padding_mode, bool(align_corners)
+    ),
+}
