@@ -138,9 +138,9 @@ def _softmax(
 
 
 def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
     mask: Tensor | None = None,
     *,
     is_causal: int = 0,
@@ -148,10 +148,10 @@ def _attention(
     q_num_heads: int = 0,
     kv_num_heads: int = 0,
 ) -> Tensor:
-    if is_flat := q.dim() == 3:
-        heads = (q, q_num_heads), (k, kv_num_heads), (v, kv_num_heads)
-        q, k, v = (x.unflatten(2, (count, -1)).transpose(1, 2) for x, count in heads)
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    heads, counts = (queries, keys, values), (q_num_heads, kv_num_heads, kv_num_heads)
+    if is_flat := queries.dim() == 3:
+        heads = [x.unflatten(2, (count, -1)).transpose(1, 2) for x, count in zip(heads, counts, strict=True)]
+    q, k, v = (x.repeat_interleave(heads[0].shape[1] // x.shape[1], 1) for x in heads)
     if mask is not None and is_causal:
         past = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
         mask = mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, -math.inf)
@@ -169,8 +169,9 @@ def _over(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A reduction over axes, all of them by default."""
 
     def reduction(x: Tensor, axes: Sequence[int] = (), *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-        dims = axes or ([] if noop_with_empty_axes else list(range(x.dim())))
-        return function(x, dim=dims, keepdim=bool(keepdims)) if dims else x
+        if not axes and noop_with_empty_axes:
+            return function(x[None], dim=[0], keepdim=False)
+        return function(x, dim=axes or list(range(x.dim())), keepdim=bool(keepdims))
 
     return reduction
 
