@@ -117,9 +117,9 @@ class OnnxNetwork(nn.Module):
         """A copy in which a Reshape to (1, ...) keeps its input's batch: exporters write their example's there."""
         network = copy.deepcopy(self)
         for step, layer in network.named_steps():
-            shape: Any = layer.arguments[1] if step.kind == "Reshape" and isinstance(layer, OnnxLayer) else None
+            shape: Any = layer.arguments[1] if step.kind == "Reshape" and isinstance(layer, OnnxLayer) else ...
             if isinstance(shape, list) and len(shape) > 1 and shape[0] == 1:
-                shape[0] = 0  # ONNX: as in the input
+                shape[0] = layer.options["allowzero"] = 0  # ONNX: as in the input
         return network
 
     def forward(self, pictures: Tensor) -> Tensor:
