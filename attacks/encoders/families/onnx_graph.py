@@ -32,7 +32,7 @@ class Picture:
 
 
 class Step(NamedTuple):
-    """A node: its operator, its name in errors, the tensors that it takes and makes, and those not needed after it."""
+    """A node: its operator, its name in errors, the tensors that it takes and makes, those not needed after it."""
 
     kind: str
     title: str
@@ -240,18 +240,20 @@ def _remedy(node: Any) -> str:
 def _check(nodes: list[Any], output: str, path: Path) -> None:
     """Raise ValueError for operators that are not in the table, and for outputs that they do not have here."""
     names = {output, *(name for node in nodes for name in node.input)}
-    faults = dict[str, Any]()
+    faults = dict[str, dict[str, str]]()  # what to do -> operator -> a node
     for node in nodes:
         has_operator = node.op_type in ("Constant", *OPERATORS) and not _domain(node)
         rest = [name for name in node.output[1:] if name] if node.op_type not in SEVERAL else []
         # Of a batch norm they show, below opset 14, that it is in training mode.
         has_outputs = not rest or (names.isdisjoint(rest) and node.op_type != "BatchNormalization")
         if not has_operator or not has_outputs:
-            faults.setdefault(f"{node.domain}.{node.op_type}", node)
+            faults.setdefault(_remedy(node), {}).setdefault(node.op_type, _title(node))
     if faults:
-        titles = ", ".join(sorted(f"{_title(node)}: {_remedy(node)}" for node in faults.values()))
+        rows = [(sorted(titles.values()), remedy) for remedy, titles in faults.items()]
+        lines = [f"{', '.join(titles[:3])}{' ...' * (len(titles) > 3)}: {remedy}" for titles, remedy in rows]
         raise ValueError(
-            f"`encoder.model`: {path} has operators, or outputs of them beside the first, that are not supported: {titles}"
+            f"`encoder.model`: {path} has operators, or second outputs of them, that are not supported: "
+            f"{'; '.join(lines)}"
         )
 
 

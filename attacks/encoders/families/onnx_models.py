@@ -35,8 +35,8 @@ def load(request: Request) -> ImageEncoder:
         sides = tuple(preprocess(torch.zeros(1, 3, *shape)).shape[2:])
         if sides != picture.size:
             raise ValueError(
-                f"`encoder.preprocess` must make pictures of {picture.size}, as the graph of {path} wants them; one of "
-                f"{shape} becomes {sides}: leave `size` out, or give a `crop`"
+                f"`encoder.preprocess` must make pictures of {picture.size}, as the graph of {path} wants them; one "
+                f"of {shape} becomes {sides}: leave `size` out, or give a `crop`"
             )
     names = [output.name for output in model.graph.output]
     first = f", output {names[0]} (the first of {len(names)})" if len(names) > 1 else ""
@@ -97,7 +97,7 @@ def _gradient_notes(network: OnnxNetwork, pictures: Tensor, path: Path) -> str:
 
 
 class FixedBatch(nn.Module):
-    """A network for batches of one size, applied to any number of pictures. Behind the last one it sees that again."""
+    """A network for batches of one size, applied to any number of pictures; the last one fills a batch."""
 
     def __init__(self, network: nn.Module, batch: int) -> None:
         super().__init__()

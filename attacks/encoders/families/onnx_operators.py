@@ -1,8 +1,8 @@
 """Operators of ONNX in torch: a function takes the inputs in ONNX's order, and attributes by ONNX's names.
 
-An input that was an attribute in an older opset has the attribute's name, so one function serves all opsets. What a
-function lacks is refused where the graph is built (`onnx_graph`). The integers of quantised graphs are floats here, so
-that a gradient passes.
+An input that was an attribute in an older opset has the attribute's name, so one function serves all opsets. An
+attribute that a function lacks is refused where the graph is built (`onnx_graph`). The integers of quantised graphs
+are floats here, so that a gradient passes.
 """
 
 import math
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.encoders.families.onnx_windows import average_pool, conv, max_pool, pad, resize, single, slice_axes
 from transforms.sampling.straight_through import straight_through
 
 #: TensorProto's numbers of dtypes: those of floating point, and the others that torch computes with.
@@ -21,28 +22,10 @@ FLOATING = (1, 10, 11, 16)
 _INTEGERS = {2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64, 9: torch.bool}
 #: Parameters that stand for a tensor which is read as Python numbers.
 NUMBERS = frozenset(
-    [
-        "shape",
-        "axes",
-        "axis",
-        "pads",
-        "value",
-        "starts",
-        "ends",
-        "steps",
-        "split",
-        "repeats",
-        "scales",
-        "sizes",
-        "k",
-        "min",
-        "max",
-        "start",
-        "limit",
-        "delta",
-        "ratio",
-        "training_mode",
-    ]
+    (
+        *("shape", "axes", "axis", "pads", "value", "starts", "ends", "steps", "split", "repeats", "scales", "sizes"),
+        *("k", "min", "max", "start", "limit", "delta", "ratio", "training_mode"),
+    )
 )
 #: The attributes that `**window` and `**kernel` take.
 GROUPS = {
@@ -51,7 +34,17 @@ GROUPS = {
 }
 #: Attributes that change nothing here: of training, of 8-bit floats, of outputs that are not made.
 IDLE = frozenset(
-    ["momentum", "stash_type", "saturate", "round_mode", "storage_order", "sorted", "spatial", "is_test"]
+    (
+        "momentum",
+        "num_outputs",
+        "stash_type",
+        "saturate",
+        "round_mode",
+        "storage_order",
+        "sorted",
+        "spatial",
+        "is_test",
+    )
 )
 #: Operators that give several tensors; of others only the first output may be used.
 SEVERAL = frozenset({"Split", "TopK", "DynamicQuantizeLinear"})
@@ -64,57 +57,6 @@ REMEDIES = {
     **dict.fromkeys(("BatchNormalization", "Dropout"), _EVALUATION),
     "": "export the network without it, or use `encoder=torchscript`",
 }
-
-
-def _window(
-    x: Tensor, kernel: Sequence[int], *, auto_pad: str = "NOTSET", ceil_mode: int = 0, **lengths: Sequence[int]
-) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
-    """Strides, dilations, and of each axis the border before it, the border behind it, and how far behind it windows
-    read: with `ceil_mode` to the end of the last one that begins in the input."""
-    pads, ones = lengths.get("pads"), [1] * len(kernel)
-    strides, dilations = (list(lengths.get(name) or ones) for name in ("strides", "dilations"))
-    borders = []
-    for i, n in enumerate(x.shape[2:]):
-        span, stride = (kernel[i] - 1) * dilations[i] + 1, strides[i]
-        low, high = (pads[i], pads[len(kernel) + i]) if pads and auto_pad == "NOTSET" else (0, 0)
-        if auto_pad.startswith("SAME"):
-            half, odd = divmod(max((math.ceil(n / stride) - 1) * stride + span - n, 0), 2)
-            low, high = (half, half + odd) if auto_pad == "SAME_UPPER" else (half + odd, half)
-        steps = -((span - n - low - high) // stride) if ceil_mode else (n + low + high - span) // stride
-        steps -= steps * stride >= n + low
-        borders.append((low, high, steps * stride + span - n - low))
-    return strides, dilations, borders
-
-
-def _bordered(x: Tensor, borders: Sequence[tuple[int, ...]], value: float = 0.0) -> Tensor:
-    """`x` with (first, ..., last) values around its last axes."""
-    flat = [n for border in reversed(borders) for n in (border[0], border[-1])]  # F.pad begins with the last axis
-    return F.pad(x, flat, value=value) if any(flat) else x
-
-
-def conv(x: Tensor, w: Tensor, b: Tensor | None = None, *, group: int = 1, **window: Any) -> Tensor:
-    strides, dilations, borders = _window(x, w.shape[2:], **window)
-    run: Any = (F.conv1d, F.conv2d, F.conv3d)[w.dim() - 3]
-    answer: Tensor = run(_bordered(x, [border[:2] for border in borders]), w, b, strides, 0, dilations, group)
-    return answer
-
-
-def max_pool(x: Tensor, *, kernel_shape: Sequence[int], **window: Any) -> Tensor:
-    strides, dilations, borders = _window(x, kernel_shape, **window)
-    run: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[x.dim() - 3]
-    answer: Tensor = run(_bordered(x, borders, -math.inf), list(kernel_shape), strides, 0, dilations)
-    return answer
-
-
-def average_pool(x: Tensor, *, kernel_shape: Sequence[int], count_include_pad: int = 0, **window: Any) -> Tensor:
-    strides, dilations, borders = _window(x, kernel_shape, **window)
-    if set(dilations) != {1}:
-        raise ValueError(f"dilations={dilations} are not supported: export it without them")
-    run: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[x.dim() - 3]
-    share = _bordered(torch.ones_like(x[:1, :1]), [border[:2] for border in borders], float(count_include_pad))
-    share = _bordered(share, [(0, last - high) for _, high, last in borders])
-    average: Tensor = run(_bordered(x, borders), list(kernel_shape), strides)
-    return average / run(share, list(kernel_shape), strides)
 
 
 def _batch_norm(x: Tensor, scale: Tensor, b: Tensor, mean: Tensor, var: Tensor, *, epsilon: float = 1e-5) -> Tensor:
@@ -188,10 +130,6 @@ def _cast(x: Tensor, *, to: int) -> Tensor:
     return x.to(_INTEGERS[to])
 
 
-def _single(number: Any) -> Any:
-    return number[0] if isinstance(number, list) else number
-
-
 # --- quantisation: the gradient goes straight through every rounding ---
 
 
@@ -229,120 +167,12 @@ def _conv_integer(
     return conv(_centred(x, zero, 1, x.dtype), _centred(w, w_zero, 0, x.dtype), **window)
 
 
-# --- shapes and places ---
-
-
-def _slice(
-    x: Tensor, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] = (), steps: Sequence[int] = ()
-) -> Tensor:
-    parts = zip(starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True)
-    for start, end, axis, step in parts:
-        if step < 0:  # torch has no backward slices
-            x, start, end, step = x.flip(axis), -start - 1, -end - 1, -step
-        x = x[(*(slice(None),) * (axis % x.dim()), slice(start, end, step))]
-    return x
-
-
-def _pad(
-    x: Tensor, pads: Sequence[int], value: Any = 0.0, axes: Sequence[int] = (), *, mode: str = "constant"
-) -> Tensor:
-    dims = [axis % x.dim() for axis in axes or range(x.dim())]
-    borders = {axis: (pads[i], pads[i + len(dims)]) for i, axis in enumerate(dims)}
-    if mode == "constant":
-        return _bordered(x, [borders.get(axis, (0, 0)) for axis in range(x.dim())], _single(value) or 0.0)
-    for axis, (low, high) in borders.items():
-        n, i = x.shape[axis], torch.arange(-low, x.shape[axis] + high, device=x.device)
-        if mode == "reflect":
-            i = n - 1 - (n - 1 - i % max(2 * n - 2, 1)).abs()
-        x = x.index_select(axis, i % n if mode == "wrap" else i.clamp(0, n - 1))
-    return x
-
-
-def _resize(
-    x: Tensor,
-    roi: Tensor | None = None,  # noqa: ARG001 it is of a crop, whose mode is refused
-    scales: Sequence[float] = (),
-    sizes: Sequence[int] = (),
-    *,
-    axes: Sequence[int] = (),
-    coordinate_transformation_mode: str = "half_pixel",
-    **kernel: Any,
-) -> Tensor:
-    for i, axis in enumerate(axes or range(x.dim())):
-        n = x.shape[axis]
-        length = sizes[i] if sizes else math.floor(n * scales[i])
-        scale = length / n if sizes else scales[i]
-        if length != n or scale != 1:
-            places = _sources(n, length, scale, coordinate_transformation_mode).to(x.device)
-            x = _resampled(x.movedim(axis, -1), places, **kernel).movedim(-1, axis)
-    return x
-
-
-def _sources(n: int, length: int, scale: float, mode: str) -> Tensor:
-    """The coordinates of an output's pixels in an input of `n`. In float32, as ONNX Runtime: it decides ties."""
-    i = torch.arange(length, dtype=torch.float32)
-    if mode == "align_corners":
-        return i * ((n - 1) / max(length - 1, 1))
-    if mode == "asymmetric" or (mode == "pytorch_half_pixel" and length == 1):
-        return i / scale
-    if mode not in ("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn"):
-        raise ValueError(f"coordinate_transformation_mode={mode} is not supported: export it with half_pixel")
-    return (i + 0.5) / scale - (0.0 if mode == "tf_half_pixel_for_nn" else 0.5)
-
-
-def _resampled(
-    x: Tensor,
-    places: Tensor,
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
-    cubic_coeff_a: float = -0.75,
-) -> Tensor:
-    """The last axis of `x`, read at `places`."""
-    n, a = x.shape[-1], cubic_coeff_a
-    if mode == "nearest":
-        shift = {"round_prefer_floor": -0.5, "round_prefer_ceil": 0.5}.get(nearest_mode, 0.0)
-        whole = torch.ceil if nearest_mode in ("ceil", "round_prefer_floor") else torch.floor
-        return x.index_select(-1, whole(places + shift).long().clamp(0, n - 1))
-    taps = places.floor().long()[:, None] + torch.arange(*((0, 2) if mode == "linear" else (-1, 3)), device=x.device)
-    d = (places[:, None] - taps).abs()
-    near, far = ((a + 2) * d - (a + 3)) * d * d + 1, a * (((d - 5) * d + 8) * d - 4)  # Keys 1981
-    weights = 1 - d if mode == "linear" else torch.where(d <= 1, near, far)
-    matrix = torch.zeros(len(places), n, device=x.device).scatter_add(1, taps.clamp(0, n - 1), weights)
-    return x @ matrix.T.to(x.dtype)
-
-
 #: Operators that torch has under the same name.
-_SAME = [
-    "Abs",
-    "Neg",
-    "Exp",
-    "Log",
-    "Sqrt",
-    "Reciprocal",
-    "Sigmoid",
-    "Tanh",
-    "Erf",
-    "Sign",
-    "IsNaN",
-    "IsInf",
-    "Relu",
-    "Sin",
-    "Cos",
-    "Tan",
-    "Asin",
-    "Acos",
-    "Atan",
-    "Sinh",
-    "Cosh",
-    "Asinh",
-    "Acosh",
-    "Atanh",
-    "Add",
-    "Sub",
-    "Mul",
-    "MatMul",
-    "Where",
-]
+_SAME = (
+    *("Abs", "Neg", "Exp", "Log", "Sqrt", "Reciprocal", "Sigmoid", "Tanh", "Erf", "Sign", "IsNaN", "IsInf", "Relu"),
+    *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Add", "Sub", "Mul"),
+    *("MatMul", "Where"),
+)
 OPERATORS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name.lower()) for name in _SAME},
     "Identity": lambda x: x,
@@ -417,7 +247,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "ReduceLogSumExp": _over(torch.logsumexp),
     "ArgMax": lambda x, *, axis=0, keepdims=1: x.argmax(axis, bool(keepdims)),
     "ArgMin": lambda x, *, axis=0, keepdims=1: x.argmin(axis, bool(keepdims)),
-    "TopK": lambda x, k, *, axis=-1, largest=1: x.topk(_single(k), axis, bool(largest)),
+    "TopK": lambda x, k, *, axis=-1, largest=1: x.topk(single(k), axis, bool(largest)),
     # quantisation
     "Round": partial(_rounded, function=torch.round),
     "Floor": partial(_rounded, function=torch.floor),
@@ -439,10 +269,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Squeeze": lambda x, axes=(): x.squeeze(tuple(axes)) if axes else x.squeeze(),
     "Unsqueeze": lambda x, axes: reduce(torch.unsqueeze, sorted(i % (x.dim() + len(axes)) for i in axes), x),
     "Transpose": lambda x, *, perm=(): x.permute(*(perm or reversed(range(x.dim())))),
-    "Split": lambda x, split=(), *, axis=0, num_outputs=0, outputs: x.split(
-        split or math.ceil(x.shape[axis] / outputs), axis
-    ),
-    "Slice": _slice,
+    "Split": lambda x, split=(), *, axis=0, outputs: x.split(split or math.ceil(x.shape[axis] / outputs), axis),
+    "Slice": slice_axes,
     "Concat": lambda *tensors, axis: torch.cat(tensors, axis),
     "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, shape)),
     "Tile": lambda x, repeats: x.tile(repeats),
@@ -450,8 +278,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "ConstantOfShape": lambda shape, *, value=None: (
         torch.zeros(shape) if value is None else value.reshape(()).expand(shape)
     ),
-    "CumSum": lambda x, axis: x.cumsum(_single(axis)),
-    "Trilu": lambda x, k=0, *, upper=1: x.triu(_single(k)) if upper else x.tril(_single(k)),
+    "CumSum": lambda x, axis: x.cumsum(single(axis)),
+    "Trilu": lambda x, k=0, *, upper=1: x.triu(single(k)) if upper else x.tril(single(k)),
     "Gather": lambda x, indices, *, axis=0: x[(*(slice(None),) * (axis % x.dim()), indices)],
     "GatherElements": lambda x, indices, *, axis=0: x.gather(axis, indices % x.shape[axis]),
     "GatherND": lambda x, indices: x[indices.unbind(-1)],
@@ -463,9 +291,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "SpaceToDepth": lambda x, *, blocksize: (
         F.pixel_unshuffle(x, blocksize).unflatten(1, (x.shape[1], -1)).transpose(1, 2).flatten(1, 2)
     ),
-    "Pad": _pad,
-    "Resize": _resize,
-    "Upsample": lambda x, scales, *, mode="nearest": _resize(
+    "Pad": pad,
+    "Resize": resize,
+    "Upsample": lambda x, scales, *, mode="nearest": resize(
         x, None, scales, mode=mode, nearest_mode="floor", coordinate_transformation_mode="asymmetric"
     ),
     "GridSample": lambda x, grid, *, mode="bilinear", padding_mode="zeros", align_corners=0: F.grid_sample(

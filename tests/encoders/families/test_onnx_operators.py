@@ -259,7 +259,7 @@ def test_quantised_values_equal_onnxruntime_and_their_gradient_goes_straight_thr
     ]
     tensors = [onnx.numpy_helper.from_array(np.asarray(v), name) for name, v in (("s", scale), ("z", zero))]
     x = (torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(0)) * 3).requires_grad_()
-    network, answer, expected = both(graph(nodes, [value("x", x.shape)], [value("y", None)], tensors, opset=opset), x)
+    _, answer, expected = both(graph(nodes, [value("x", x.shape)], [value("y", None)], tensors, opset=opset), x)
     assert torch.equal(answer, expected)
     (slope,) = torch.autograd.grad(answer.sum(), x)
     steps = torch.tensor(scale).reshape(-1, 1)
@@ -281,7 +281,7 @@ def test_dynamic_quantisation_equals_onnxruntime(kind):
     ]
     tensors = [onnx.numpy_helper.from_array(v, name) for name, v in (("w", w), ("v", np.uint8(120)))]
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    network, answer, expected = both(graph(nodes, [value("x", shape)], [value("y", None)], tensors), x)
+    _, answer, expected = both(graph(nodes, [value("x", shape)], [value("y", None)], tensors), x)
     assert_equal(answer, expected)
     weights = torch.from_numpy(w).float() - 120
     plain = x @ weights if kind == "MatMulInteger" else torch.conv2d(x, weights, padding=1)
