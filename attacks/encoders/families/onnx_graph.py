@@ -45,23 +45,26 @@ class OnnxLayer(nn.Module):
     """A node. `arguments` has the numbers that it reads, and `Ellipsis` where a tensor stands: the weight `input1` of
     ONNX's input 1, or one that depends on the picture."""
 
-    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> None:
+    def __init__(self, kind: str, arguments: list[Any], options: dict[str, Any]) -> None:
         super().__init__()
-        self.function, self.arguments, self.options = function, list(arguments), options
+        self.kind, self.arguments, self.options = kind, tuple(arguments), tuple(options.items())
 
     def forward(self, *tensors: Tensor) -> Any:
-        rest, arguments = iter(tensors), list[Any]()
+        rest, arguments, function = iter(tensors), list[Any](), OPERATORS[self.kind]
         for i, argument in enumerate(self.arguments):
             value = argument
             if argument is ...:
                 weight = getattr(self, f"input{i}", None)
                 value = next(rest) if weight is None else weight
-                if i in _number_places(self.function):
+                if i in _number_places(function):
                     if value.requires_grad:
                         raise ValueError(f"its input {i} depends on the picture: {REMEDIES['']}")
                     value = value.tolist()
             arguments.append(value)
-        return self.function(*_agree(arguments), **self.options)
+        return function(*_agree(arguments), **dict(self.options))
+
+    def extra_repr(self) -> str:
+        return f"{self.kind}, {self.arguments}, {self.options}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OnnxLayer":
         # Integers stay where shapes and places are read.
@@ -84,10 +87,9 @@ def _agree(arguments: list[Any]) -> list[Any]:
 
 
 @cache
-def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
-    """The names of its parameters, and their kinds."""
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
-        return {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
+        return dict(inspect.signature(function).parameters)
     except ValueError:  # torch's own functions have none, and take no attributes
         return {}
 
@@ -116,10 +118,11 @@ class OnnxNetwork(nn.Module):
     def with_free_batch(self) -> "OnnxNetwork":
         """A copy in which a Reshape to (1, ...) keeps its input's batch: exporters write their example's there."""
         network = copy.deepcopy(self)
-        for step, layer in network.named_steps():
-            shape: Any = layer.arguments[1] if step.kind == "Reshape" and isinstance(layer, OnnxLayer) else ...
-            if isinstance(shape, list) and len(shape) > 1 and shape[0] == 1:
-                shape[0] = layer.options["allowzero"] = 0  # ONNX: as in the input
+        for layer in network.network.children():
+            if isinstance(layer, OnnxLayer) and layer.kind == "Reshape":
+                shape = layer.arguments[1]
+                if isinstance(shape, list) and len(shape) > 1 and shape[0] == 1:
+                    shape[0], layer.options = 0, ()  # ONNX: as in the input
         return network
 
     def forward(self, pictures: Tensor) -> Tensor:
@@ -276,6 +279,10 @@ def _value(attribute: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
+#: Names that a layer must not have.
+_ATTRIBUTES = frozenset(dir(nn.Module()))
+
+
 class _Parts:
     """What layers are built from: the opset, tensors that do not depend on the picture, and weights of several."""
 
@@ -307,7 +314,7 @@ class _Parts:
                 tensors[i] = self._weight(value)
         if (plain := _plain_layer(kind, arguments, options, tensors)) is not None:
             return plain
-        layer = OnnxLayer(function, arguments, options)
+        layer = OnnxLayer(kind, arguments, options)
         for i, tensor in tensors.items():
             register = layer.register_parameter if isinstance(tensor, nn.Parameter) else layer.register_buffer
             register(f"input{i}", tensor)
@@ -325,10 +332,11 @@ class _Parts:
         options = {name: count for name, count in counts.items() if name in names}
         for attribute in node.attribute:
             name, value = attribute.name, _value(attribute)
-            if name in names or any(name in GROUPS.get(group, ()) for group in names):
+            has_attribute = name in schema.attributes
+            if has_attribute and (name in names or any(name in GROUPS.get(group, ()) for group in names)):
                 options[name] = value
             elif name not in IDLE:
-                default = schema.attributes[name].default_value if name in schema.attributes else None
+                default = schema.attributes[name].default_value if has_attribute else None
                 if default is None or not default.name or _value(default) != value:
                     raise ValueError(f"{name}={value} is not supported: {_remedy(node)}")
         return options
@@ -337,7 +345,7 @@ class _Parts:
         """A plain name that no other layer has, and no attribute of a module."""
         stem = re.sub(r"\W+", "_", node.name or node.op_type, flags=re.ASCII).strip("_") or "node"
         left = self.names.setdefault(stem, chain([stem], (f"{stem}_{i}" for i in count(1))))
-        name = next(name for name in left if name not in self.used and not hasattr(nn.Module(), name))
+        name = next(name for name in left if name not in self.used and name not in _ATTRIBUTES)
         self.used.add(name)
         return name
 

@@ -66,7 +66,8 @@ def _gradient_notes(network: OnnxNetwork, pictures: Tensor, path: Path) -> str:
     def end(step: Step, inputs: Any, answer: Any) -> None:
         if any(tensor.requires_grad for tensor in inputs):
             several = answer if isinstance(answer, tuple) else (answer,)
-            if not any(tensor.requires_grad for tensor in several) and step.kind not in _DECISIONS:
+            is_end = step.kind == "Sign" or not any(tensor.requires_grad for tensor in several)
+            if is_end and step.kind not in _DECISIONS:
                 ends.append(step.title)
             straight.update([step.kind] if step.kind in _ROUNDINGS else [])
 

@@ -22,10 +22,8 @@ FLOATING = (1, 10, 11, 16)
 _INTEGERS = {2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64, 9: torch.bool}
 #: Parameters that stand for a tensor which is read as Python numbers.
 NUMBERS = frozenset(
-    (
-        *("shape", "axes", "axis", "pads", "value", "starts", "ends", "steps", "split", "repeats", "scales", "sizes"),
-        *("k", "min", "max", "start", "limit", "delta", "ratio", "training_mode"),
-    )
+    {"shape", "axes", "axis", "pads", "value", "starts", "ends", "steps", "split", "repeats", "scales", "sizes", "k"}
+    | {"min", "max", "start", "limit", "delta", "ratio", "training_mode"}
 )
 #: The attributes that `**window` and `**kernel` take.
 GROUPS = {
@@ -34,17 +32,8 @@ GROUPS = {
 }
 #: Attributes that change nothing here: of training, of 8-bit floats, of outputs that are not made.
 IDLE = frozenset(
-    (
-        "momentum",
-        "num_outputs",
-        "stash_type",
-        "saturate",
-        "round_mode",
-        "storage_order",
-        "sorted",
-        "spatial",
-        "is_test",
-    )
+    {"is_test", "momentum", "num_outputs", "round_mode", "saturate", "sorted", "spatial", "stash_type"}
+    | {"storage_order"}
 )
 #: Operators that give several tensors; of others only the first output may be used.
 SEVERAL = frozenset({"Split", "TopK", "DynamicQuantizeLinear"})
@@ -90,7 +79,7 @@ def _attention(
     q_num_heads: int = 0,
     kv_num_heads: int = 0,
 ) -> Tensor:
-    heads, counts = (queries, keys, values), (q_num_heads, kv_num_heads, kv_num_heads)
+    heads, counts = [queries, keys, values], (q_num_heads, kv_num_heads, kv_num_heads)
     if is_flat := queries.dim() == 3:
         heads = [x.unflatten(2, (count, -1)).transpose(1, 2) for x, count in zip(heads, counts, strict=True)]
     q, k, v = (x.repeat_interleave(heads[0].shape[1] // x.shape[1], 1) for x in heads)
@@ -167,6 +156,7 @@ def _conv_integer(
     return conv(_centred(x, zero, 1, x.dtype), _centred(w, w_zero, 0, x.dtype), **window)
 
 
+_ZERO = torch.zeros(1)
 #: Operators that torch has under the same name.
 _SAME = (
     *("Abs", "Neg", "Exp", "Log", "Sqrt", "Reciprocal", "Sigmoid", "Tanh", "Erf", "Sign", "IsNaN", "IsInf", "Relu"),
@@ -275,9 +265,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, shape)),
     "Tile": lambda x, repeats: x.tile(repeats),
     "Range": lambda start, limit, delta: torch.arange(start, limit, delta),
-    "ConstantOfShape": lambda shape, *, value=None: (
-        torch.zeros(shape) if value is None else value.reshape(()).expand(shape)
-    ),
+    "ConstantOfShape": lambda shape, *, value=_ZERO: value.reshape(()).expand(shape),
     "CumSum": lambda x, axis: x.cumsum(single(axis)),
     "Trilu": lambda x, k=0, *, upper=1: x.triu(single(k)) if upper else x.tril(single(k)),
     "Gather": lambda x, indices, *, axis=0: x[(*(slice(None),) * (axis % x.dim()), indices)],
@@ -297,6 +285,6 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         x, None, scales, mode=mode, nearest_mode="floor", coordinate_transformation_mode="asymmetric"
     ),
     "GridSample": lambda x, grid, *, mode="bilinear", padding_mode="zeros", align_corners=0: F.grid_sample(
-        x, grid, {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode), padding_mode, bool(align_corners)
+        x, grid, mode if mode == "nearest" else f"bi{mode.removeprefix('bi')}", padding_mode, bool(align_corners)
     ),
 }

@@ -57,7 +57,8 @@ def average_pool(x: Tensor, *, kernel_shape: Sequence[int], count_include_pad: i
     share = _bordered(torch.ones_like(x[:1, :1]), [border[:2] for border in borders], float(count_include_pad))
     share = _bordered(share, [(0, last - high) for _, high, last in borders])
     average: Tensor = run(_bordered(x, borders), list(kernel_shape), strides)
-    return average / run(share, list(kernel_shape), strides)
+    answer: Tensor = average / run(share, list(kernel_shape), strides)
+    return answer
 
 
 def single(number: Any) -> Any:
