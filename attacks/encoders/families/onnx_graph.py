@@ -21,24 +21,24 @@ from attacks.runtime.untrusted import short_path
 
 
 @dataclass(frozen=True)
-class Picture:
+class OnnxInput:
     """The input of a graph: the batch that the file names, (height, width) or None for any, and whether it is
     (N,H,W,3)."""
 
     name: str
     batch: int | None
     size: tuple[int, int] | None
-    is_last: bool
+    is_nhwc: bool
 
 
-class Step(NamedTuple):
+class OnnxStep(NamedTuple):
     """A node: its operator, its name in errors, the tensors that it takes and makes, those not needed after it."""
 
     kind: str
     title: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    spent: frozenset[str] = frozenset()
+    garbage: frozenset[str] = frozenset()
 
 
 class OnnxLayer(nn.Module):
@@ -96,23 +96,26 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 @cache
 def _number_places(function: Callable[..., Any]) -> frozenset[int]:
-    rows = enumerate(_parameters(function).items())
     return frozenset(
-        i for i, (name, kind) in rows if name in NUMBERS and kind == inspect.Parameter.POSITIONAL_OR_KEYWORD
+        i
+        for i, (name, parameter) in enumerate(_parameters(function).items())
+        if name in NUMBERS and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     )
 
 
 class OnnxNetwork(nn.Module):
     """A graph: pictures -> its first output. Its layers are those of `network`, by the nodes' names."""
 
-    def __init__(self, picture: Picture, output: str, steps: Sequence[Step], layers: dict[str, nn.Module]) -> None:
+    def __init__(
+        self, picture: OnnxInput, output: str, steps: Sequence[OnnxStep], layers: dict[str, nn.Module]
+    ) -> None:
         super().__init__()
         self.picture, self.output, self.steps = picture, output, tuple(steps)
         self.network = nn.Module()
         for name, layer in layers.items():
             self.network.add_module(name, layer)
 
-    def named_steps(self) -> Iterator[tuple[Step, nn.Module]]:
+    def named_steps(self) -> Iterator[tuple[OnnxStep, nn.Module]]:
         return zip(self.steps, self.network.children(), strict=True)
 
     def with_free_batch(self) -> "OnnxNetwork":
@@ -126,11 +129,11 @@ class OnnxNetwork(nn.Module):
         return network
 
     def forward(self, pictures: Tensor) -> Tensor:
-        values = {self.picture.name: pictures.permute(0, 2, 3, 1) if self.picture.is_last else pictures}
+        values = {self.picture.name: pictures.permute(0, 2, 3, 1) if self.picture.is_nhwc else pictures}
         for step, layer in self.named_steps():
             answer = layer(*[values[name] for name in step.inputs])
             values |= zip(step.outputs, answer if isinstance(answer, tuple) else (answer,), strict=False)
-            for name in step.spent:
+            for name in step.garbage:
                 values.pop(name, None)
         return values[self.output]
 
@@ -156,7 +159,7 @@ def read_graph(path: Path) -> Any:
     return model
 
 
-def picture_of(model: Any, path: Path) -> Picture:
+def picture_of(model: Any, path: Path) -> OnnxInput:
     """The graph's input."""
     weights = {initializer.name for initializer in model.graph.initializer}  # old files list them as inputs too
     inputs = [value for value in model.graph.input if value.name not in weights]
@@ -171,17 +174,17 @@ def picture_of(model: Any, path: Path) -> Picture:
             f"`encoder.model`: the input {name} of {path} must be floating point, for a gradient to reach the "
             f"picture; its type is {extra('onnx').TensorProto.DataType.Name(tensor.elem_type)}"
         )
-    is_last = len(dims) == 4 and dims[1] != 3 and dims[3] == 3
-    if len(dims) != 4 or (dims[1] not in (3, None) and not is_last):
+    is_nhwc = len(dims) == 4 and dims[1] != 3 and dims[3] == 3
+    if len(dims) != 4 or (dims[1] not in (3, None) and not is_nhwc):
         raise ValueError(
             f"`encoder.model`: the input {name} of {path} must be (N,3,H,W) or (N,H,W,3); it is ({shape}): export it "
             "with three channels"
         )
-    height, width = dims[1:3] if is_last else dims[2:]
-    return Picture(name, dims[0], (height, width) if height and width else None, is_last)
+    height, width = dims[1:3] if is_nhwc else dims[2:]
+    return OnnxInput(name, dims[0], (height, width) if height and width else None, is_nhwc)
 
 
-def build(model: Any, picture: Picture, path: Path) -> OnnxNetwork:
+def build_network(model: Any, picture: OnnxInput, path: Path) -> OnnxNetwork:
     """The module of a graph.
 
     Raises ValueError: operators, attributes or outputs that it cannot have, each with its node and what to do.
@@ -189,7 +192,7 @@ def build(model: Any, picture: Picture, path: Path) -> OnnxNetwork:
     opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
     output, nodes = model.graph.output[0].name, _needed_nodes(model.graph)
     _check(nodes, output, path)
-    parts, steps, layers = _Parts(opset), list[Step](), dict[str, nn.Module]()
+    parts, steps, layers = _Parts(opset), list[OnnxStep](), dict[str, nn.Module]()
     for node in (*model.graph.initializer, *nodes):
         try:
             if not hasattr(node, "op_type") or node.op_type == "Constant":
@@ -197,7 +200,7 @@ def build(model: Any, picture: Picture, path: Path) -> OnnxNetwork:
                 continue
             layer = parts.layer(node)
             if inputs := tuple(name for name in node.input if name and name not in parts.constants):
-                steps.append(Step(node.op_type, _title(node), inputs, tuple(node.output)))
+                steps.append(OnnxStep(node.op_type, _title(node), inputs, tuple(node.output)))
                 layers[parts.free_name(node)] = layer
                 continue
             with torch.no_grad():
@@ -209,7 +212,7 @@ def build(model: Any, picture: Picture, path: Path) -> OnnxNetwork:
         raise ValueError(f"`encoder.model`: the output {output} of {path} does not depend on the picture")
     names = {output}
     for i, step in reversed(list(enumerate(steps))):
-        steps[i] = step._replace(spent=frozenset({*step.inputs, *step.outputs} - names))
+        steps[i] = step._replace(garbage=frozenset({*step.inputs, *step.outputs} - names))
         names |= {*step.inputs}
     return OnnxNetwork(picture, output, steps, layers)
 
@@ -357,9 +360,9 @@ def _plain_layer(
     if not {1} <= tensors.keys() == set(range(1, len(arguments))):
         return None
     weight, bias, get = tensors[1], tensors.get(2), options.get
-    pads, ones, groups = get("pads", [0] * 4), (1, 1), get("group", 1)
+    pads, unit, groups = get("pads", [0] * 4), (1, 1), get("group", 1)
     if kind == "Conv" and weight.dim() == 4 and pads[:2] == pads[2:] and get("auto_pad", "NOTSET") == "NOTSET":
-        sides, settings = tuple(weight.shape[2:]), (get("strides", ones), pads[:2], get("dilations", ones), groups)
+        sides, settings = tuple(weight.shape[2:]), (get("strides", unit), pads[:2], get("dilations", unit), groups)
         layer: Any = nn.Conv2d(weight.shape[1] * groups, weight.shape[0], sides, *settings, device="meta")
     elif kind in ("MatMul", "Gemm") and weight.dim() == 2 and (bias is None or bias.dim() == 1):
         if get("transA") or {get("alpha", 1.0), get("beta", 1.0)} != {1.0} or (bias is not None and len(bias) == 1):

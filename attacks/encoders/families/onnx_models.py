@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.families.onnx_graph import OnnxNetwork, Step, build, picture_of, read_graph
+from attacks.encoders.families.onnx_graph import OnnxNetwork, OnnxStep, build_network, picture_of, read_graph
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import preprocess_from
 from attacks.encoders.request import Request, first_line, flat, whole_file
@@ -40,7 +40,7 @@ def load(request: Request) -> ImageEncoder:
             )
     names = [output.name for output in model.graph.output]
     first = f", output {names[0]} (the first of {len(names)})" if len(names) > 1 else ""
-    network = build(model, picture, path).eval()
+    network = build_network(model, picture, path).eval()
     pictures = preprocess(torch.rand(3, 3, 64, 80, generator=torch.Generator().manual_seed(0)))
     notes = _gradient_notes(network, pictures[:1].expand(picture.batch or 1, -1, -1, -1).clone(), path)
     origin = Origin(request.family, request.model, f"in the file{first}{notes}", path)
@@ -59,11 +59,11 @@ def _gradient_notes(network: OnnxNetwork, pictures: Tensor, path: Path) -> str:
     """
     straight, ends, title = Counter[str](), list[str](), ""
 
-    def begin(step: Step) -> None:
+    def begin(step: OnnxStep) -> None:
         nonlocal title
         title = step.title
 
-    def end(step: Step, inputs: Any, answer: Any) -> None:
+    def end(step: OnnxStep, inputs: Any, answer: Any) -> None:
         if any(tensor.requires_grad for tensor in inputs):
             several = answer if isinstance(answer, tuple) else (answer,)
             is_end = step.kind == "Sign" or not any(tensor.requires_grad for tensor in several)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.encoders.families.onnx_windows import average_pool, conv, max_pool, pad, resize, single, slice_axes
+from attacks.encoders.families.onnx_windows import average_pool, conv, max_pool, pad, resize, single, slice_tensor
 from transforms.sampling.straight_through import straight_through
 
 #: TensorProto's numbers of dtypes: those of floating point, and the others that torch computes with.
@@ -50,7 +50,7 @@ REMEDIES = {
 
 def _batch_norm(x: Tensor, scale: Tensor, b: Tensor, mean: Tensor, var: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     gain = scale * (var + epsilon).rsqrt()  # as two steps of arithmetic: see attacks/encoders/engine/batch_norm.py
-    return x * _along(gain, x, 1) + _along(b - mean * gain, x, 1)
+    return x * _channels(gain, x, 1) + _channels(b - mean * gain, x, 1)
 
 
 def _group_norm(x: Tensor, scale: Tensor, b: Tensor, *, num_groups: int = 0, epsilon: float = 1e-5) -> Tensor:
@@ -84,8 +84,8 @@ def _attention(
         heads = [x.unflatten(2, (count, -1)).transpose(1, 2) for x, count in zip(heads, counts, strict=True)]
     q, k, v = (x.repeat_interleave(heads[0].shape[1] // x.shape[1], 1) for x in heads)
     if mask is not None and is_causal:
-        past = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-        mask = mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, -math.inf)
+        triangle = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        mask = mask & triangle if mask.dtype == torch.bool else mask.masked_fill(~triangle, -math.inf)
     y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=bool(is_causal) and mask is None, scale=scale)
     return y.transpose(1, 2).flatten(2) if is_flat else y
 
@@ -126,21 +126,23 @@ def _rounded(x: Tensor, *, function: Callable[[Tensor], Tensor]) -> Tensor:
     return straight_through(function(x), x) if x.is_floating_point() else x
 
 
-def _along(w: Tensor, x: Tensor, axis: int) -> Tensor:
+def _channels(w: Tensor, x: Tensor, axis: int) -> Tensor:
     """(C,) in the axis of `x`; one value for all."""
     return w.reshape(()) if w.numel() == 1 else w.view(*(-1 if i == axis % x.dim() else 1 for i in range(x.dim())))
 
 
-def _centred(x: Tensor, zero: Tensor | None, axis: int, dtype: torch.dtype) -> Tensor:
-    return x.to(dtype) if zero is None else x.to(dtype) - _along(zero, x, axis)
+def _minus_zero(x: Tensor, zero: Tensor | None, axis: int, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if zero is None else x.to(dtype) - _channels(zero, x, axis)
 
 
 def _quantize(x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int = 1) -> Tensor:
     kind = torch.iinfo(torch.uint8 if zero is None else zero.dtype)
-    level, offset = x / _along(scale, x, axis), 0 if zero is None else _along(zero, x, axis).to(x.dtype)
-    whole = level.round() + offset
-    real = whole.clamp(kind.min, kind.max)
-    return straight_through(real, torch.where(whole == real, level, level.detach()))  # beyond the ends it is constant
+    level, offset = x / _channels(scale, x, axis), 0 if zero is None else _channels(zero, x, axis).to(x.dtype)
+    code = level.round() + offset
+    answer = code.clamp(kind.min, kind.max)
+    return straight_through(
+        answer, torch.where(code == answer, level, level.detach())
+    )  # beyond the ends it is constant
 
 
 def _dynamic_quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,18 +155,18 @@ def _dynamic_quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _conv_integer(
     x: Tensor, w: Tensor, zero: Tensor | None = None, w_zero: Tensor | None = None, **window: Any
 ) -> Tensor:
-    return conv(_centred(x, zero, 1, x.dtype), _centred(w, w_zero, 0, x.dtype), **window)
+    return conv(_minus_zero(x, zero, 1, x.dtype), _minus_zero(w, w_zero, 0, x.dtype), **window)
 
 
 _ZERO = torch.zeros(1)
 #: Operators that torch has under the same name.
-_SAME = (
+_TORCH_NAMES = (
     *("Abs", "Neg", "Exp", "Log", "Sqrt", "Reciprocal", "Sigmoid", "Tanh", "Erf", "Sign", "IsNaN", "IsInf", "Relu"),
     *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Add", "Sub", "Mul"),
     *("MatMul", "Where"),
 )
 OPERATORS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(torch, name.lower()) for name in _SAME},
+    **{name: getattr(torch, name.lower()) for name in _TORCH_NAMES},
     "Identity": lambda x: x,
     "Not": torch.logical_not,
     "And": torch.logical_and,
@@ -243,10 +245,12 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Floor": partial(_rounded, function=torch.floor),
     "Ceil": partial(_rounded, function=torch.ceil),
     "QuantizeLinear": _quantize,
-    "DequantizeLinear": lambda x, w, zero=None, *, axis=1: _centred(x, zero, axis, w.dtype) * _along(w, x, axis),
+    "DequantizeLinear": lambda x, w, zero=None, *, axis=1: (
+        _minus_zero(x, zero, axis, w.dtype) * _channels(w, x, axis)
+    ),
     "DynamicQuantizeLinear": _dynamic_quantize,
     "MatMulInteger": lambda a, b, a_zero=None, b_zero=None: (
-        _centred(a, a_zero, -2, a.dtype) @ _centred(b, b_zero, -1, a.dtype)
+        _minus_zero(a, a_zero, -2, a.dtype) @ _minus_zero(b, b_zero, -1, a.dtype)
     ),
     "ConvInteger": _conv_integer,
     # shapes and places
@@ -260,7 +264,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Unsqueeze": lambda x, axes: reduce(torch.unsqueeze, sorted(i % (x.dim() + len(axes)) for i in axes), x),
     "Transpose": lambda x, *, perm=(): x.permute(*(perm or reversed(range(x.dim())))),
     "Split": lambda x, split=(), *, axis=0, outputs: x.split(split or math.ceil(x.shape[axis] / outputs), axis),
-    "Slice": slice_axes,
+    "Slice": slice_tensor,
     "Concat": lambda *tensors, axis: torch.cat(tensors, axis),
     "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, shape)),
     "Tile": lambda x, repeats: x.tile(repeats),

@@ -13,9 +13,9 @@ def _window(
     x: Tensor, kernel: Sequence[int], *, auto_pad: str = "NOTSET", ceil_mode: int = 0, **lengths: Sequence[int]
 ) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
     """Strides, dilations, and of each axis the border before it, the border behind it, and how far behind it windows
-    read: with `ceil_mode` to the end of the last one that begins in the input."""
-    pads, ones = lengths.get("pads"), [1] * len(kernel)
-    strides, dilations = (list(lengths.get(name) or ones) for name in ("strides", "dilations"))
+    read: with `ceil_mode` to the end of the reach one that begins in the input."""
+    pads, unit = lengths.get("pads"), [1] * len(kernel)
+    strides, dilations = (list(lengths.get(name) or unit) for name in ("strides", "dilations"))
     borders = []
     for i, n in enumerate(x.shape[2:]):
         span, stride = (kernel[i] - 1) * dilations[i] + 1, strides[i]
@@ -29,23 +29,23 @@ def _window(
     return strides, dilations, borders
 
 
-def _bordered(x: Tensor, borders: Sequence[tuple[int, ...]], value: float = 0.0) -> Tensor:
-    """`x` with (first, ..., last) values around its last axes."""
-    flat = [n for border in reversed(borders) for n in (border[0], border[-1])]  # F.pad begins with the last axis
+def _with_border(x: Tensor, borders: Sequence[tuple[int, ...]], value: float = 0.0) -> Tensor:
+    """`x` with (first, ..., reach) values around its reach axes."""
+    flat = [n for border in reversed(borders) for n in (border[0], border[-1])]  # F.pad begins with the reach axis
     return F.pad(x, flat, value=value) if any(flat) else x
 
 
 def conv(x: Tensor, w: Tensor, b: Tensor | None = None, *, group: int = 1, **window: Any) -> Tensor:
     strides, dilations, borders = _window(x, w.shape[2:], **window)
     run: Any = (F.conv1d, F.conv2d, F.conv3d)[w.dim() - 3]
-    answer: Tensor = run(_bordered(x, [border[:2] for border in borders]), w, b, strides, 0, dilations, group)
+    answer: Tensor = run(_with_border(x, [border[:2] for border in borders]), w, b, strides, 0, dilations, group)
     return answer
 
 
 def max_pool(x: Tensor, *, kernel_shape: Sequence[int], **window: Any) -> Tensor:
     strides, dilations, borders = _window(x, kernel_shape, **window)
     run: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[x.dim() - 3]
-    answer: Tensor = run(_bordered(x, borders, -math.inf), list(kernel_shape), strides, 0, dilations)
+    answer: Tensor = run(_with_border(x, borders, -math.inf), list(kernel_shape), strides, 0, dilations)
     return answer
 
 
@@ -54,9 +54,9 @@ def average_pool(x: Tensor, *, kernel_shape: Sequence[int], count_include_pad: i
     if set(dilations) != {1}:
         raise ValueError(f"dilations={dilations} are not supported: export it without them")
     run: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[x.dim() - 3]
-    share = _bordered(torch.ones_like(x[:1, :1]), [border[:2] for border in borders], float(count_include_pad))
-    share = _bordered(share, [(0, last - high) for _, high, last in borders])
-    average: Tensor = run(_bordered(x, borders), list(kernel_shape), strides)
+    share = _with_border(torch.ones_like(x[:1, :1]), [border[:2] for border in borders], float(count_include_pad))
+    share = _with_border(share, [(0, reach - high) for _, high, reach in borders])
+    average: Tensor = run(_with_border(x, borders), list(kernel_shape), strides)
     answer: Tensor = average / run(share, list(kernel_shape), strides)
     return answer
 
@@ -65,7 +65,7 @@ def single(number: Any) -> Any:
     return number[0] if isinstance(number, list) else number
 
 
-def slice_axes(
+def slice_tensor(
     x: Tensor, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] = (), steps: Sequence[int] = ()
 ) -> Tensor:
     parts = zip(starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True)
@@ -82,7 +82,7 @@ def pad(
     dims = [axis % x.dim() for axis in axes or range(x.dim())]
     borders = {axis: (pads[i], pads[i + len(dims)]) for i, axis in enumerate(dims)}
     if mode == "constant":
-        return _bordered(x, [borders.get(axis, (0, 0)) for axis in range(x.dim())], single(value) or 0.0)
+        return _with_border(x, [borders.get(axis, (0, 0)) for axis in range(x.dim())], single(value) or 0.0)
     for axis, (low, high) in borders.items():
         n, i = x.shape[axis], torch.arange(-low, x.shape[axis] + high, device=x.device)
         if mode == "reflect":
@@ -107,7 +107,7 @@ def resize(
         scale = length / n if sizes else scales[i]
         if length != n or scale != 1:
             places = _sources(n, length, scale, coordinate_transformation_mode).to(x.device)
-            x = _resampled(x.movedim(axis, -1), places, **kernel).movedim(-1, axis)
+            x = _read_at(x.movedim(axis, -1), places, **kernel).movedim(-1, axis)
     return x
 
 
@@ -123,19 +123,19 @@ def _sources(n: int, length: int, scale: float, mode: str) -> Tensor:
     return (i + 0.5) / scale - (0.0 if mode == "tf_half_pixel_for_nn" else 0.5)
 
 
-def _resampled(
+def _read_at(
     x: Tensor,
     places: Tensor,
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
     cubic_coeff_a: float = -0.75,
 ) -> Tensor:
-    """The last axis of `x`, read at `places`."""
+    """The reach axis of `x`, read at `places`."""
     n, a = x.shape[-1], cubic_coeff_a
     if mode == "nearest":
         shift = {"round_prefer_floor": -0.5, "round_prefer_ceil": 0.5}.get(nearest_mode, 0.0)
-        whole = torch.ceil if nearest_mode in ("ceil", "round_prefer_floor") else torch.floor
-        return x.index_select(-1, whole(places + shift).long().clamp(0, n - 1))
+        rounding = torch.ceil if nearest_mode in ("ceil", "round_prefer_floor") else torch.floor
+        return x.index_select(-1, rounding(places + shift).long().clamp(0, n - 1))
     taps = places.floor().long()[:, None] + torch.arange(*((0, 2) if mode == "linear" else (-1, 3)), device=x.device)
     d = (places[:, None] - taps).abs()
     near, far = ((a + 2) * d - (a + 3)) * d * d + 1, a * (((d - 5) * d + 8) * d - 4)  # Keys 1981

@@ -164,7 +164,7 @@ def test_channels_last_and_a_batch_of_four_equal_onnxruntime(tmp_path):
     torch.testing.assert_close(encoder(pictures), expected, rtol=0, atol=1e-5)
 
 
-def test_where_the_gradient_is_not_the_operators_the_weights_line_says_so(tmp_path):
+def test_the_weights_line_names_roundings_and_dead_ends(tmp_path):
     tensors = [helper.make_tensor("s", TensorProto.FLOAT, [], [0.1])]
     nodes = [
         node("QuantizeLinear", ["x", "s"], ["q"]),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.encoders.families.onnx_graph import Picture, build
+from attacks.encoders.families.onnx_graph import OnnxInput, build_network
 from attacks.encoders.families.onnx_operators import OPERATORS, SEVERAL
 from tests.helpers.onnx_files import TensorProto, graph, helper, onnx, ort, value
 
@@ -20,7 +20,7 @@ def floats(*shape):
     return np.random.default_rng(sum(shape) + 1).uniform(0.5, 2, shape).astype(np.float32)
 
 
-def whole(*numbers):
+def integers(*numbers):
     return np.array(numbers, dtype=np.int64)
 
 
@@ -45,7 +45,7 @@ case("Shape", MAP, start=1, end=-1)
 case("Add Sub Mul Div Pow PRelu Max Min Sum Mean Equal Greater GreaterOrEqual Less LessOrEqual", ROWS, floats(3))
 case("Mod", ROWS, floats(3), fmod=1)
 case("Max Min Sum Mean", ROWS, floats(3), floats(2, 1))
-case("Div Mod", None, whole(7, -7, 9), whole(2, 2, -4))
+case("Div Mod", None, integers(7, -7, 9), integers(2, 2, -4))
 case("Not", None, FLAG)
 case("And Or", None, FLAG, np.array([True, True, False]))
 case("Where", None, FLAG, floats(3), floats(2, 3))
@@ -54,7 +54,7 @@ case("Clip", ROWS, None, np.float32(1))
 case("Clip", ROWS, np.float32(1))
 case("Cast", ROWS, to=TensorProto.INT64)
 case("Cast", ROWS, to=TensorProto.DOUBLE)
-case("CastLike", ROWS, whole(1))
+case("CastLike", ROWS, integers(1))
 case("MatMul", (2, 2, 3), floats(3, 4))
 case("Gemm", (3, 2), floats(4, 3), floats(4), transA=1, transB=1, alpha=0.5, beta=2.0)
 case("Gemm", ROWS, floats(3, 4), floats(2, 1))
@@ -77,32 +77,32 @@ case("LRN", (1, 7, 3, 3), size=5, beta=0.6)
 case("GlobalMaxPool GlobalAveragePool", MAP)
 REDUCTIONS = "Sum Mean Max Min Prod L1 L2 SumSquare LogSum LogSumExp"
 for reduction in REDUCTIONS.split():
-    case(f"Reduce{reduction}", MAP, axes=whole(1, -1), keepdims=0)
+    case(f"Reduce{reduction}", MAP, axes=integers(1, -1), keepdims=0)
     case(f"Reduce{reduction}", MAP)
     case(f"Reduce{reduction}", MAP, noop_with_empty_axes=1)
 case("ArgMax ArgMin", MAP, axis=1, keepdims=0)
-case("TopK", MAP, whole(2), axis=1, largest=0)
+case("TopK", MAP, integers(2), axis=1, largest=0)
 case("TopK", MAP, k=2, axis=1)
-case("Reshape", MAP, whole(0, -1, 3))
+case("Reshape", MAP, integers(0, -1, 3))
 case("Flatten", MAP, axis=2)
 case("Flatten", MAP, axis=0)
-case("Squeeze", (1, 2, 1), axes=whole(-1))
+case("Squeeze", (1, 2, 1), axes=integers(-1))
 case("Squeeze", (1, 2, 1))
-case("Unsqueeze", ROWS, axes=whole(0, 3))
+case("Unsqueeze", ROWS, axes=integers(0, 3))
 case("Transpose", MAP)
 case("Transpose", MAP, perm=[0, 2, 3, 1])
-case("Split", MAP, split=whole(1, 3), axis=1)
+case("Split", MAP, split=integers(1, 3), axis=1)
 case("Split", MAP, axis=2, num_outputs=2)
 case("Split", MAP, axis=1)
 for start, end, step in ((1, 6, 2), (5, 1, -2), (-1, -100, -1), (2, 1000, 1)):
-    case("Slice", (2, 7), whole(start), whole(end), whole(-1), whole(step))
-case("Slice", (5, 7), starts=whole(1, 2), ends=whole(-1, 100))
+    case("Slice", (2, 7), integers(start), integers(end), integers(-1), integers(step))
+case("Slice", (5, 7), starts=integers(1, 2), ends=integers(-1, 100))
 case("Concat", ROWS, floats(2, 2), axis=1)
-case("Expand", (3, 1), whole(2, 1, 4))
-case("Tile", ROWS, whole(2, 3))
+case("Expand", (3, 1), integers(2, 1, 4))
+case("Tile", ROWS, integers(2, 3))
 case("Range", None, np.int64(2), np.int64(9), np.int64(3))
-case("ConstantOfShape", None, whole(2, 3), value=helper.make_tensor("v", TensorProto.FLOAT, [1], [3.0]))
-case("ConstantOfShape", None, whole(2, 3))
+case("ConstantOfShape", None, integers(2, 3), value=helper.make_tensor("v", TensorProto.FLOAT, [1], [3.0]))
+case("ConstantOfShape", None, integers(2, 3))
 case("CumSum", MAP, np.int64(1))
 case("Trilu", MAP, np.int64(1), upper=0)
 case("Trilu", MAP)
@@ -115,14 +115,14 @@ case("ScatterElements", (3, 2), INDEX, floats(2, 2), axis=0)
 case("DepthToSpace", (2, 8, 2, 3), blocksize=2)
 case("SpaceToDepth", (2, 3, 4, 6), blocksize=2)
 for mode in ("constant", "reflect", "edge", "wrap"):
-    case("Pad", MAP, mode=mode, pads=whole(0, 1, 2, 0, 0, 0, 1, 3))
-case("Pad", MAP, whole(2, -1), np.float32(0.3), whole(-1))
+    case("Pad", MAP, mode=mode, pads=integers(0, 1, 2, 0, 0, 0, 1, 3))
+case("Pad", MAP, integers(2, -1), np.float32(0.3), integers(-1))
 case("Upsample", MAP, scales=np.array([1, 1, 2, 3], dtype=np.float32))
 case("Upsample", MAP, mode="linear", scales=np.array([1, 1, 2, 3], dtype=np.float32))
 case("GridSample", (1, 2, 5, 6), floats(1, 3, 4, 2) - 1.2, align_corners=1)
 case("GridSample", (1, 2, 5, 6), floats(1, 3, 4, 2) - 1.2, padding_mode="border")
 #: Operators of `test_windows` and `test_resizes`, and of the quantised chains.
-DRAWN = {"Conv", "MaxPool", "AveragePool", "Resize"}
+RANDOM = {"Conv", "MaxPool", "AveragePool", "Resize"}
 CHAINS = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"}
 RANGES = {"Asin": (-0.9, 0.9), "Acos": (-0.9, 0.9), "Atanh": (-0.9, 0.9), "Acosh": (1.1, 3)}
 POSITIVE = {"Log", "Sqrt", "Reciprocal", "Pow", "ReduceLogSum"}
@@ -161,7 +161,7 @@ def one_node(kind, opset, shape, inputs, arguments):
     return graph(nodes, [value("x", shape or (2,))], [value("y", None)], tensors, opset=opset)
 
 
-def both(model, x):
+def compare(model, x):
     """The network, its answer, and ONNX Runtime's; None where that refuses the graph."""
     options = ort.SessionOptions()
     options.graph_optimization_level, options.log_severity_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, 4
@@ -170,7 +170,7 @@ def both(model, x):
         (expected,) = session.run(None, {"x": x.detach().numpy()})
     except Exception:  # a form or a dtype that it does not take in this opset
         return None
-    network = build(model, Picture("x", None, None, False), "file")
+    network = build_network(model, OnnxInput("x", None, None, False), "file")
     return network, network(x), torch.from_numpy(expected)
 
 
@@ -182,14 +182,14 @@ def assert_slope(network, x):
     assert torch.autograd.gradcheck(network.double(), (x.double().requires_grad_(),), atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", sorted(OPERATORS.keys() - DRAWN - CHAINS))
+@pytest.mark.parametrize("kind", sorted(OPERATORS.keys() - RANDOM - CHAINS))
 def test_operators_equal_onnxruntime_and_have_its_slope(kind):
     assert kind in CASES, "give it a case"
     for shape, inputs, arguments in CASES[kind]:
         low, high = RANGES.get(kind, (0.5, 2) if kind in POSITIVE else (-2, 2))
         x = low + (high - low) * torch.rand(shape or (2,), generator=torch.Generator().manual_seed(1))
         models = [model for o in OPSETS if (model := one_node(kind, o, shape, inputs, arguments)) is not None]
-        answers = [answer for model in models if (answer := both(model, x)) is not None]
+        answers = [answer for model in models if (answer := compare(model, x)) is not None]
         assert answers, f"no opset has {arguments}"
         for _, answer, expected in answers:
             assert_equal(answer, expected)
@@ -197,7 +197,7 @@ def test_operators_equal_onnxruntime_and_have_its_slope(kind):
             assert_slope(answers[-1][0], x)
 
 
-def drawn(seed, **choices):
+def choice(seed, **choices):
     """One of the choices for each name; those of None are left out."""
     generator = np.random.default_rng(seed)
     values = {name: options[generator.integers(len(options))] for name, options in choices.items()}
@@ -211,18 +211,18 @@ SIDES |= {"auto_pad": ("SAME_UPPER", "SAME_LOWER", "VALID", None, None)}
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("kind", ["Conv", "MaxPool", "AveragePool"])
 def test_windows_equal_onnxruntime(kind, seed):
-    options = drawn(seed, **SIDES, kernel_shape=([3, 2], [2, 3], [3, 3]), pads=([1, 0, 1, 1], [1, 1, 1, 1], None))
+    options = choice(seed, **SIDES, kernel_shape=([3, 2], [2, 3], [3, 3]), pads=([1, 0, 1, 1], [1, 1, 1, 1], None))
     if "auto_pad" in options:
         options.pop("pads", None)
         options["dilations"] = [1, 1]  # ONNX Runtime pads otherwise
     if kind != "Conv":
-        options |= drawn(seed, ceil_mode=(0, 1))
+        options |= choice(seed, ceil_mode=(0, 1))
     if kind == "AveragePool":
-        options |= drawn(seed, count_include_pad=(0, 1)) | {"dilations": [1, 1]}
+        options |= choice(seed, count_include_pad=(0, 1)) | {"dilations": [1, 1]}
     inputs = (floats(4, 2, *options["kernel_shape"]), floats(4)) if kind == "Conv" else ()
     options |= {"group": 2} if kind == "Conv" else {}
     x = torch.randn(2, 4, 9, 11, generator=torch.Generator().manual_seed(seed))
-    network, answer, expected = both(one_node(kind, 22, (2, 4, 9, 11), inputs, options), x)
+    network, answer, expected = compare(one_node(kind, 22, (2, 4, 9, 11), inputs, options), x)
     assert_equal(answer, expected)
     assert_slope(network, x[:, :, :6, :5])
 
@@ -230,14 +230,14 @@ def test_windows_equal_onnxruntime(kind, seed):
 @pytest.mark.parametrize("seed", range(40))
 def test_resizes_equal_onnxruntime(seed):
     modes = "half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"
-    options = drawn(seed, mode=("nearest", "linear", "cubic"), coordinate_transformation_mode=modes)
-    options |= drawn(seed, nearest_mode=("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"))
-    shape = drawn(seed, scales=([1, 1, 0.5, 2.4], [1, 1, 3, 1.7], None))
-    nothing = np.zeros(0, np.float32)
-    inputs = (nothing, np.array(shape["scales"], np.float32)) if shape else (nothing, nothing, whole(1, 2, 4, 13))
+    options = choice(seed, mode=("nearest", "linear", "cubic"), coordinate_transformation_mode=modes)
+    options |= choice(seed, nearest_mode=("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"))
+    shape = choice(seed, scales=([1, 1, 0.5, 2.4], [1, 1, 3, 1.7], None))
+    empty = np.zeros(0, np.float32)
+    inputs = (empty, np.array(shape["scales"], np.float32)) if shape else (empty, empty, integers(1, 2, 4, 13))
     x = torch.randn(1, 2, 6, 7, generator=torch.Generator().manual_seed(seed))
     for opset in (11, 13, 19):
-        network, answer, expected = both(one_node("Resize", opset, (1, 2, 6, 7), inputs, options), x)
+        network, answer, expected = compare(one_node("Resize", opset, (1, 2, 6, 7), inputs, options), x)
         assert_equal(answer, expected)
     assert_slope(network, x)
 
@@ -245,7 +245,7 @@ def test_resizes_equal_onnxruntime(seed):
 @pytest.mark.parametrize("opset", [11, 13, 19, 21, 23])
 @pytest.mark.parametrize("axis", [None, 1])
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
-def test_quantised_values_equal_onnxruntime_and_their_gradient_goes_straight_through(opset, axis, kind):
+def test_quantised_values_equal_onnxruntime_with_a_straight_gradient(opset, axis, kind):
     scale, zero = (
         (np.array([0.02, 0.05], np.float32), np.array([3, 100], kind)) if axis else (np.float32(0.01), kind(90))
     )
@@ -259,7 +259,7 @@ def test_quantised_values_equal_onnxruntime_and_their_gradient_goes_straight_thr
     ]
     tensors = [onnx.numpy_helper.from_array(np.asarray(v), name) for name, v in (("s", scale), ("z", zero))]
     x = (torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(0)) * 3).requires_grad_()
-    _, answer, expected = both(graph(nodes, [value("x", x.shape)], [value("y", None)], tensors, opset=opset), x)
+    _, answer, expected = compare(graph(nodes, [value("x", x.shape)], [value("y", None)], tensors, opset=opset), x)
     assert torch.equal(answer, expected)
     (slope,) = torch.autograd.grad(answer.sum(), x)
     steps = torch.tensor(scale).reshape(-1, 1)
@@ -281,7 +281,7 @@ def test_dynamic_quantisation_equals_onnxruntime(kind):
     ]
     tensors = [onnx.numpy_helper.from_array(v, name) for name, v in (("w", w), ("v", np.uint8(120)))]
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    _, answer, expected = both(graph(nodes, [value("x", shape)], [value("y", None)], tensors), x)
+    _, answer, expected = compare(graph(nodes, [value("x", shape)], [value("y", None)], tensors), x)
     assert_equal(answer, expected)
     weights = torch.from_numpy(w).float() - 120
     plain = x @ weights if kind == "MatMulInteger" else torch.conv2d(x, weights, padding=1)
