@@ -120,7 +120,7 @@ class OnnxNetwork(nn.Module):
 
     def with_free_batch(self) -> "OnnxNetwork":
         """A copy in which a Reshape to (1, ...) keeps its input's batch: exporters write their example's there."""
-        network = copy.deepcopy(self)
+        network = copy.deepcopy(self, {id(weight): weight for weight in self.parameters()})
         for layer in network.network.children():
             if isinstance(layer, OnnxLayer) and layer.kind == "Reshape":
                 shape = layer.arguments[1]
@@ -193,7 +193,8 @@ def build_network(model: Any, picture: OnnxInput, path: Path) -> OnnxNetwork:
     output, nodes = model.graph.output[0].name, _needed_nodes(model.graph)
     _check(nodes, output, path)
     parts, steps, layers = _Parts(opset), list[OnnxStep](), dict[str, nn.Module]()
-    for node in (*model.graph.initializer, *nodes):
+    names = {output, *(name for node in nodes for name in node.input)}
+    for node in (*(tensor for tensor in model.graph.initializer if tensor.name in names), *nodes):
         try:
             if not hasattr(node, "op_type") or node.op_type == "Constant":
                 parts.add_constant(node)

@@ -158,6 +158,13 @@ def _conv_integer(
     return conv(_minus_zero(x, zero, 1, x.dtype), _minus_zero(w, w_zero, 0, x.dtype), **window)
 
 
+def _concat(*tensors: Tensor, axis: int) -> Tensor:
+    if axis % tensors[0].dim():  # a class token is written for a batch of one
+        rows = max(len(x) for x in tensors)
+        tensors = tuple(x.expand(rows, *x.shape[1:]) if len(x) == 1 else x for x in tensors)
+    return torch.cat(tensors, axis)
+
+
 _ZERO = torch.zeros(1)
 #: Operators that torch has under the same name.
 _TORCH_NAMES = (
@@ -265,7 +272,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Transpose": lambda x, *, perm=(): x.permute(*(perm or reversed(range(x.dim())))),
     "Split": lambda x, split=(), *, axis=0, outputs: x.split(split or math.ceil(x.shape[axis] / outputs), axis),
     "Slice": slice_tensor,
-    "Concat": lambda *tensors, axis: torch.cat(tensors, axis),
+    "Concat": _concat,
     "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, shape)),
     "Tile": lambda x, repeats: x.tile(repeats),
     "Range": lambda start, limit, delta: torch.arange(start, limit, delta),
