@@ -61,7 +61,7 @@ PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy"
 #: Libraries that draw, and write the report.
 DRAWING = ("matplotlib", "jinja2")
 #: Optional libraries of encoders and resizers.
-LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
+LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers", "diffusers", "onnx")
 
 
 def manifest(

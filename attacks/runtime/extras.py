@@ -6,7 +6,6 @@ from typing import Any
 #: Package -> the extra that installs it; of `encoders`, the family's own.
 EXTRAS = {
     **dict.fromkeys(("cv2", "reportlab", "skimage"), "physical"),
-    **dict.fromkeys(("onnx", "onnx2torch"), "onnx"),
     **dict.fromkeys(("mlflow", "sqlalchemy", "alembic"), "mlflow"),
     **dict.fromkeys(("junitparser", "cyclonedx", "in_toto_attestation", "google"), "evidence"),
     **dict.fromkeys(("rfc3161_client", "cryptography"), "evidence"),
@@ -15,6 +14,7 @@ EXTRAS = {
     "transformers": "hf",
     "huggingface_hub": "hf",
     "diffusers": "vae",
+    "onnx": "onnx",
     "lpips": "lpips",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
