@@ -69,6 +69,16 @@ class FileConfig(EncoderConfig):
 
 
 @dataclass
+class PackageConfig(FileConfig):
+    """An ImageNet classifier in a package of the extra `real`: lite0, lite1, lite2."""
+
+    name: str = "pypi"
+    model: str = option(MISSING, "lite0, lite1 or lite2")
+    preprocess: dict[str, Any] = option({}, "what differs from the model's own preprocessing: {kernel: cv2_area}")
+    output: str = option("features", "what its classifier reads, or its logits", range="features, logits")
+
+
+@dataclass
 class BlackBoxConfig(EncoderConfig):
     """What an encoder has that can only be asked."""
 
@@ -128,6 +138,7 @@ ENCODERS: dict[str, type] = {
             (BlackBoxConfig, "callable", "A function of your own, asked without gradients (docs/black_box.md)."),
         )
     },
+    "pypi": PackageConfig,
     "command": CommandConfig,
     "http": HTTPConfig,
 }
