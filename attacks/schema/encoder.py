@@ -124,6 +124,7 @@ class DefenceConfig:
 ENCODERS: dict[str, type] = {
     "pocket": PocketConfig,
     "transformers": TransformersConfig,
+    "pypi": PackageConfig,
     **{
         name: variant(base, name, about)
         for base, name, about in (
@@ -138,7 +139,6 @@ ENCODERS: dict[str, type] = {
             (BlackBoxConfig, "callable", "A function of your own, asked without gradients (docs/black_box.md)."),
         )
     },
-    "pypi": PackageConfig,
     "command": CommandConfig,
     "http": HTTPConfig,
 }
