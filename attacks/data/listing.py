@@ -16,10 +16,14 @@ from typing import Any
 from attacks.data.images import SUFFIXES
 from attacks.data.split import WORDS
 from attacks.runtime.decoding import printable_name
+from attacks.runtime.extras import package_folder
 from attacks.runtime.untrusted import short_path
 
 #: The most characters of a path.
 LONGEST = 4096
+#: The path that stands for the labelled ImageNet photographs in Foolbox's wheel.
+IMAGENET20 = "imagenet20"
+_LABELLED = re.compile(r"imagenet_\d+_(\d+)\.jpg")
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ def list_entries(path: str | Path, column: str | None = None) -> tuple[list[Entr
     - `.csv`: a table with a header, the column `path` and optionally `identity` (the label), `cluster` (rows with
       the same one count as one picture in every interval), both of which may be empty, and `weight` (a number above
       0). `column` names one more, which says fit or judge of each. Other columns are ignored.
+    - `imagenet20`: the photographs in Foolbox's wheel, where it is installed; the label is ImageNet's class.
     - Any other file: one picture.
 
     Text is UTF-8; paths in it are relative to its file. The pictures are not opened here.
@@ -55,9 +60,11 @@ def list_entries(path: str | Path, column: str | None = None) -> tuple[list[Entr
         FileNotFoundError: there is no such path.
         ValueError: a folder without pictures; a list or table that is malformed or names a picture twice.
     """
-    path = Path(path)
+    is_packaged, path = str(path) == IMAGENET20, Path(path)
     if column is not None and path.suffix.lower() != ".csv":
         raise ValueError(f"`data.split` names a column of a table, a .csv; got data.path={short_path(str(path))}")
+    if is_packaged:
+        return _imagenet20(), []
     try:
         exists = path.exists()
     except OSError:  # the name is too long
@@ -75,6 +82,14 @@ def list_entries(path: str | Path, column: str | None = None) -> tuple[list[Entr
     if not entries:
         raise ValueError(f"`{path}` names no picture")
     return name_entries(entries), []
+
+
+def _imagenet20() -> list[Entry]:
+    files = sorted((package_folder("foolbox") / "data").iterdir())
+    entries = [Entry(file, file.name, match[1]) for file in files if (match := _LABELLED.fullmatch(file.name))]
+    if len(entries) != 20:
+        raise ValueError(f"`{IMAGENET20}` must be 20 photographs; got {len(entries)}: install foolbox 3.3.4")
+    return entries
 
 
 def _folder(path: Path) -> tuple[list[Entry], list[str]]:

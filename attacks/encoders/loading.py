@@ -46,6 +46,7 @@ def load_encoder(
     preprocess: Mapping[str, Any] | None = None,
     pool: str | None = None,
     precision: str = NATIVE,
+    output: str | None = None,
     device: str = "cpu",
 ) -> nn.Module:
     """An encoder in evaluation mode with frozen weights: (N,3,H,W) in [0,1] -> (N,D).
@@ -58,6 +59,7 @@ def load_encoder(
         preprocess: fields of `Preprocess` that differ from the library's.
         pool: of a transformer: "pooled", "cls" or "mean"; None for the model's default.
         precision: "own" runs half-precision weights as they are, "float32" widens them.
+        output: of a pypi model, "features" or "logits"; None for the first.
         device: where it runs.
 
     Raises:
@@ -81,6 +83,8 @@ def load_encoder(
             else "any module may be passed to `attack` itself"
         )
         raise ValueError(f"`encoder` must be one of pocket, phash, {', '.join(FAMILIES)}; got {name!r} ({fix})")
+    if output is not None and name != "pypi":
+        raise ValueError(f"`output` belongs to pypi; {name} has none, got {output!r}: leave it out")
     if not isinstance(preprocess or {}, Mapping):
         raise ValueError(
             f"`preprocess` must be the fields of a Preprocess that differ, such as {{'size': 224}}; got a "
@@ -89,7 +93,7 @@ def load_encoder(
     if name in FAMILIES:
         if not model:
             raise ValueError(f"`encoder.model` says which of {name}: give it a name, see docs/encoders.md")
-        request = Request(name, model, str(weights or PRETRAINED), dict(preprocess or {}), pool)
+        request = Request(name, model, str(weights or PRETRAINED), dict(preprocess or {}), pool, output)
         load: Family = importlib.import_module(f"attacks.encoders.families.{name}_models").load
         try:
             encoder = load(request)

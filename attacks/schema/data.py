@@ -57,7 +57,8 @@ class FolderConfig(PicturesConfig):
     name: str = "folder"
     path: str = option(
         MISSING,
-        "a picture, folder, .txt (a path a line) or .csv (columns path, perhaps identity); bundled: the photographs",
+        "a picture, folder, .txt (a path a line) or .csv (columns path, perhaps identity); bundled: the photographs; "
+        "imagenet20: those of Foolbox's wheel, by class",
     )
     gallery: str | None = option(
         None,

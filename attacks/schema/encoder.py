@@ -69,6 +69,16 @@ class FileConfig(EncoderConfig):
 
 
 @dataclass
+class PackageConfig(FileConfig):
+    """An ImageNet classifier in a package of the extra `real`: lite0, lite1, lite2."""
+
+    name: str = "pypi"
+    model: str = option(MISSING, "lite0, lite1 or lite2")
+    preprocess: dict[str, Any] = option({}, "what differs from the model's own preprocessing: {kernel: cv2_area}")
+    output: str = option("features", "what its classifier reads, or its logits", range="features, logits")
+
+
+@dataclass
 class BlackBoxConfig(EncoderConfig):
     """What an encoder has that can only be asked."""
 
@@ -114,6 +124,7 @@ class DefenceConfig:
 ENCODERS: dict[str, type] = {
     "pocket": PocketConfig,
     "transformers": TransformersConfig,
+    "pypi": PackageConfig,
     **{
         name: variant(base, name, about)
         for base, name, about in (

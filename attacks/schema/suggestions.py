@@ -20,6 +20,7 @@ ALIASES = {
     "encoder=dinov2": "encoder=transformers encoder.model=facebook/dinov2-small",
     "encoder=arcface": "encoder=onnx encoder.model=FILE.onnx",
     "encoder=vae": "encoder=diffusers encoder.model=FOLDER",
+    "data=imagenet20": "data=folder data.path=imagenet20",
     "objective=untargeted": "objective=away",
 }
 #: Forms of a model's name -> the family that has such models; the first that fits counts.
@@ -29,6 +30,7 @@ FAMILIES = (
     (r".+/.+", "transformers"),
     (r".*[A-Z].*", "open_clip"),
     (r".*(\.|_patch).*", "timm"),
+    (r"lite[0-2]", "pypi"),
     (r"\w*\d\w*", "torchvision"),
 )
 

