@@ -80,6 +80,13 @@ def deployment_caption(cells: Sequence[Mapping[str, Any]]) -> str:
     return f"Success is one half or more in {high} of {len(rows)} cells; {end}."
 
 
+def simultaneous_words(minimum: int | None) -> str:
+    """The end of the caption of a table of differences: what its brackets, or parentheses, hold for."""
+    if minimum is None:
+        return "; intervals for all cells at once"
+    return f"; ranges, for a test of so many cells needs {minimum} clusters"
+
+
 def ranking_caption(table: Sequence[Any]) -> str:
     """Which of the runs of a ranking is the most robust, if that can be told."""
     first, *rest = table

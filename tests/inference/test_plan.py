@@ -85,11 +85,14 @@ def test_samples_have_their_mean_and_correlation():
     assert (rate_samples(1, 0.25, 10) == 1).all() and rate_samples(0.5, 0, 64).var() < 0.25 / 60
 
 
-def test_further_clusters_are_those_with_which_the_interval_excludes_the_bar():
-    values = torch.tensor([0.0, 0.5, 0.25, 0.5, 0.0, 0.25])  # their mean is 0.25
-    more = further_clusters(values, 0.5, 0, 1)
+@pytest.mark.parametrize("sequential", [False, True])
+def test_further_clusters_are_those_with_which_the_interval_excludes_the_bar(sequential):
+    values = torch.tensor([0.1, 0.9, 0.25, 0.5, 0.0, 0.25])  # their mean is a third
+    more = further_clusters(values, 0.5, 0, 1, sequential)
     repeated = torch.from_numpy(np.resize(values.numpy(), 6 + more))
-    assert interval(repeated).high < 0.5 and more > further_clusters(values, 0.7, 0, 1)
+    assert interval(repeated, sequential=sequential).high < 0.5
+    assert more > further_clusters(values, 0.7, 0, 1, sequential)
+    assert more > further_clusters(values, 0.5, 0, 1) or not sequential
 
 
 @pytest.mark.parametrize(
