@@ -7,7 +7,8 @@ or to decide on which side of a bar an encoder lies.
 
 With EFFECT: how many clusters (independent pictures) detect a difference of that size in the primary comparison with
 a power of 80 %, by sign flips at 0.05. With --bar: how many put the attacker's success on one side of the bar, by the
-interval of the gate. The minutes are those of the pilot run, for each picture.
+interval of the gate, and by the sequence of `gate --run`. The minutes are those of the pilot run, for each
+picture.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.per_image import ARM, BANK, cluster_column, judged_rows, number_column
+from attacks.inference.bounded import Floats
 from attacks.inference.plan import POWER, clusters_for_bar, clusters_for_difference, pilot_samples, rate_samples
 from attacks.report.pairs import untrusted_rows
 from attacks.runtime.untrusted import mapping, number, read_untrusted
@@ -45,43 +47,43 @@ def run(options: argparse.Namespace) -> None:
             raise ValueError(f"`{name}` must be a number above 0 and below 1; got {value:g}")
     if not 1 <= options.views <= 10**6:
         raise ValueError(f"`--views` must be 1 to a million; got {options.views}")
-    clusters, source = (_from_rates if options.pilot is None else _from_pilot)(options)
-    goal = (
-        f"detect a difference of {options.effect:g}"
-        if options.bar is None
-        else f"decide about a bar of {options.bar:g}"
-    )
+    samples, source = (_from_rates if options.pilot is None else _from_pilot)(options)
+    if options.bar is None:
+        clusters, goal = clusters_for_difference(samples), f"detect a difference of {options.effect:g}"
+    else:
+        clusters, in_sequence = (clusters_for_bar(samples, options.bar, sequential) for sequential in (False, True))
+        goal = f"({in_sequence} by `gate --run`) decide about a bar of {options.bar:g}"
     time = "" if options.pilot is None else _minutes(options.pilot, clusters)
     print(f"{clusters} independent pictures {goal} with a power of {POWER:.0%}{time}; from {source}")
 
 
-def _from_rates(options: argparse.Namespace) -> tuple[int, str]:
+def _from_rates(options: argparse.Namespace) -> tuple[Floats, str]:
     shape = options.correlation, options.views
     text = f"{options.views} views a picture with a correlation of {options.correlation:g}, success "
     samples = rate_samples(options.baseline, *shape)
     if options.bar is not None:
-        return clusters_for_bar(samples, options.bar), f"{text}{options.baseline:g}"
+        return samples, f"{text}{options.baseline:g}"
     if not options.baseline + options.effect <= 1:
         raise ValueError(
             f"`--baseline` and EFFECT must be at most 1 in all; got {options.baseline + options.effect:g}"
         )
     differences = rate_samples(options.baseline + options.effect, *shape, seed=1) - samples
     text += f"{options.baseline:g} without EOT and {options.baseline + options.effect:g} with it, independent"
-    return clusters_for_difference(differences), text
+    return differences, text
 
 
-def _from_pilot(options: argparse.Namespace) -> tuple[int, str]:
+def _from_pilot(options: argparse.Namespace) -> tuple[Floats, str]:
     text = f"clusters of {options.pilot}, whose"
     if options.bar is not None:
         values = _arm(options.pilot, ARM, "success")
         text = f"{len(values)} {text} success has an unweighted mean of {float(values.mean()):.2f}"
-        return clusters_for_bar(pilot_samples(values), options.bar), text
+        return pilot_samples(values), text
     differences, measure, other = pilot(options.pilot)
     text = (
         f"{len(differences)} {text} differences in {measure} between {ARM} and {other} have mean "
         f"{float(differences.mean()):+.2f}, standard deviation {float(differences.std()):.2f}"
     )
-    return clusters_for_difference(pilot_samples(differences, options.effect)), text
+    return pilot_samples(differences, options.effect), text
 
 
 def _minutes(folder: Path, clusters: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.judge import Judge, cells_of, score_cells
+from attacks.evaluation.judge import Judge, cell_differences, cells_of, score_cells
 from transforms import Compose
 from transforms.compose import Laying, Stage
 from transforms.scene import Shown, base_of
@@ -21,9 +21,12 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     cells = cells_of(rows, "without", "test")
     clusters = next(iter(cells.values())).clusters
     table: dict[str, list[dict[str, Any]]] = {}
+    differences = cell_differences(
+        {key: (cell, cells[NO_STAGE, key[1]]) for key, cell in cells.items() if key[0] != NO_STAGE}
+    )
     for (label, test), cell in cells.items():
-        difference = None if label == NO_STAGE else cell.minus(cells[NO_STAGE, test])
-        table.setdefault(label, []).append({"test": test, **cell.to_dict(), "difference": difference})
+        difference = differences.get((label, test), {"difference": None})
+        table.setdefault(label, []).append({"test": test, **cell.to_dict(), **difference})
     stages = [label for label in table if label != NO_STAGE]
     return {
         "pictures": len(clusters),

@@ -17,7 +17,7 @@ from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.judge import CellScores, Judge, cells_of, score_cells
+from attacks.evaluation.judge import CellScores, Judge, cell_differences, cells_of, score_cells
 from attacks.resizers.pipeline import at_ratios, codecs, resamplers
 from attacks.runtime.values import stored
 from transforms import Compose
@@ -45,10 +45,13 @@ def deployment_summary(rows: Sequence[Row]) -> dict[str, Any]:
     for (codec, resampler, arm), cell in all_cells.items():
         cells.setdefault((codec, resampler), {})[arm] = cell
     table = []
+    differences = cell_differences(
+        {key: (arms["eot"], arms["no_eot"]) for key, arms in cells.items() if {"eot", "no_eot"} <= arms.keys()}
+    )
     for (codec, resampler), arms in cells.items():
-        difference = arms["eot"].minus(arms["no_eot"]) if {"eot", "no_eot"} <= arms.keys() else None
+        difference = differences.get((codec, resampler), {"difference": None})
         figures = {arm: cell.to_dict() for arm, cell in arms.items()}
-        table.append({"codec": codec, "resampler": resampler, "arms": figures, "difference": difference})
+        table.append({"codec": codec, "resampler": resampler, "arms": figures, **difference})
     clusters = next(iter(all_cells.values())).clusters
     return {"pictures": len(clusters), "clusters": len(set(clusters)), "cells": table}
 

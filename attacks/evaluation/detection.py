@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attacks.data.images import to_bytes
 from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of, numbers, totals
+from attacks.evaluation.per_image import has_fit_rows, mean_figures
 from attacks.inference.bounded import rate
 from attacks.resizers.pipeline import Pipeline
 
@@ -94,8 +95,10 @@ def detection_summary(rows: Sequence[Row]) -> dict[str, Any]:
     values, trials = [threshold.value for threshold in thresholds], totals(torch.ones(len(clusters)), clusters)
     figures = {}
     for arm, table in arms.items():
-        flags = column_of(table, "flagged") if several else None
-        share = None if flags is None else rate(by_cluster(flags, clusters), trials)._asdict()
+        share = None
+        if several:
+            flags = by_cluster(column_of(table, "flagged"), clusters)
+            share = mean_figures(rate(flags, trials), flags, has_fit_rows(rows))
         figures[arm] = {"flagged": share, "lowest": float(cosine[arm].min())}
     return {
         "pictures": len(clusters),

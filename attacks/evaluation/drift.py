@@ -14,6 +14,7 @@ from attacks.encoders.randomness import encoder_draws
 from attacks.eot.bank import Bank
 from attacks.eot.batching import Pass, in_passes
 from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, grouped
+from attacks.evaluation.per_image import has_fit_rows, mean_figures
 from attacks.evaluation.scores import signature_method
 from attacks.inference.bounded import interval
 from attacks.inference.pairs import sign_flips
@@ -66,8 +67,9 @@ def drift_summary(rows: Sequence[Row]) -> dict[str, Any]:
     for (layer, arm), group in grouped(rows, "layer", "arm").items():
         clusters = [str(row["cluster"]) for row in group]
         units.setdefault(layer, {})[arm] = by_cluster(column_of(group, "cosine"), clusters)
+    fit = has_fit_rows(rows)
     table = [
-        {"layer": layer} | {arm: interval(values.clamp(-1, 1), -1)._asdict() for arm, values in arms.items()}
+        {"layer": layer} | {arm: mean_figures(interval(values, -1), values, fit) for arm, values in arms.items()}
         for layer, arms in units.items()
     ]
     return {"layers": table, "flips": flips(units)}

@@ -21,6 +21,7 @@ from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of
+from attacks.evaluation.per_image import has_fit_rows, mean_figures
 from attacks.evaluation.scores import signature_method
 from attacks.inference.bounded import Interval, interval
 from attacks.objectives.bits import Bits
@@ -322,7 +323,8 @@ def explanation_summary(rows: Sequence[Row]) -> dict[str, Any]:
         column = column_of(table, "likeness")
         likeness[arm] = dict.fromkeys(Interval._fields)
         if bool(column.isfinite().all()):
-            likeness[arm] = interval(by_cluster(column, clusters), -1)._asdict()
+            values = by_cluster(column, clusters)
+            likeness[arm] = mean_figures(interval(values, -1), values, has_fit_rows(rows))
     means = {
         name: None if clean[0][name] in (None, "") else float(by_cluster(column_of(clean, name), clusters).mean())
         for name in COVERAGE

@@ -1,6 +1,6 @@
 """The judge of a run, which scores its pictures on any bank of views."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,10 +12,10 @@ from attacks.encoders.tree import Encoder
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, grouped, totals
+from attacks.evaluation.per_image import comparison_figures, has_fit_rows, mean_figures
 from attacks.evaluation.retrieval import Rows, impostors
 from attacks.evaluation.scores import Right, Scores, evaluate
 from attacks.inference.bounded import interval, rate
-from attacks.inference.pairs import sign_flips
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import stored
@@ -25,16 +25,18 @@ from transforms.scene import Shown
 @stored("scores.cell")
 class CellScores(NamedTuple):
     """`cosine` (N,V) of N pictures from V views to the clean embedding, the attacker's `success` (N,V), and the
-    pictures' `clusters`."""
+    pictures' `clusters`; `fit`: a shared perturbation was made from them."""
 
     cosine: Tensor
     success: Tensor
     clusters: tuple[str, ...] = ()
+    fit: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Both with their intervals, over the clusters."""
-        cosines = by_cluster(self.cosine.double().mean(1), self.clusters)
-        return {"success": rate(self.shares, self.trials)._asdict(), "cosine": interval(cosines, -1)._asdict()}
+        """Both with their intervals, over the clusters, or ranges."""
+        cosines, shares = by_cluster(self.cosine.double().mean(1), self.clusters), self.shares
+        values = {"success": (rate(shares, self.trials), shares), "cosine": (interval(cosines, -1), cosines)}
+        return {name: mean_figures(*value, self.fit) for name, value in values.items()}
 
     @property
     def shares(self) -> Tensor:
@@ -45,10 +47,6 @@ class CellScores(NamedTuple):
     def trials(self) -> Tensor:
         """The number of views of each cluster, (C,)."""
         return totals(torch.full((len(self.success),), float(self.success.shape[1])), self.clusters)
-
-    def minus(self, other: "CellScores") -> dict[str, Any]:
-        """The difference in success from another attack on the same pictures and views, with its interval."""
-        return sign_flips(self.shares, other.shares).difference._asdict()
 
     def rows(self, sample: Sample, **key: object) -> list[dict[str, object]]:
         """A row for each picture of the sample and each view, `key` first."""
@@ -72,8 +70,13 @@ def cells_of(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], CellSc
         if [(row["picture"], row["cluster"], str(row["view"])) for row in group] != places:
             raise ValueError(f"its rows of {', '.join(filter(None, key))} are not of the same pictures and views")
         cosine, success = (column_of(group, name).view(len(clusters), -1) for name in ("cosine", "success"))
-        cells[key] = CellScores(cosine, success.bool(), clusters)
+        cells[key] = CellScores(cosine, success.bool(), clusters, has_fit_rows(rows))
     return cells
+
+
+def cell_differences(pairs: Mapping[Any, tuple[CellScores, CellScores]]) -> dict[Any, dict[str, Any]]:
+    """The difference in success of two attacks in each cell of a table, for all of them at once (see `secondary`)."""
+    return {key: comparison_figures(a.shares, b.shares, a.fit, len(pairs)) for key, (a, b) in pairs.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from attacks.data.split import FIT, JUDGE
 from attacks.evaluation.clusters import R, Row, by_arm, by_cluster, column_of, grouped, medians, totals
 from attacks.evaluation.scores import Scores
 from attacks.inference.bounded import Interval, interval, median, quantile, rate
-from attacks.inference.pairs import MEASURES, Measure, SignFlipTest, fewest_clusters, sign_flips
+from attacks.inference.pairs import MEASURES, Measure, fewest_clusters, sign_flips
 
 #: Measures summarised by their mean over pictures; shares of a picture's views; and ranks, summarised by the median.
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
@@ -145,8 +145,7 @@ def measure_summary(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
         value = rate(units, totals(column_of(rows, views), clusters), cluster_weights(rows))
     else:
         value = median(units) if name in MEDIANS else interval(units, *span(name), weights=cluster_weights(rows))
-    fit = has_fit_rows(rows) and len(units) > 1
-    return (range_interval(value.mean, units) if fit else value)._asdict()
+    return mean_figures(value, units, has_fit_rows(rows))
 
 
 def cluster_weights(rows: Sequence[Row]) -> Tensor | None:
@@ -174,6 +173,11 @@ def has_fit_rows(rows: Sequence[Row]) -> bool:
 def range_interval(mean: float, units: Tensor) -> Interval:
     """A mean with the range of the clusters' values (C,)."""
     return Interval(mean, float(units.min()), float(units.max()), "range")
+
+
+def mean_figures(value: Interval, units: Tensor, fit: bool) -> dict[str, Any]:
+    """The mean of clusters (C,) as plain values; the range of several that a shared perturbation was made from."""
+    return (range_interval(value.mean, units) if fit and len(units) > 1 else value)._asdict()
 
 
 def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:
@@ -246,7 +250,8 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
         "against": closest,
         "baselines": list(BASELINES),
         "bank": BANK,
-        **_figures(tests[closest], arm_units - _units(arms[closest], measure), fit),
+        "test": "sign flips",
+        **comparison_figures(arm_units, _units(arms[closest], measure), fit),
         "clusters": len(arm_units),
     }
 
@@ -264,22 +269,19 @@ def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
     for bank, arms in rows_by_arm(rows).items():
         for other in sorted((arm for arm in arms if arm != ARM), key=lambda arm: arm != "one_view"):
             for quantity in MEASURES:
-                key = {"measure": quantity, "arm": ARM, "other": other, "bank": bank}
+                key = {"measure": quantity, "arm": ARM, "other": other, "bank": bank, "test": "sign flips"}
                 if any(main[name] != key[name] for name in ("measure", "bank")) or main["against"] != other:
                     pairs.append((key, _units(arms[ARM], quantity), _units(arms[other], quantity)))
-    tests = [sign_flips(first, second, len(pairs)) for _, first, second in pairs]
-    return [
-        key | _figures(test, first - second, fit, len(pairs))
-        for test, (key, first, second) in zip(tests, pairs, strict=True)
-    ]
+    return [key | comparison_figures(first, second, fit, len(pairs)) for key, first, second in pairs]
 
 
-def _figures(comparison: SignFlipTest, differences: Tensor, fit: bool, tests: int = 1) -> dict[str, Any]:
-    """A comparison as plain values; of pictures that an attack was made from the range."""
-    p, needed, value = comparison.p, comparison.needed, comparison.difference
+def comparison_figures(first: Tensor, second: Tensor, fit: bool, tests: int = 1) -> dict[str, Any]:
+    """One of so many comparisons of clusters' values (C,) in a table, as plain values; `fit`: of pictures that a
+    shared perturbation was made from, with the range."""
+    value, p, needed, *_ = sign_flips(first, second, tests)
     if fit:
-        p, needed, value = None, 2 * fewest_clusters(tests), range_interval(value.mean, differences)
-    return {"difference": value._asdict(), "test": "sign flips", "p": p, "needed": needed}
+        p, needed, value = None, 2 * fewest_clusters(tests), range_interval(value.mean, first - second)
+    return {"difference": value._asdict(), "p": p, "needed": needed}
 
 
 def _units(rows: Sequence[Mapping[str, object]], measure: Measure) -> Tensor:

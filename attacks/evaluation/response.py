@@ -14,8 +14,7 @@ from torch import Tensor
 
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.judge import CellScores, Judge, cells_of, score_cells
-from attacks.inference.pairs import sign_flips
+from attacks.evaluation.judge import CellScores, Judge, cell_differences, cells_of, score_cells
 from attacks.runtime.values import stored
 from transforms import Compose
 from transforms.scene import Shown, base_of
@@ -199,11 +198,10 @@ def _map(axes: Sequence[Axis], cells: Mapping[str, Sequence[CellScores]]) -> dic
     arms = {arm: {key: lines(values) for key, values in _table(row).items()} for arm, row in cells.items()}
     content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p": None, "needed": None}
     if "no_eot" in cells:
-        pairs = list(zip(cells["eot"], cells["no_eot"], strict=True))
-        # each cluster's share of successes of the attack with EOT against the one without
-        tests = [sign_flips(eot.shares, plain.shares, len(pairs)) for eot, plain in pairs]
-        content["needed"] = tests[0].needed
-        content["p"] = None if tests[0].p is None else lines([test.p for test in tests])
+        pairs = enumerate(zip(cells["eot"], cells["no_eot"], strict=True))
+        tests = [*cell_differences(dict(pairs)).values()]
+        content["needed"] = tests[0]["needed"]
+        content["p"] = None if tests[0]["p"] is None else lines([test["p"] for test in tests])
     return content
 
 

@@ -163,6 +163,6 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
     word, further = "UNDECIDED", None
     if bar.meets(ends.low) == bar.meets(ends.high):
         word = "PASS" if bar.meets(ends.low) else "FAIL"
-    elif (clusters := further_clusters(values, bar.bar, low, high, weights)) is not None:
+    elif (clusters := further_clusters(values, bar.bar, low, high, weights, sequential)) is not None:
         further = math.ceil(clusters * size[1] / size[0])
     return RequirementResult(requirement, word, *ends[:3], *size, further, weighted=weights is not None)

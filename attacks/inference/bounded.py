@@ -1,7 +1,7 @@
 """The mean of bounded values with its 95 % interval, for a statement against a bar."""
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,13 @@ class Interval(NamedTuple):
 
 
 def interval(
-    values: Tensor, low: float = 0.0, high: float = 1.0, *, weights: Tensor | None = None, sequential: bool = False
+    values: Tensor,
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    weights: Tensor | None = None,
+    sequential: bool = False,
+    tests: int = 1,
 ) -> Interval:
     """The mean of (C,) values of C clusters in `low`..`high`, or of (C,V) values seen from V views each.
 
@@ -52,6 +58,7 @@ def interval(
         weights: (C,) in 0..1, such as a cluster's share of the traffic over the largest: of the weighted mean.
         sequential: look at the values in their order, and at each look: the interval then holds at all looks at once,
             however often one looks at growing results. It is wider.
+        tests: of how many in a table this is one: the intervals hold all at once (Bonferroni).
 
     Raises ValueError for no values, for values outside of the span, and for other weights.
 
@@ -79,8 +86,11 @@ def interval(
         raise ValueError(f"`weights` must be a number in 0..1, not 0, for each of {len(units)} values")
     units = ((units - low) / (high - low)).clip(0, 1)
     mean = float(units @ scales / scales.sum())
-    ends = (_end(units, scales, sequential), 1 - _end(1 - units, scales, sequential))
-    mean, lowest, highest = (low + (high - low) * value for value in (mean, min(mean, ends[0]), max(mean, ends[1])))
+    limit = LIMIT + math.log(tests)
+    low_end, high_end = (_end(limit, *_orders(x, scales, sequential)) for x in (units, 1 - units))
+    mean, lowest, highest = (
+        low + (high - low) * value for value in (mean, min(mean, low_end), max(mean, 1 - high_end))
+    )
     return Interval(mean, lowest, highest)
 
 
@@ -90,18 +100,29 @@ def array(values: Tensor) -> Floats:
     return result
 
 
-def _end(units: Floats, scales: Floats, sequential: bool) -> float:
-    """The largest mean that the values in 0..1 refute by being larger."""
-    sample = _orders(units, scales, sequential)
-    if log_capital(SMALLEST, *sample) < LIMIT:
+def _end(limit: float, *sample: Any) -> float:
+    """The largest mean that values in 0..1, as `_orders` has them, refute by being larger."""
+    if log_capital(SMALLEST, *sample) < limit:
         return 0.0
-    return float(scipy.optimize.brentq(lambda mean: log_capital(mean, *sample) - LIMIT, SMALLEST, 1.0, xtol=1e-10))
+    return float(scipy.optimize.brentq(lambda mean: log_capital(mean, *sample) - limit, SMALLEST, 1.0, xtol=1e-10))
 
 
-def is_above(units: Floats, bar: float, weights: Floats | None = None) -> bool:
+def independent_difference(
+    first: Tensor, second: Tensor, low: float = 0.0, high: float = 1.0, *, tests: int = 1
+) -> Interval:
+    """The mean of the values (n,) of a group minus that of another, independent within and drawn from `low`..`high`.
+
+    Its ends are differences of the ends of two intervals, with half of the error each: an end misses only where one
+    of the two does, with a probability of at most 2.5 %, whatever the distributions.
+    """
+    a, b = (interval(values, low, high, tests=2 * tests) for values in (first, second))
+    return Interval(a.mean - b.mean, a.low - b.high, a.high - b.low)
+
+
+def is_above(units: Floats, bar: float, weights: Floats | None = None, sequential: bool = False) -> bool:
     """Whether the `interval` of values (n,) in 0..1 lies above a bar in 0..1."""
     scales = np.ones(len(units)) if weights is None else weights
-    return log_capital(max(bar, SMALLEST), *_orders(units, scales, False)) > LIMIT
+    return log_capital(max(bar, SMALLEST), *_orders(units, scales, sequential)) > LIMIT
 
 
 def _orders(units: Floats, scales: Floats, sequential: bool) -> tuple[Floats, Floats, bool]:

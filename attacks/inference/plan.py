@@ -55,12 +55,20 @@ def clusters_for_difference(samples: Floats) -> int:
     return _fewest(samples, flip_power)
 
 
-def clusters_for_bar(samples: Floats, bar: float) -> int:
-    """The fewest clusters whose `interval` lies on one side of a `bar` in `POWER` of the samples of values in 0..1
-    (B,n). Raises ValueError where n are not enough."""
+def clusters_for_bar(samples: Floats, bar: float, sequential: bool = False) -> int:
+    """The fewest clusters whose `interval`, perhaps `sequential`, lies on one side of a `bar` in `POWER` of the
+    samples of values in 0..1 (B,n). Raises ValueError where n are not enough."""
 
     def power(samples: Floats) -> float:
-        return float(np.mean([is_above(x, bar) or is_above(1 - x, 1 - bar) for x in samples[:BAR_STUDIES]]))
+        sides = ((x, 1 - x) for x in samples[:BAR_STUDIES])
+        return float(
+            np.mean(
+                [
+                    is_above(x, bar, sequential=sequential) or is_above(y, 1 - bar, sequential=sequential)
+                    for x, y in sides
+                ]
+            )
+        )
 
     return _fewest(samples, power)
 
@@ -88,16 +96,17 @@ def _fewest(samples: Floats, power: Callable[[Floats], float]) -> int:
 
 
 def further_clusters(
-    values: Tensor, bar: float, low: float, high: float, weights: Tensor | None = None
+    values: Tensor, bar: float, low: float, high: float, weights: Tensor | None = None, sequential: bool = False
 ) -> int | None:
     """About how many more clusters like those of (C,) `values` in `low`..`high` decide on which side of a `bar` their
-    mean lies: they are repeated, with their `weights`, until their `interval` excludes it. None where `MAX_CLUSTERS`
+    mean lies: they are repeated, with their `weights`, until their `interval`, perhaps `sequential`, excludes it.
+    None where `MAX_CLUSTERS`
     are not enough."""
     units, bar = (array(values).clip(low, high) - low) / (high - low), (bar - low) / (high - low)
     scales = np.ones(len(units)) if weights is None else array(weights)
     if np.average(units, weights=scales) < bar:
         units, bar = 1 - units, 1 - bar
     for total in np.unique(np.geomspace(len(units) + 1, max(len(units) + 1, MAX_CLUSTERS), 40).astype(int)):
-        if is_above(np.resize(units, total), bar, np.resize(scales, total)):
+        if is_above(np.resize(units, total), bar, np.resize(scales, total), sequential):
             return int(total) - len(units)
     return None

@@ -113,6 +113,8 @@ def _figures(content: dict[str, Any]) -> list[str]:
     lines = [f"{'':<{wide}}{'cosine to clean':<26}{'recall@1':<26}{'success':<8}"]
     for name, row in rows.items():
         lines.append(f"{name:<{wide}}" + "".join(f"{interval_text(cell, 3):<26}" for cell in row.values()).rstrip())
+    if content["needed"] is not None:
+        lines.append(f"difference to {arm}: ranges; an interval needs {content['needed']} clusters or pictures")
     if prediction is not None:
         shares = ", ".join(f"{name} {value:+.3f}" for name, value in prediction["gap"].items() if value is not None)
         change = content["difference"]["success"]["mean"]

@@ -12,11 +12,12 @@ from torch import Tensor
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.judge import Judge
+from attacks.evaluation.per_image import comparison_figures
 from attacks.evaluation.scores import embed
 from attacks.experiment.bench import MAIN
 from attacks.experiment.embeddings import BLOCK, embed_gallery
 from attacks.experiment.view_scores import NAME, read_scores
-from attacks.inference.bounded import Interval, interval, rate
+from attacks.inference.bounded import Interval, independent_difference, interval, rate
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import PhotoMeasurement
 from attacks.physical.rectify import Pose
@@ -109,24 +110,26 @@ def share(hits: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Interva
 
 
 def _units(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The means of the units of an interval, and how many photographs each has."""
-    pictures, cluster = list(map(str, rows)), dict(zip(rows, clusters, strict=True))
+    """The means of the units of an interval, by the numbers of their pictures, and how many photographs each has."""
+    order, cluster = sorted(range(len(rows)), key=rows.__getitem__), dict(sorted(zip(rows, clusters, strict=True)))
+    values, pictures = values[order], [str(rows[i]) for i in order]
     means, counts = by_cluster(values, pictures), totals(torch.ones(len(values)), pictures)
     if len(set(clusters)) == 1:
         return means, counts
     return by_cluster(means, [*cluster.values()]), totals(counts, [*cluster.values()])
 
 
-def arm_difference(first: Interval, second: Interval) -> Interval:
-    """The difference of two independent means, with the interval of Zou & Donner (2008): the distances of both means
-    from their bounds are added in squares."""
-    mean = first.mean - second.mean
-    return Interval(
-        mean,
-        mean - math.hypot(first.mean - first.low, second.high - second.mean),
-        mean + math.hypot(first.high - first.mean, second.mean - second.low),
-        "interval" if first.kind == second.kind == "interval" else "range",
-    )
+def photo_difference(photos: PhotoScores, views: PhotoScores, clusters: Sequence[str], name: str) -> dict[str, Any]:
+    """The difference in a measure of photographs to the views of the same pictures, for all `MEASURES` at once:
+    clusters, or the pictures of one, are paired; of a single picture both are independent groups. `clusters` are
+    those of all pictures of the run."""
+    parts = [(getattr(scores, name).double().clamp(-1, 1), scores.rows) for scores in (photos, views)]
+    first, second = (_units(values, rows, [clusters[row] for row in rows])[0] for values, rows in parts)
+    if len(first) > 1:
+        return {"test": "sign flips", **comparison_figures(first, second, False, len(MEASURES))}
+    low = 0 if name in SHARES else -1
+    value = independent_difference(parts[0][0], parts[1][0], low, tests=len(MEASURES))
+    return {"test": "independent groups", "difference": value._asdict(), "needed": None}
 
 
 def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict[str, PhotoScores]:
@@ -160,13 +163,14 @@ def compare_arms(
     """
     photo_figures = figures(photo_scores, clusters)
     digital_figures = {name: figures(scores_of_arm, clusters) for name, scores_of_arm in digital_scores.items()}
-    differences = {name: arm_difference(value, digital_figures[arm][name]) for name, value in photo_figures.items()}
+    differences = {name: photo_difference(photo_scores, digital_scores[arm], clusters, name) for name in MEASURES}
     several = len({clusters[row] for row in photo_scores.rows}) > 1
     units = "pictures of one cluster" if len(set(photo_scores.rows)) > 1 else "photographs of one picture"
     return {
         "photographs": _records(photo_figures),
         "digital": {name: _records(figures_of_arm) for name, figures_of_arm in digital_figures.items()},
-        "difference": _records(differences),
+        "difference": {name: row["difference"] for name, row in differences.items()},
+        **{key: differences[MEASURES[0]][key] for key in ("test", "needed")},
         "intervals": f"95 %, over {'clusters of pictures' if several else units}",
     }
 

@@ -72,6 +72,13 @@ def left_out_caption(ablation: Mapping[str, Any]) -> str:
     return f"Not to know {stage} costs the attacker most: success falls from {total[0]:.2f} to {success:.2f}."
 
 
+def simultaneous_words(minimum: int | None) -> str:
+    """The end of the caption of a table of differences: what its brackets, or parentheses, hold for."""
+    if minimum is None:
+        return "; intervals for all cells at once"
+    return f"; ranges, for a test of so many cells needs {minimum} clusters"
+
+
 def ranking_caption(table: Sequence[Any]) -> str:
     """Which of the runs of a ranking is the most robust, if that can be told."""
     first, *rest = table

@@ -10,7 +10,9 @@ from attacks import bank
 from attacks.encoders.randomness import EncoderDraws, encoder_draws
 from attacks.evaluation.ablation import left_out, summary
 from attacks.evaluation.clusters import Sample
+from attacks.evaluation.judge import CellScores
 from attacks.evaluation.scores import Scores
+from attacks.inference import sign_flips
 from transforms import Affine, Brightness, Compose
 from transforms.camera import Quantise
 from transforms.geometry import Placement
@@ -73,6 +75,27 @@ def test_each_stage_is_left_out_once_and_tested_alone(images):
         for cell, test in zip(row["cells"], tests, strict=True):
             assert cell["cosine"]["mean"] == pytest.approx(0.1 * (i + 1) + 0.01 * len(test))
     assert [cell["test"] for cell in result["rows"][0]["cells"]] == result["tests"]
+
+
+@pytest.mark.parametrize("count", [5, 7, 9])
+def test_differences_hold_for_all_cells_at_once_and_of_fit_pictures_are_ranges(count):
+    random = torch.Generator().manual_seed(count)
+    cells = {
+        (label, test): CellScores(torch.zeros(count, 8), torch.rand(count, 8, generator=random) < share)
+        for label, share in (("nothing", 0.9), ("affine", 0.1), ("contrast", 0.8))
+        for test in ("all", "affine", "contrast")
+    }
+    sample = Sample(torch.arange(count), (*map(str, range(count)),), (*map(str, range(count)),))
+    rows = [row for (label, test), cell in cells.items() for row in cell.rows(sample, without=label, test=test)]
+    for line in summary(rows)["rows"][1:]:
+        for cell in line["cells"]:
+            pair = [cells[label, cell["test"]].success.double().mean(1) for label in (line["without"], "nothing")]
+            expected = sign_flips(*pair, tests=6)
+            assert (cell["difference"], cell["p"]) == (expected.difference._asdict(), expected.p)
+            assert cell["needed"] == expected.needed == (None if count > 7 else 8)
+    for line in summary([row | {"split": "fit"} for row in rows])["rows"]:
+        assert {cell[name]["kind"] for cell in line["cells"] for name in ("success", "cosine")} == {"range"}
+        assert all(cell["p"] is None and cell["needed"] == 16 for cell in line["cells"] if cell["difference"])
 
 
 def test_a_single_stage_keeps_its_values_of_the_whole_pipeline(images):

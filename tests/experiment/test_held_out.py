@@ -103,7 +103,7 @@ def test_without_held_out_pictures_no_figure_is_of_a_split(tmp_path, pictures):
     folder = run(tmp_path / "a", pictures[:9], *KINDS["universal"])
     content, table = read(folder), rows(folder, "per_image")
     assert {*split_of(folder).values()} == {"fit"} and f"{NOT_HELD_OUT}." in answer(content).limits
-    sections = ("arms", "wide", "primary", "comparisons")
+    sections = ("arms", "wide", "primary", "comparisons", "drift", "detection")
     kinds = {value for place, value in leaves(content).items() if place[0] in sections and place[-1] == "kind"}
     assert kinds == {"range"}
     assert content["primary"]["p"] is None and content["primary"]["needed"] == 12 and verify(folder).passed

@@ -250,9 +250,9 @@ def section(table):
     return {"success": share(success, trials(table)), "cosine": mean(cosine, -1)}
 
 
-def minus(first, other):
-    """The difference in success."""
-    return flips(by_cluster(first, "success"), by_cluster(other, "success"))["difference"]
+def minus(first, other, tests):
+    """The difference in success, one of so many."""
+    return flips(by_cluster(first, "success"), by_cluster(other, "success"), tests)
 
 
 def by_measure(cells):
@@ -304,18 +304,19 @@ def left_out(table):
         cells = []
         for test in values_in(table, "test"):
             arm_rows, full = (select(table, without=name, test=test) for name in (stage, "nothing"))
-            difference = None if stage == "nothing" else minus(arm_rows, full)
-            cells.append(section(arm_rows) | {"test": test, "difference": difference})
+            count = (len(values_in(table, "without")) - 1) * len(values_in(table, "test"))
+            difference = {"difference": None} if stage == "nothing" else minus(arm_rows, full, count)
+            cells.append(section(arm_rows) | {"test": test} | difference)
         lines.append({"without": stage, "cells": cells})
     return sizes(table) | {"rows": lines}
 
 
 def deployment(table):
-    cells = []
-    for codec, resampler in dict.fromkeys((row["codec"], row["resampler"]) for row in table):
+    cells, pairs = [], dict.fromkeys((row["codec"], row["resampler"]) for row in table)
+    for codec, resampler in pairs:
         mine = select(table, codec=codec, resampler=resampler)
         arms = {arm: select(mine, arm=arm) for arm in values_in(mine, "arm")}
-        cell = {"codec": codec, "resampler": resampler, "difference": minus(arms["eot"], arms["no_eot"])}
+        cell = {"codec": codec, "resampler": resampler} | minus(arms["eot"], arms["no_eot"], len(pairs))
         cells.append(cell | {"arms": {arm: section(arm_rows) for arm, arm_rows in arms.items()}})
     return sizes(table) | {"cells": cells}
 

@@ -108,7 +108,7 @@ def left_out():
 
     def cell(stage, test):
         difference = None if stage == "nothing" else interval(-0.93 * loss(stage, test))
-        return {"test": test, **pair("eot", 1 - loss(stage, test)), "difference": difference}
+        return {"test": test, **pair("eot", 1 - loss(stage, test)), "difference": difference, "needed": None}
 
     rows = [{"without": stage, "cells": [cell(stage, test) for test in tests]} for stage in ("nothing", *stages)]
     return {"pictures": 12, "clusters": 12, "steps": 50, "stages": stages, "tests": tests, "rows": rows}
@@ -124,6 +124,7 @@ def deployment():
             "resampler": resampler,
             "arms": {arm: pair(arm, fade[codec] - 0.05 * j) for arm in ARMS},
             "difference": interval(0.48 * (fade[codec] - 0.05 * j), 0.1),
+            "needed": None,
         }
         for codec in codecs
         for j, resampler in enumerate(resamplers)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks.inference import bounded, interval, missable_share, rate
-from attacks.inference.bounded import LIMIT, Interval, is_above, log_capital, median, quantile
+from attacks.inference.bounded import LIMIT, Interval, independent_difference, is_above, log_capital, median, quantile
 
 values_of_some_clusters = st.lists(st.sampled_from([0, 0, 1, 0.5, 0.25]) | st.floats(0, 1), min_size=1, max_size=30)
 
@@ -47,6 +47,18 @@ def test_an_interval_of_hits_holds_clopper_and_pearsons_and_has_a_bounded_width(
         _, low, high = ends(binary(hits, n))
         assert low <= exact.low and exact.high <= high
         assert high - low <= 2.3 * (exact.high - exact.low)
+
+
+@pytest.mark.parametrize(("sizes", "tests"), [((6, 9), 1), ((9, 12), 3), ((2, 30), 1)])
+def test_a_difference_of_independent_groups_misses_with_at_most_the_error_of_an_end(sizes, tests):
+    """Groups of values 0 and 1: all outcomes, for many pairs of rates, rare ones among them."""
+    rates = np.r_[np.geomspace(1e-4, 0.1, 8), np.linspace(0.15, 1, 18)]
+    first, second = (scipy.stats.binom.pmf(np.arange(n + 1), n, rates[:, None]) for n in sizes)
+    hits = [[torch.from_numpy(binary(count, n)) for count in range(n + 1)] for n in sizes]
+    results = np.array([[independent_difference(x, y, tests=tests)[:3] for y in hits[1]] for x in hits[0]])
+    truth = (rates[:, None] - rates)[..., None, None]
+    for wrong in (results[..., 1] > truth + 1e-9, results[..., 2] < truth - 1e-9):
+        assert np.einsum("ia,jb,ijab->ij", first, second, wrong).max() <= 0.025 / tests
 
 
 def test_a_sequence_holds_at_all_looks_at_once():

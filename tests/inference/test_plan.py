@@ -85,14 +85,17 @@ def test_samples_have_their_mean_and_correlation():
     assert (rate_samples(1, 0.25, 10) == 1).all() and rate_samples(0.5, 0, 64).var() < 0.25 / 60
 
 
-def test_further_clusters_are_those_with_which_the_interval_excludes_the_bar():
-    values = torch.tensor([0.0, 0.5, 0.25, 0.5, 0.0, 0.25])  # their mean is 0.25
-    more = further_clusters(values, 0.5, 0, 1)
+@pytest.mark.parametrize("sequential", [False, True])
+def test_further_clusters_are_those_with_which_the_interval_excludes_the_bar(sequential):
+    values = torch.tensor([0.1, 0.9, 0.25, 0.5, 0.0, 0.25])  # their mean is a third
+    more = further_clusters(values, 0.5, 0, 1, sequential=sequential)
     repeated = torch.from_numpy(np.resize(values.numpy(), 6 + more))
-    assert interval(repeated).high < 0.5 and more > further_clusters(values, 0.7, 0, 1)
-    assert further_clusters(values, 0.5, 0, 1, torch.ones(6)) == more
-    weights = torch.where(values == 0.5, 1.0, 0.1)  # their mean is 0.46
-    assert (further_clusters(values, 0.5, 0, 1, weights) or 1000) > more
+    assert interval(repeated, sequential=sequential).high < 0.5
+    assert more > further_clusters(values, 0.7, 0, 1, sequential=sequential)
+    assert more > further_clusters(values, 0.5, 0, 1) or not sequential
+    assert further_clusters(values, 0.5, 0, 1, torch.ones(6), sequential) == more
+    weights = torch.where(values >= 0.5, 1.0, 0.1)  # their mean is above 0.5
+    assert further_clusters(values, 0.5, 0, 1, weights, sequential) != more
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What a section is, rows from the files of a run, figures from the rows and a drawing; and the sections of a run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.gallery import evenly
+from attacks.data.split import FIT, JUDGE
 from attacks.eot.batching import memory_told
 from attacks.evaluation.clusters import Row, Sample
 from attacks.evaluation.drift import Drift
@@ -37,6 +38,8 @@ class Section:
     figures."""
 
     pictures: int
+    #: Whether a perturbation that pictures share was made from those that are judged.
+    fit: bool = field(default=False, kw_only=True)
 
     #: Its key in metrics.json, and the stem of its file.
     key: ClassVar[str] = ""
@@ -120,7 +123,9 @@ def drift_result(drifts: Drift, sample: Sample) -> SectionResult:
 def sections_of(study: Study) -> dict[str, Section | None]:
     """The sections by their key in metrics.json, in the order in which they are made; None for one that is not
     configured."""
-    return {name: class_at(place).of(study) for name, place in SECTIONS.items()}
+    fit = FIT in study.queries.split and JUDGE not in study.queries.split
+    sections = {name: class_at(place).of(study) for name, place in SECTIONS.items()}
+    return {name: section and replace(section, fit=fit) for name, section in sections.items()}
 
 
 def check(study: Study) -> None:
@@ -152,7 +157,10 @@ class Sections:
     def content(self, name: str) -> dict[str, Any] | None:
         """The content of a section in metrics.json; None where it was not made."""
         section, result = self.sections[name], self.results.get(name)
-        return None if section is None or result is None else {**section.summary(result.rows), **result.facts}
+        if section is None or result is None:
+            return None
+        rows = [{**row, "split": FIT} for row in result.rows] if section.fit else result.rows
+        return {**section.summary(rows), **result.facts}
 
 
 def measure_sections(bench: Bench, drift: Drift | None) -> Sections:
