@@ -42,6 +42,8 @@ def run(options: argparse.Namespace) -> None:
     runs = [open_run(folder) for folder in options.runs]
     encoders = [(text, _composed(text)) for text in options.on]
     encoders += [(str(previous.folder), previous.run) for previous, _ in runs if is_loadable(previous.run)]
+    settings = [(node.encoder, node.defence) for _, node in encoders]
+    encoders = [row for i, row in enumerate(encoders) if settings[i] not in settings[:i]]
     transfers: list[Transfer] = []
     for previous, content in runs:
         for text, node in encoders:

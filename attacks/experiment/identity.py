@@ -47,6 +47,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         "the encoder's weights": fingerprint(study.encoder),
         "the encoder's fingerprint": study.identity["fingerprint"],
         **({} if surrogate is None else {"the surrogate's weights": fingerprint(surrogate)}),
+        **{f"the weights of objective.encoders {i}": fingerprint(module) for i, module in enumerate(study.members)},
         "the pictures' names": identity_digest(study.queries.names),
         "the pictures' clusters": identity_digest(study.queries.clusters),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),

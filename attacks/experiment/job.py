@@ -146,7 +146,7 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
         try:
             if entry is not None:
                 _follow(trackers, run, out, start if entry.is_exclusive else None)
-            with watching_layers(study.encoder, study.objective) as encoder, memory_told():
+            with watching_layers(study.encoder, study.objective, study.members) as encoder, memory_told():
                 place = preparation.place(out, lambda line: log_step(trackers, line, line.batch))
                 bench = bench_of(study, encoder, preparation.choice.decision, place)
                 stop_rule = None if study.evaluate.most is None else partial(_stops_after, bench)

@@ -304,6 +304,6 @@ def _measure(study: Study, requests: dict[str, Any], cache: str | None) -> Choic
         return Trial(estimate.grad, estimate.snr)
 
     total = 2 * count * study.views.gradients  # both optimised arms
-    with watching_layers(study.encoder, study.objective) as encoder:
+    with watching_layers(study.encoder, study.objective, study.members) as encoder:
         objective, anchor = aim_of(study.objective, knowledge, encoder, study.transforms, study.seed)
         return choose(encoder, trial, requests, rows=picture_count * views, total_views=total, device=study.device)

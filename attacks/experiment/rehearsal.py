@@ -60,7 +60,10 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
     began, preparation = time.perf_counter(), prepare_run(run, join(), preset, overrides)
     study, decision = preparation.study, preparation.choice.decision
     rows = torch.arange(min(PICTURES, len(study.queries)))
-    with tempfile.TemporaryDirectory() as folder, watching_layers(study.encoder, study.objective) as encoder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        watching_layers(study.encoder, study.objective, study.members) as encoder,
+    ):
         place = replace(preparation.place(Path(folder)), checkpoint=NOWHERE)
         bench = bench_of(study, encoder, decision, place)
         setup = time.perf_counter() - began

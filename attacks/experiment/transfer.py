@@ -57,7 +57,8 @@ def judge_on(
     }
     units = tuple(clusters[row] for row in rows)
     arms = {arm: cells._replace(clusters=units) for arm, cells in arms.items()}
-    names = encoder_name(content), encoder_name({"encoder": study.identity})
+    made_on = " + ".join([encoder_name(content), *getattr(run.objective, "encoders", ())])
+    names = made_on, encoder_name({"encoder": study.identity})
     return Transfer(str(folder), *names, str(study.identity["fingerprint"]), arms)
 
 

@@ -141,7 +141,7 @@ def _bench(site: Site) -> Bench:
         previous.run.data.cache = site.cache
     preparation = resume_preparation(previous, previous.run, ALONE)
     study = preparation.study
-    module = watching_layers(study.encoder, study.objective).__enter__()  # until this process ends
+    module = watching_layers(study.encoder, study.objective, study.members).__enter__()  # until this process ends
     return bench_of(study, module, preparation.choice.decision, preparation.place(out))
 
 

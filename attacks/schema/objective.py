@@ -15,6 +15,9 @@ class AwayConfig:
     name: str = "away"
     metric: str = option("cosine", "or l2, which an attack spends on lengths", range="cosine, l2")
     anchor: str = option("own", ANCHOR, range="own, views, paired")
+    encoders: list[str] = option(
+        [], "encoders that are attacked together with it, such as [pocket, timm:resnet18]", paper="Dong et al. 2018"
+    )
 
 
 @dataclass

@@ -118,11 +118,23 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
         device=target_device,
         identity=identity(run.encoder, encoder, transforms),
         threat={},
+        members=ensemble_members(run, target_device),
         pipeline=deployed_pipeline(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
     )
     if isinstance(node := run.perturbation, PatchConfig):
         study = replace(study, patch=PatchRecord(patch_id(run), node.width_mm, node.card, not node.place))
     return replace(study, threat=threat_of(run, study))
+
+
+def ensemble_members(run: Run, device: torch.device) -> tuple[nn.Module, ...]:
+    """The encoders of `objective.encoders`. Raises ValueError in one line."""
+    texts = getattr(run.objective, "encoders", ())
+    if texts and (run.attack.name != "single" or run.optimiser.name in GRADIENT_FREE):
+        raise ValueError(
+            f"`objective.encoders` are attacked by gradients of attack=single; got attack={run.attack.name}, "
+            f"optimiser={run.optimiser.name}"
+        )
+    return tuple(surrogate(text, device, "objective.encoders") for text in texts)
 
 
 def attack_of(run: Run, views: Views) -> Attack:

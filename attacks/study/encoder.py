@@ -21,15 +21,16 @@ from attacks.study.pipeline import stages
 BLACK_BOXES: dict[str, Callable[..., BlackBox]] = {"callable": function, "command": command, "http": endpoint}
 
 
-def surrogate(text: str, device: torch.device) -> nn.Module:
-    """The encoder with gradients that `pocket`, `phash` or `family:model` names. Raises ValueError in one line."""
+def surrogate(text: str, device: torch.device, key: str = "optimiser.surrogate") -> nn.Module:
+    """The encoder with gradients that `pocket`, `phash` or `family:model` names, the value of a `key`. Raises
+    ValueError in one line."""
     name, _, model = text.partition(":")
     if name in PROGRAMS or name == "plugin":
-        raise ValueError(f"`optimiser.surrogate` must be pocket, phash or family:model, no program; got {text!r}")
+        raise ValueError(f"`{key}` must be pocket, phash or family:model, no program; got {text!r}")
     try:
         return load_encoder(name, model or None, device=str(device))
     except ValueError as error:
-        raise ValueError(f"`optimiser.surrogate`: {error}") from None
+        raise ValueError(f"`{key}`: {error}") from None
 
 
 def subject_encoder(

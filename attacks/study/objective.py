@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from attacks.eot.bank import bank
 from attacks.eot.protocols import Objective
 from attacks.evaluation.scores import embed, mean_embedding
 from attacks.objectives.aim import Aim, Knowledge
-from attacks.objectives.composite import Each, Sum, Term
+from attacks.objectives.composite import Each, Ensemble, Members, Sum, Term
 from attacks.objectives.embedding import Away, Paired, Toward
 from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet
 from attacks.schema import groups
@@ -39,11 +39,12 @@ def shown_sign(node: Any) -> int:
 
 
 @contextmanager
-def watching_layers(encoder: nn.Module, node: Any) -> Iterator[nn.Module]:
-    """The encoder as the objective needs it: for objective=layers it returns the features of these layers until the
-    end of the `with`. Raises ValueError for layers that the encoder does not have."""
+def watching_layers(encoder: nn.Module, node: Any, members: Sequence[nn.Module] = ()) -> Iterator[nn.Module]:
+    """The encoder as the objective needs it: with `members`, those of `objective.encoders`, it returns the features of
+    all; for objective=layers those of these layers, until the end of the `with`. Raises ValueError for layers that
+    the encoder does not have."""
     if not isinstance(node, LayersConfig):
-        yield encoder
+        yield Ensemble([encoder, *members]) if members else encoder
         return
     pools = {name: pool for name, (pool, _) in make(weighted, node, "objective").items()}
     with key_in_errors("objective.layers"):
@@ -106,8 +107,11 @@ def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compos
     if isinstance(node, LayersConfig):
         layers = make(weighted, node, "objective")
         objective = Each({name: weight for name, (_, weight) in layers.items()}, objective)
-        if node.anchor != "views":  # features of layers may be large: one picture at a time
-            knowledge = knowledge._replace(embeddings=embed(knowledge.images, encoder, knowledge.images.device, 1))
+    if getattr(node, "encoders", ()):
+        objective = Members(objective)
+    if isinstance(objective, Each | Members) and node.anchor != "views":
+        # features of layers may be large: one picture at a time
+        knowledge = knowledge._replace(embeddings=embed(knowledge.images, encoder, knowledge.images.device, 1))
     shared: Any = {"knowledge": knowledge, "encoder": encoder, "transforms": transforms, "seed": seed}
     return make(anchored_aim, node, "objective", objective=objective, **shared)
 

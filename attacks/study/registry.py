@@ -10,6 +10,7 @@ from attacks.encoders.engine.native_precision import run_in
 from attacks.encoders.features import with_features
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
+from attacks.objectives.composite import Ensemble
 from attacks.objectives.embedding import Away, Toward
 from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.perturbations.patch.patch import Patch
@@ -40,7 +41,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
     },
     "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended, ViewDefence)),
     "objective": {
-        "away": (Away, anchored_aim),
+        "away": (Away, anchored_aim, ("encoders", Ensemble)),
         "toward": (targeted, Toward),
         "triplet": (targeted, Triplet),
         "infonce": (InfoNCE, targeted),

@@ -113,6 +113,7 @@ class Study:
     identity: dict[str, Any]
     threat: dict[str, Any]
     patch: PatchRecord | None = None
+    members: tuple[nn.Module, ...] = ()  # encoders that are attacked together with `encoder`
     pipeline: Pipeline | None = None  # None also where it is a function that this process was not given
 
     @property

@@ -84,6 +84,16 @@ def test_each_weight_belongs_to_its_layer(setting):
     torch.testing.assert_close(result["both"], (result["first"] + result["second"]) / 2)
 
 
+def test_the_encoders_of_an_ensemble_count_alike(setting):
+    plain, data = setting
+    member, node = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten()).eval(), AwayConfig(encoders=["any"])
+    with watching_layers(plain, node, (member,)) as encoder:
+        objective, anchor = aim_of(node, data, encoder, VIEWS, seed=0)
+        result = objective(encoder(data.images.flip(0)), anchor)
+    pairs = [(module(data.images.flip(0)), module(data.images)) for module in (plain, member)]
+    torch.testing.assert_close(result, sum(F.cosine_similarity(*pair, dim=1) for pair in pairs) / 2)
+
+
 def test_infonce_with_a_target_is_the_cross_entropy_of_the_gallery(setting):
     encoder, data = setting
     objective, anchor = aim_of(NODES["infonce toward"], data, encoder, VIEWS, seed=0)
