@@ -93,7 +93,7 @@ def load_encoder(
     if name in FAMILIES:
         if not model:
             raise ValueError(f"`encoder.model` says which of {name}: give it a name, see docs/encoders.md")
-        request = Request(name, model, str(weights or PRETRAINED), dict(preprocess or {}), pool, output)
+        request = Request(name, model, str(weights or PRETRAINED), dict(preprocess or {}), pool, output or "features")
         load: Family = importlib.import_module(f"attacks.encoders.families.{name}_models").load
         try:
             encoder = load(request)

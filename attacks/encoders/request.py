@@ -29,7 +29,7 @@ class Request:
         weights: "pretrained", "random" (the same ones every time), a tag of the library's, or a file of weights.
         preprocess: fields of `Preprocess` that differ from the library's.
         pool: which of a transformer's tokens become the features; None for the model's default.
-        output: of a classifier of a package: "features" or "logits"; None for the first.
+        output: of a classifier of a package: "features" or "logits".
     """
 
     family: str
@@ -37,7 +37,7 @@ class Request:
     weights: str = PRETRAINED
     preprocess: Mapping[str, Any] = field(default_factory=dict)
     pool: str | None = None
-    output: str | None = None
+    output: str = "features"
 
     @property
     def file(self) -> Path | None:

@@ -160,7 +160,7 @@ def rate(shares: Tensor, trials: int | Tensor, weights: Tensor | None = None) ->
         >>> from attacks.inference import rate
         >>> mean, low, high, kind = rate(torch.tensor([0.0, 0.25, 0.5, 0.25]), trials=8)  # four clusters
         >>> mean, round(low, 2), round(high, 2), kind
-        (0.25, 0.03, 0.72, 'interval')
+        (0.25, 0.02, 0.72, 'interval')
     """
     if len(shares) > 1:
         return interval(shares, weights=weights)

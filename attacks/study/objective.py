@@ -39,12 +39,12 @@ def shown_sign(node: Any) -> int:
 
 
 @contextmanager
-def watching_layers(encoder: nn.Module, node: Any, members: Sequence[nn.Module] = ()) -> Iterator[nn.Module]:
-    """The encoder as the objective needs it: with `members`, those of `objective.encoders`, it returns the features of
+def watching_layers(encoder: nn.Module, node: Any, encoders: Sequence[nn.Module] = ()) -> Iterator[nn.Module]:
+    """The encoder as the objective needs it: with others, the `encoders` of the objective, it returns the features of
     all; for objective=layers those of these layers, until the end of the `with`. Raises ValueError for layers that
     the encoder does not have."""
     if not isinstance(node, LayersConfig):
-        yield Ensemble([encoder, *members]) if members else encoder
+        yield Ensemble([encoder, *encoders]) if encoders else encoder
         return
     pools = {name: pool for name, (pool, _) in make(weighted, node, "objective").items()}
     with key_in_errors("objective.layers"):

@@ -10,7 +10,6 @@ from attacks.encoders.engine.native_precision import run_in
 from attacks.encoders.features import with_features
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
-from attacks.objectives.composite import Ensemble
 from attacks.objectives.embedding import Away, Toward
 from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.perturbations.patch.patch import Patch
@@ -20,7 +19,7 @@ from attacks.solvers.worst import Adversary
 from attacks.study.data import targeted
 from attacks.study.encoder import BLACK_BOXES
 from attacks.study.make import declared_class, make
-from attacks.study.objective import anchored_aim, mixed_aim, weighted
+from attacks.study.objective import anchored_aim, mixed_aim, watching_layers, weighted
 from attacks.study.perturbation import BALLS, WRAPPERS, surrounding
 from attacks.study.printer import place_of, sheet_views
 from transforms import Compose
@@ -41,7 +40,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
     },
     "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended, ViewDefence)),
     "objective": {
-        "away": (Away, anchored_aim, ("encoders", Ensemble)),
+        "away": (Away, anchored_aim, watching_layers),
         "toward": (targeted, Toward),
         "triplet": (targeted, Triplet),
         "infonce": (InfoNCE, targeted),

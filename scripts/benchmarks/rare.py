@@ -96,7 +96,7 @@ def rare_cell(name: str, repeats: int, particles: int) -> tuple[float | None, ..
     kind, d, p = CELLS[name]
     score = SETS[kind](d, p)
     results = [rare(score, d, particles, seed) for seed in range(repeats)]
-    misses = [bool(result.doubts) for result in results if result.estimate < 0.7 * p]
+    misses = [bool(result.doubts) or not result.estimate for result in results if result.estimate < 0.7 * p]
     return (
         float(np.mean([result.low <= p <= result.high for result in results])),
         float(np.mean([result.estimate_low <= p <= result.estimate_high for result in results])),

@@ -50,7 +50,7 @@ def load(request: Request) -> ImageEncoder:
     refuse_extras(request)
     if request.model not in MODELS:
         raise ValueError(f"`encoder.model` of pypi must be one of {', '.join(MODELS)}; got {request.model!r}")
-    output = request.output or FEATURES
+    output = request.output
     if output not in (FEATURES, LOGITS):
         raise ValueError(f"`encoder.output` must be {FEATURES} or {LOGITS}; got {output!r}")
     packaged, timm = MODELS[request.model], extra("timm")
