@@ -60,15 +60,8 @@ def clusters_for_bar(samples: Floats, bar: float, sequential: bool = False) -> i
     samples of values in 0..1 (B,n). Raises ValueError where n are not enough."""
 
     def power(samples: Floats) -> float:
-        sides = ((x, 1 - x) for x in samples[:BAR_STUDIES])
-        return float(
-            np.mean(
-                [
-                    is_above(x, bar, sequential=sequential) or is_above(y, 1 - bar, sequential=sequential)
-                    for x, y in sides
-                ]
-            )
-        )
+        pairs = [((x, bar), (1 - x, 1 - bar)) for x in samples[:BAR_STUDIES]]
+        return float(np.mean([any(is_above(*side, sequential=sequential) for side in pair) for pair in pairs]))
 
     return _fewest(samples, power)
 
