@@ -15,6 +15,8 @@ from torch import Tensor
 
 from attacks.encoders.description import MODULE
 from attacks.eot.risk import Mean
+from attacks.evaluation.sanity.battery import NAMES, masking
+from attacks.evaluation.sanity.check import Check
 from attacks.experiment.bench import Bench, Cost
 from attacks.experiment.directory import misfit
 from attacks.experiment.view_scores import NAME as SCORES
@@ -200,6 +202,29 @@ def composition_problems(run: Run, record: Mapping[str, Any]) -> tuple[list[str]
     return [*value_differences("manifest.json config, of its preset and overrides,", config, reference)], ""
 
 
+def sanity_problems(study: Study, content: Mapping[str, Any]) -> Iterator[str]:
+    """The sanity checks: whether they are those of the configuration, and follow from one another."""
+    place, sanity = "metrics.json sanity", content["sanity"]
+    if (sanity is None) != (study.sanity.pictures == 0):
+        yield f"{place}: recorded {'none' if sanity is None else 'some'}, sanity.pictures={study.sanity.pictures}"
+    if sanity is None:
+        return
+    checks = [Check(check["name"], check["verdict"], check["words"]) for check in sanity["checks"]]
+    names, failed = ([check.name for check in checks], [check.name for check in checks if check.verdict == "failed"])
+    if sanity["failed"] != failed:
+        yield f"{place} failed: recorded {sanity['failed']}, of its checks {failed}"
+    if names == ["all"]:
+        if not content["failed"] or checks[0].verdict != "skipped":
+            yield f"{place}: none was made, and no picture has failed"
+        return
+    if sorted(names) != sorted(NAMES):
+        yield f"{place}: its checks are {abridge(names)}; a run has {abridge(sorted(NAMES))}"
+    elif (verdict := masking(checks[:-1])).message != checks[-1].message or verdict.verdict != checks[-1].verdict:
+        yield f"{place} {verdict.name}: recorded {checks[-1].message!r}, of the other checks {verdict.message!r}"
+    if not sanity["cost"]["forward"] > 0:
+        yield f"{place} cost: checks were made, and took no pass of the encoder"
+
+
 def costs_of(content: Mapping[str, Any], arms: Iterable[str]) -> dict[str, Cost]:
     """The costs in metrics.json, those of all `arms` among them. Raises Damaged."""
     names, costs = [field.name for field in fields(Cost)], content["costs"]
@@ -220,19 +245,16 @@ def attempts(trace: Iterable[Trace]) -> list[tuple[str, int, list[Trace]]]:
 
 
 def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
-    """The steps of the attack against its configured budget and the passes that they cost; whether it was checked."""
+    """The steps of the attack against its configured budget, and the passes that they cost."""
     arms, views, attack, tries = [*study.arms[2:]], study.views, study.attack, attempts(trace)
-    if (content["sanity"] is None) != (study.sanity.pictures == 0):
-        yield f"metrics.json sanity: it does not fit sanity.pictures={study.sanity.pictures}"
     if sorted(names := dict.fromkeys(arm for arm, *_ in tries)) != sorted(arms):
         yield f"steps.csv: its arms are {[*names]}; the run has {arms}"
         return
     # of any other attack the steps do not say what was asked for
     is_plain = attack.name == "single" and attack.stop is None and attack.adversary is None
     is_plain = is_plain and views.adaptive is None and not study.optimiser.gradient_free
-    is_repeated = (
-        content["failed"] or content["fell_back"] or content["left"]
-    )  # then more was spent than is in tables
+    # then more was spent than is in tables
+    is_repeated = content["failed"] or content["fell_back"] or content["left"]
     costs = costs_of(content, arms)
     for arm in arms if is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and not is_repeated else ():
         evals = sum(rows[-1].evals for name, _, rows in tries if name == arm)

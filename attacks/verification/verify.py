@@ -205,6 +205,7 @@ def _attack_problems(
     checks: dict[str, Callable[[], Iterable[str]]] = {
         "pictures": lambda: judgement.picture_problems(bench, out),
         "perturbation.safetensors": lambda: judgement.noise_problems(bench, *parts, out),
+        "metrics.json sanity": lambda: records.sanity_problems(bench.study, content),
         "steps.csv": lambda: records.step_problems(bench.study, content, trace_of(out)),
         NAME: lambda: judgement.view_problems(bench, scores_of(bench, out), portion),
         f"{NAME} worst": lambda: judgement.worst_problems(bench, scores_of(bench, out), portion),

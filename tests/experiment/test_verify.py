@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from torch import nn
 
 from attacks import verify
 from attacks.commands import main
+from attacks.evaluation.sanity.battery import NAMES, masking
+from attacks.evaluation.sanity.check import Check
 from attacks.experiment.directory import misfit
 from attacks.verification import judgement
-from attacks.verification.records import CheckerError, row_differences, value_differences
-from tests.helpers.check_runs import SCORES, TINY, make_run
+from attacks.verification.records import CheckerError, row_differences, sanity_problems, value_differences
+from tests.helpers.check_runs import BATTERY, SCORES, TINY, make_run
 from tests.helpers.check_runs import runs as runs
 from tests.helpers.check_runs import small as small
 from tests.helpers.liars import cell
@@ -240,3 +243,16 @@ def test_a_difference_has_its_place():
     assert [*row_differences("t.csv", [{"b": "1"}], [{"a": 1}])] == [
         't.csv line 2: its columns are ["b"]; recomputed ["a"]'
     ]
+
+
+def test_sanity_checks_that_do_not_fit_are_named():
+    study, sane = SimpleNamespace(sanity=SimpleNamespace(pictures=2)), json.loads(json.dumps(BATTERY))
+    sane["checks"][-1]["words"] = masking([Check(x["name"], "passed", "") for x in sane["checks"][:-1]]).message
+    assert not [*sanity_problems(study, {"sanity": sane, "failed": []})]
+    for at in range(len(NAMES)):
+        for edit in ({"verdict": "failed"}, {"name": "another"}):
+            content = json.loads(json.dumps(sane))
+            content["checks"][at] |= edit
+            assert [*sanity_problems(study, {"sanity": content, "failed": []})]
+    assert [*sanity_problems(SimpleNamespace(sanity=SimpleNamespace(pictures=0)), {"sanity": sane, "failed": []})]
+    assert [*sanity_problems(study, {"sanity": None, "failed": []})]
