@@ -163,6 +163,7 @@ def recompute(folder):
     table, sections = rows(folder, "per_image"), (response, left_out, deployment, explanations, drift, detection)
     tables = {section.__name__: rows(folder, section.__name__) for section in sections}
     clusters = {row["picture"]: row["cluster"] for row in table}
+    weights = {row["picture"]: float(row["weight"]) for row in table if "weight" in row}
     for row in [row for entry in tables.values() for row in entry]:
         row["cluster"] = clusters[row["picture"]]
     primary = json.loads((folder / "manifest.json").read_text())["primary"]["measure"]
@@ -172,6 +173,7 @@ def recompute(folder):
     return content | {
         "queries": [*clusters],
         "clusters": [*clusters.values()],
+        "weights": [*weights.values()],
         "identities": len({row["identity"] for row in table}),
         "bank": {"views": int(table[0]["views"])},
         **{section.__name__: section(tables[section.__name__]) for section in sections},
