@@ -186,7 +186,7 @@ def test_an_honest_chain_has_no_note_and_two_dates(copy, capsys):
     assert main(["gate", "mine.yaml", "run"]) == 3
     assert "note:" not in capsys.readouterr().out and not any(problems_by_piece(copy / "evidence").values())
     text = Page((copy / "evidence/evidence.html").read_text()).text
-    start, locked = read(copy / "run/manifest.json")["started"], "Bars sentences on 2026-11-24, and locked since"
+    start, locked = read(copy / "run/manifest.json")["started"], "Bars stated on 2026-11-24, and locked since"
     assert all(words in text for words in (f"Tested on {start[:10]}", locked, f"run began {start}")), text
 
 
