@@ -4,6 +4,7 @@ from .loading import FAMILIES as FAMILIES, POCKET_WEIGHTS as POCKET_WEIGHTS, loa
 from .phash import Phash as Phash, bits as bits
 from .pocket import Pocket as Pocket, untrained as untrained
 from .preprocess import Preprocess as Preprocess
+from .score import ScoreEncoder as ScoreEncoder
 from .stochastic import Stochastic as Stochastic
 from .features import Features as Features
 from .layers import Layers as Layers, layer_shapes as layer_shapes, named_layers as named_layers

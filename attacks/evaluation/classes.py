@@ -1,7 +1,7 @@
-"""Classes given as text, for encoders with a text tower: views are classified, not matched with pictures."""
+"""Classes that views are taken for, in place of a gallery: texts, or the logits of a classifier."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from attacks.data.vectors import has_direction
 from attacks.encoders.tree import Texts, optional
-from attacks.evaluation.scores import embed
 from transforms.draws import stream
 
 #: Stands for the class in a template.
@@ -22,31 +21,28 @@ def read_classes(path: str | Path) -> tuple[str, ...]:
     FileNotFoundError, or ValueError for no text, a class twice, fewer than two classes."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"`data.classes`: `{path}` is no file (paths are relative to {Path.cwd()})")
+        raise FileNotFoundError(f"`task.classes`: `{path}` is no file (paths are relative to {Path.cwd()})")
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
-        raise ValueError(f"`data.classes`: `{path}` is not a text file in UTF-8: one class a line") from None
+        raise ValueError(f"`task.classes`: `{path}` is not a text file in UTF-8: one class a line") from None
     names = [line for line in lines if line and not line.startswith("#")]
     if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise ValueError(f"`data.classes`: `{path}` names the class {twice[0]!r} twice")
+        raise ValueError(f"`task.classes`: `{path}` names the class {twice[0]!r} twice")
     if len(names) < 2:
-        raise ValueError(f"`data.classes`: `{path}` must name at least two classes, one a line; got {len(names)}")
+        raise ValueError(f"`task.classes`: `{path}` must name at least two classes, one a line; got {len(names)}")
     return tuple(names)
 
 
-def text_tower(encoder: nn.Module, reason: str) -> Texts:
-    """The text tower of an encoder or of the encoder that it wraps. Raises ValueError with the `reason` without."""
+def text_tower(encoder: nn.Module) -> Texts | None:
+    """The text tower of an encoder or of the encoder that it wraps, if there is one."""
     inner: object = encoder
     while inner is not None:
         tower: Texts | None = optional(inner, "texts")
         if tower is not None:
             return tower
         inner = optional(inner, "encoder")
-    raise ValueError(
-        f"{reason} needs an encoder with a text tower, such as encoder=open_clip, or CLIP and SigLIP of "
-        "encoder=transformers (with its tokenizer's files)"
-    )
+    return None
 
 
 @torch.no_grad()
@@ -59,7 +55,7 @@ def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[s
     """
     for template in templates or ("",):
         if PLACE not in template:
-            raise ValueError(f"`data.templates` must each have {PLACE} where the class goes; got {template!r}")
+            raise ValueError(f"`task.templates` must each have {PLACE} where the class goes; got {template!r}")
     rows = []
     for name in classes:
         try:
@@ -74,7 +70,7 @@ def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[s
             ) from error
         if not bool(has_direction(embeddings).all()):
             raise ValueError(
-                f"`data.classes`: the text tower's embeddings of {name!r} have no direction (zeros, or not finite): "
+                f"`task.classes`: the text tower's embeddings of {name!r} have no direction (zeros, or not finite): "
                 "are its weights whole?"
             )
         rows.append(F.normalize(F.normalize(embeddings.float(), dim=1).mean(0), dim=0))
@@ -83,10 +79,13 @@ def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[s
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """The classes of a zero-shot classifier, in place of a `Gallery`: `names`, and their embeddings `rows` (K,D)."""
+    """Classes in place of a `Gallery`: their `names`, and the `rows` (K,D) whose cosine with an answer ranks them: the
+    embeddings of texts or, for logits, one-hot rows, with which the order of the cosines is that of the logits."""
 
     names: tuple[str, ...]
     rows: Tensor
+    source: str = "task.classes"
+    logits: bool = False  # whether the encoder's answers are logits of the classes
     guessed: int = 0  # number of pictures whose class is the encoder's own prediction
     right: float | None = None  # share of the annotated pictures that the encoder classifies so, without a view
     label_numbers: None = None
@@ -108,42 +107,63 @@ class Classes:
             generator = torch.Generator().manual_seed(stream(seed, "target"))
             return (truth + torch.randint(1, len(self), truth.shape, generator=generator)) % len(self)
         if wish not in self.names:
-            raise ValueError(f"`objective.target` must be another, or a class of `data.classes`; got {wish!r}")
+            raise ValueError(f"`objective.target` must be another, or a class of {self.source}; got {wish!r}")
         goal = torch.full_like(truth, self.names.index(wish))
         if bool((goal == truth).any()):
             raise ValueError(f"`objective.target` is the class of one of the attacked pictures already: {wish!r}")
         return goal
 
 
-def classify(
-    path: str, templates: Sequence[str], encoder: nn.Module, images: Tensor, labels: Sequence[str | None]
-) -> tuple[Classes, Tensor, tuple[str, ...]]:
-    """The classes of a file, the row of each of the `images` (N,3,H,W) among them (N,), and notes. A label of None is
-    replaced by the encoder's own prediction. Raises ValueError or FileNotFoundError for unusable input."""
+def text_classes(path: str, templates: Sequence[str], texts: Texts) -> Classes:
+    """The classes of a file, embedded by a text tower. Raises ValueError or FileNotFoundError."""
     names = read_classes(path)
-    rows = class_embeddings(text_tower(encoder, "`data.classes`"), names, list(templates)).to(images.device)
+    rows = class_embeddings(texts, names, list(templates))
     names_by_row: dict[tuple[float, ...], str] = {}
     for name, row in zip(names, rows.tolist(), strict=True):
         if names_by_row.setdefault(tuple(row), name) != name:  # tokenizers ignore case and truncate
             raise ValueError(
-                f"`data.classes`: to the encoder {names_by_row[tuple(row)]!r} and {name!r} are one text, so no view "
+                f"`task.classes`: to the encoder {names_by_row[tuple(row)]!r} and {name!r} are one text, so no view "
                 "could be classified as the second; leave one out"
             )
+    return Classes(names, rows)
+
+
+def logit_classes(path: str | None, width: int) -> Classes:
+    """A class for each of so many logits, with the names of a file or else the numbers 0, 1, ... Raises ValueError or
+    FileNotFoundError."""
+    names = tuple(map(str, range(width))) if path is None else read_classes(path)
+    if len(names) != width or width < 2:
+        count = f"and {path} names {len(names)}" if path is not None else "and classes need two or more"
+        raise ValueError(
+            f"`task.classes` must name the logits in order; the encoder answers {width} numbers, {count} (are they "
+            "logits, not an embedding?)"
+        )
+    return Classes(names, torch.eye(width), source="the logits", logits=True)
+
+
+def classify(
+    classes: Classes, answers: Tensor, labels: Sequence[str | None]
+) -> tuple[Classes, Tensor, tuple[str, ...]]:
+    """The classes with what is recorded of the labels, the class of each picture (N,), and notes. A label of None is
+    replaced by the encoder's own prediction from its `answers` (N,D). Raises ValueError for a label that is no class,
+    and for answers of another width."""
+    names = classes.names
     strange = [label for label in labels if label is not None and label not in names]
     if strange:
-        raise ValueError(f"`data.classes`: a picture has the identity {strange[0]!r}, which is no class of {path}")
-    features = embed(images, encoder, images.device)
-    assert isinstance(features, Tensor)
-    if features.shape[1] != rows.shape[1]:
+        example = f"{names[0]!r} to {names[-1]!r}" if len(names) > 2 else " or ".join(map(repr, names))
         raise ValueError(
-            f"`data.classes`: the text tower has {rows.shape[1]} features and the encoder {features.shape[1]}: with "
-            "its `features` the encoder leaves the space of the texts"
+            f"`data.path`: a picture has the identity {strange[0]!r}, which is no class of {classes.source}, {example}"
         )
-    guesses = (F.normalize(features.to(rows), dim=1) @ rows.T).argmax(1).tolist()
+    if answers.shape[1] != classes.rows.shape[1]:
+        raise ValueError(
+            f"`task.classes`: the text tower has {classes.rows.shape[1]} features and the encoder {answers.shape[1]}: "
+            "with its `features` the encoder leaves the space of the texts"
+        )
+    guesses = (F.normalize(answers.double(), dim=1) @ classes.rows.to(answers).double().T).argmax(1).tolist()
     truth = [guess if label is None else names.index(label) for guess, label in zip(guesses, labels, strict=True)]
     unlabelled = labels.count(None)
     hits = [guess == row for guess, row, label in zip(guesses, truth, labels, strict=True) if label is not None]
     right = sum(hits) / len(hits) if hits else None
     note = "pictures have no identity: their class is the encoder's prediction for the untouched picture"
     notes = (f"{unlabelled} {note}",) if unlabelled else ()
-    return Classes(names, rows, unlabelled, right), torch.tensor(truth), notes
+    return replace(classes, guessed=unlabelled, right=right), torch.tensor(truth), notes

@@ -245,7 +245,7 @@ def show_part(run: Run) -> None:
     image = data(run.data)[0].images[:1].to(target_device)
     view_stage = view_defence(defended_views(run.transforms, run.defence))
     about = [] if view_stage is None else [f"  {'defence':<10} {view_stage}"]
-    listing = layer_listing(subject_encoder(run.encoder, target_device, run.defence), image, *about)
+    listing = layer_listing(subject_encoder(run, target_device), image, *about)
     if join().first:
         print(listing)
 

@@ -24,7 +24,6 @@ from attacks.encoders.engine.tuner import choose
 from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
-from attacks.evaluation.classes import Classes
 from attacks.evaluation.per_image import declaration
 from attacks.experiment.bench import Bench, Place, bench_of
 from attacks.experiment.directory import (
@@ -82,7 +81,7 @@ def manifest(
         "gallery": {
             "sha256": gallery_digest(study),
             "size": len(study.gallery),
-            "source": "data.classes" if isinstance(study.gallery, Classes) else study.gallery.source,
+            "source": study.gallery.source,
         },
         "device": torch.cuda.get_device_name(study.device) if study.device.type == "cuda" else str(study.device),
         "threads": torch.get_num_threads(),
@@ -295,7 +294,7 @@ def _measure(study: Study, requests: dict[str, Any], cache: str | None) -> Choic
         if wants_gallery(study.objective):
             embedding_cache = cache_of(cache, study.encoder, study.identity, images[:1], Decision())
             gallery = embed_gallery(study.gallery, study.encoder, study.device, BLOCK, embedding_cache).rows
-    knowledge = Knowledge(images, embeddings, gallery, study.truth, study.goal, study.gallery.label_numbers)
+    knowledge = Knowledge(images, embeddings, gallery, *study.right)
     knowledge = knowledge.drop(exclusions) if gallery is not embeddings else knowledge
 
     def trial(encoder: Encoder, chunk: int) -> Trial:

@@ -95,7 +95,7 @@ def _seconds_of_a_step(bench: Bench, rows: list[int]) -> float:
 
 def _gallery(study: Study) -> str:
     if isinstance(study.gallery, Classes):
-        return f"{len(study.gallery)} classes given as text"
+        return f"{len(study.gallery)} classes, {study.gallery.source}"
     labels = study.gallery.label_numbers
     names = "none" if labels is None else len(labels.unique())
     size, pairs = len(study.gallery), len(study.duplicates)

@@ -136,7 +136,7 @@ def _gallery(study: Study) -> dict[str, Any]:
     gallery, classes = study.gallery, study.gallery if isinstance(study.gallery, Classes) else None
     is_single = gallery.alone(study.truth)
     audit = {
-        "source": "data.classes" if isinstance(gallery, Classes) else gallery.source,
+        "source": gallery.source,
         "near_duplicates": len(study.duplicates),
         "alone": None if is_single is None else int(is_single.sum()),
     }

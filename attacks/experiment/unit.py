@@ -210,7 +210,7 @@ def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch
     embeddings = judge.own[torch.tensor(list(rows), device=judge.own.device)]
     # of a gallery with embeddings from a file, which no objective reads (see `check_gallery`), the pictures' rows
     gallery = judge.gallery.parts[0] if isinstance(judge.gallery, Rows) else judge.gallery
-    knowledge = Knowledge(images, embeddings, gallery, study.truth, study.goal, study.gallery.label_numbers)
+    knowledge = Knowledge(images, embeddings, gallery, *study.right)
     knowledge = knowledge.drop(hidden_rows(bench.study.gallery, bench.study.queries, bench.study.truth))
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process computes it; count it once
     goal = aim_of(study.objective, knowledge, exact, study.transforms, study.seed)

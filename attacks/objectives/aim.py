@@ -20,7 +20,7 @@ class Aim(NamedTuple):
 class Knowledge(NamedTuple):
     """The attacked pictures `images` (N,C,H,W) and their `embeddings` (N,D); the `gallery`'s embeddings (G,D), the
     row of each picture in it (N,), and that of its target (N,) or None. `identity` (G,) is equal for gallery pictures
-    of the same identity; None if every picture is its own."""
+    of the same identity; None if every picture is its own. `texts`: the gallery is classes given as text."""
 
     images: Tensor
     embeddings: Tensor
@@ -28,6 +28,7 @@ class Knowledge(NamedTuple):
     truth: Tensor
     goal: Tensor | None
     identity: Tensor | None = None
+    texts: bool = False
 
     def drop(self, rows: Set[int]) -> "Knowledge":
         """The same without some rows of the gallery, none of them a picture's own; a target stays."""

@@ -38,6 +38,31 @@ class CrossEntropy(Objective):
 
 
 @dataclass(frozen=True)
+class Margin(Objective):
+    r"""The true label's logit minus the highest other one (Carlini & Wagner 2017, their f_6); below 0 the label is
+    lost. If `targeted`, the highest other logit minus the target's. The anchor is that label, (N,) whole numbers.
+    Unlike `CrossEntropy` its gradient does not fade where the classifier is sure.
+
+    Formula: z_y - \max_{j \ne y} z_j
+
+    Examples:
+        >>> import torch
+        >>> from attacks.objectives import Margin
+        >>> logits, label = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([0])
+        >>> Margin()(logits, label).tolist(), Margin(targeted=True)(logits, label).tolist()
+        ([1.0], [-1.0])
+    """
+
+    targeted: bool = False
+
+    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
+        """(N,K), (N,) -> (N,)."""
+        logits = embedding(features, "the logits", tokens=False)
+        gap = label_scores(logits, anchor) - other_scores(logits, anchor).amax(1)
+        return -gap if self.targeted else gap
+
+
+@dataclass(frozen=True)
 class DLR(Objective):
     r"""The difference of logits ratio (Croce & Hein 2020), which a shift or a scale of all logits does not change.
 

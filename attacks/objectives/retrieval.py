@@ -194,6 +194,31 @@ class Verification(Objective):
         return not self.same
 
 
+@dataclass(frozen=True, eq=False)
+class ByText(Objective):
+    """A `loss` on logits where classes are texts: the logits are `scale` times the cosines with the texts' embeddings
+    `rows` (K,D), as in CLIP (Radford et al. 2021), whose trained scale is 100. The anchor is that of the loss.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.objectives import ByText, Margin
+        >>> features, label = torch.tensor([[3.0, 4.0]]), torch.tensor([1])
+        >>> round(float(ByText(Margin(), torch.eye(2), scale=1.0)(features, label)), 2)  # 0.8 - 0.6
+        0.2
+    """
+
+    loss: Objective
+    rows: Tensor
+    scale: float = 100.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", _unit(self.rows))
+
+    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
+        """(N,D), (N,) -> (N,)."""
+        return self.loss(self.scale * _cosines(features, self.rows), anchor)
+
+
 def alike(identity: Tensor, rows: Tensor) -> Tensor:
     """Which pictures of the gallery have the identity of each row: (G,), (N,) -> (N,G), on the device of `rows`."""
     identity = identity.to(rows.device)

@@ -24,6 +24,7 @@ from attacks.schema.options import CONFIGS
 from attacks.schema.run import Run
 from attacks.schema.secrets import masked
 from attacks.schema.suggestions import choices, closest, did_you_mean, unknown_word
+from attacks.schema.task import OBJECTIVES
 
 #: Hydra 1.3 wants `version_base`; 1.4 has the same rules by default and warns about the argument.
 RULES = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
@@ -42,6 +43,8 @@ def register() -> None:
             for key in {"preprocess", "place"} & {*node}:
                 OmegaConf.set_struct(node[key], False)
             store.store(group=f"schema/{group}" if group in FILES else group, name=name, node=node)
+    for task, name in OBJECTIVES.items():
+        store.store(group="objective", name=f"of_{task}", node=OmegaConf.structured(CHOICES["objective"][name]))
     store.store(group="schema/transforms", name="views", node=ViewsConfig)
     launchers.register_launchers()
 

@@ -64,10 +64,6 @@ class FolderConfig(PicturesConfig):
         None,
         "what a view can be taken for, likewise, or .npy, embeddings; null: all of data.path; bundled: our tiles",
     )
-    classes: str | None = option(
-        None, "for encoders with a text tower: a text file, a class a line, in place of the gallery"
-    )
-    templates: list[str] = option(["a photo of a {}."], "sentences for the classes")
 
 
 @dataclass

@@ -13,11 +13,13 @@ from attacks.schema.objective import (
     AwayConfig,
     InfoNCEConfig,
     LayersConfig,
+    LogitsConfig,
     MixedConfig,
     TowardConfig,
     TripletConfig,
 )
 from attacks.schema.options import MISSING, class_schema, option, variant
+from attacks.schema.task import ClassificationConfig, RetrievalConfig, ScoreConfig, VerificationConfig
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
 GRADIENTS = "of each picture in an attack: encoder passes forward and back, one a view"
@@ -219,6 +221,26 @@ DECLARED = {
 }
 
 
+#: The losses on logits -> what they are.
+LOGIT_LOSSES = {
+    "margin": "The class's logit should fall below the highest other one.\n\n"
+    "Use: the default of task=classification and task=score.\n"
+    "Not: embeddings: away, retrieval.\n"
+    "Source: Carlini & Wagner 2017, their f_6.\n"
+    "Oracle: the formula, tests/objectives/test_embedding.py.",
+    "cross_entropy": "The class should lose its share of the softmax.\n\n"
+    "Use: the loss of the classifier's training.\n"
+    "Not: a classifier that is very sure, whose gradients fade: margin, dlr.\n"
+    "Source: the cross-entropy of the softmax.\n"
+    "Oracle: torch's own, tests/objectives/test_embedding.py.",
+    "dlr": "The class's lead, as a share of the distance between the first and the third logit, should be lost.\n\n"
+    "Use: logits whose scale differs from picture to picture.\n"
+    "Not: fewer than three classes (with a target four): margin.\n"
+    "Source: Croce & Hein 2020.\n"
+    "Oracle: torchattacks, tests/objectives/test_embedding.py.",
+}
+
+
 def _by_name(*choices: Any) -> dict[str, type]:
     return {choice.name: choice for choice in choices}
 
@@ -239,6 +261,7 @@ CHOICES: dict[str, dict[str, type]] = {
             "Cost: `gradients` gradients of each picture, then those of the search for the radius.",
         ),
     ),
+    "task": _by_name(RetrievalConfig, VerificationConfig, ClassificationConfig, ScoreConfig),
     "encoder": ENCODERS,
     "defence": dict.fromkeys(
         ("none", "jpeg", "bits", "blur", "resize", "resize_pad", "area", "median", "random_phase"), DefenceConfig
@@ -246,6 +269,7 @@ CHOICES: dict[str, dict[str, type]] = {
     "objective": {
         **_by_name(AwayConfig, TowardConfig, TripletConfig, InfoNCEConfig, LayersConfig, MixedConfig),
         **_SCHEMAS["objective"],
+        **{name: variant(LogitsConfig, name, about) for name, about in LOGIT_LOSSES.items()},
     },
     "perturbation": _by_name(
         variant(BallConfig, "linf", "No value changes by more than eps.", eps="8/255"),

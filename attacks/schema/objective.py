@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from attacks.schema.options import option
+from attacks.schema.options import MISSING, option
 
 TARGET = "another (of another photograph, drawn by the seed), a gallery picture's name, or the path of an image"
+CLASS = "another (class, drawn by the seed), or the name of a class"
 ANCHOR = "own: the untouched picture; views: its mean over views; paired: itself in the same view (a second pass)"
 
 
@@ -49,6 +50,14 @@ class InfoNCEConfig:
         0.07, "that of the encoder's training, if it is known", range="above 0", paper="van den Oord et al. 2018"
     )
     target: str | None = option(None, f"should win: {TARGET}; null: the true match should lose")
+
+
+@dataclass
+class LogitsConfig:
+    """What the losses on logits have: those of task=classification, and of task=score but for dlr."""
+
+    name: str = MISSING
+    target: str | None = option(None, f"should win: {CLASS}; null: the picture's class should lose")
 
 
 @dataclass

@@ -13,6 +13,7 @@ from attacks.schema.groups import CHOICES, FILES, OPEN
 from attacks.schema.options import CONFIGS, MISSING, Option, options
 from attacks.schema.run import OF_THE_RUN
 from attacks.schema.suggestions import choices
+from attacks.schema.task import OBJECTIVES
 
 HEAD = """# Configuration
 
@@ -81,7 +82,7 @@ def defaults() -> dict[str, str]:
     """Group -> the choice that is made where nothing else is named, from configs/run.yaml."""
     entries: list[Any] = yaml.safe_load((CONFIGS / "run.yaml").read_text())["defaults"]
     pairs = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
-    return {group: name for group, name in pairs if group != "config"}
+    return {group: name for group, name in pairs if group != "config"} | {"objective": OBJECTIVES["retrieval"]}
 
 
 def _choices(group: str) -> Iterator[str]:

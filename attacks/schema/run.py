@@ -86,6 +86,7 @@ class Run:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     attack: Any = MISSING
+    task: Any = MISSING
     encoder: Any = MISSING
     defence: Any = MISSING
     objective: Any = MISSING

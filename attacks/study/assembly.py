@@ -17,7 +17,7 @@ from attacks.encoders.randomness import randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.problem import FIXED, LOSSES
-from attacks.evaluation.classes import Classes, classify
+from attacks.evaluation.classes import Classes
 from attacks.evaluation.deployment import deployed_size
 from attacks.resizers.pipeline import GIVEN, Pipeline, function_pipeline
 from attacks.resizers.pipeline import kernel_pipeline as resizer
@@ -25,18 +25,18 @@ from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
 from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING
 from attacks.schema.groups import PatchConfig
-from attacks.schema.objective import LayersConfig, TowardConfig
+from attacks.schema.objective import LayersConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden_rows, targeted
 from attacks.study.encoder import subject_encoder, surrogate
-from attacks.study.objective import wants_gallery
 from attacks.study.perturbation import facts, patch_id, perturb
 from attacks.study.pipeline import defended_views, input_side
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part
 from attacks.study.study import Attack, PatchRecord, Study, Views
+from attacks.study.task import check_gallery, check_task, classes_of, has_classes, refuse_logits
 from transforms.draws import stream
 from transforms.resizing.resize import NAMES
 
@@ -53,7 +53,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     views = plan_views(run)
     check_attack(run)
     check_black_box(run)
-    check_classes(run)
+    check_task(run)
     if run.penalty.name == "nps" and run.perturbation.name != "patch":
         raise ValueError(
             "`penalty=nps` prices the colours of what is printed, perturbation=patch; got perturbation="
@@ -64,12 +64,12 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     defended_views(run.transforms, run.defence)  # a wrong stage is refused before an encoder is loaded
     allow_tf32(False)  # float32 is float32 but where the engine decides otherwise
     target_device = device(run.engine.device)
-    encoder = subject_encoder(run.encoder, target_device, run.defence, module)
+    encoder = subject_encoder(run, target_device, module)
     if getattr(run.optimiser, "surrogate", None) is not None:
         if getattr(run.objective, "target", None) is not None:
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
         optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, target_device))
-    queries, pictures, truth = data(run.data, run.perturbation)
+    queries, pictures, truth = data(run.data, run.perturbation, has_gallery=not has_classes(run))
     if run.evaluate.most is not None:
         rows = draw_clusters(queries.clusters, run.seed, run.evaluate.most)
         queries, truth = queries.only(rows), truth[rows]
@@ -88,10 +88,10 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
             "`data.split` needs a perturbation that pictures share: a patch, or perturbation.shared=true"
         )
     gallery: Gallery | Classes = pictures
-    if getattr(run.data, "classes", None) is not None:
-        labels = [pictures.labels[row] for row in truth.tolist()]
-        images = queries.images.to(target_device)
-        gallery, truth, notes = classify(run.data.classes, run.data.templates, encoder, images, labels)
+    images = queries.images.to(target_device)
+    refuse_logits(run, encoder, images)
+    if has_classes(run):
+        gallery, truth, notes = classes_of(run, encoder, images, [pictures.labels[row] for row in truth.tolist()])
         queries = replace(queries, notes=(*queries.notes, *notes))
     check_gallery(run, gallery)
     goal = None
@@ -252,48 +252,6 @@ def check_black_box(run: Run) -> None:
         raise ValueError(f"`workers`: one process alone asks encoder={name}, so that no picture is asked about twice")
     if getattr(run.data, "cache", None) is not None:
         raise ValueError(f"`data.cache` knows an encoder by its weights, and encoder={name} shows none: drop it")
-
-
-def check_classes(run: Run) -> None:
-    """Refuse keys that have no meaning if the gallery is classes given as text."""
-    if getattr(run.data, "classes", None) is None:
-        return
-    if run.encoder.features:
-        raise ValueError(
-            "`data.classes` are compared with what the encoder answers itself; encoder.features leave the space of "
-            "the texts: drop one of the two"
-        )
-    if run.data.gallery is not None:
-        raise ValueError("`data.classes` take the place of a gallery; data.gallery cannot be given beside them")
-    if isinstance(run.objective, TowardConfig) and run.objective.metric == "l2":
-        raise ValueError(
-            "`objective.metric=l2` toward a class would only shorten the embedding, since a text has length 1 here; "
-            "with data.classes use cosine"
-        )
-
-
-def check_gallery(run: Run, gallery: Gallery | Classes) -> None:
-    """Refuse a gallery that shows one thing only, and what would need all rows of a gallery of embeddings."""
-    if isinstance(gallery, Classes):
-        return
-    if len(gallery) < 2 or (gallery.label_numbers is not None and not bool(gallery.label_numbers.any())):
-        raise ValueError(
-            f"`data.gallery` must show two things or more, for a view to be taken for another; "
-            f"{gallery.source} shows one: add pictures, name another gallery (data.gallery=bundled: the bundled "
-            "tiles), or give identities"
-        )
-    if gallery.vectors is None:
-        return
-    for key, value, needs_gallery in (
-        ("objective", run.objective.name, wants_gallery(run.objective)),
-        ("attack", run.attack.name, run.attack.name in ("suite", "radius")),
-        ("evaluate.failure", run.evaluate.failure, run.evaluate.failure > 0),
-    ):
-        if needs_gallery:
-            raise ValueError(
-                f"`data.gallery` of embeddings is only for the judgement; {key}={value} compares with every row in "
-                "memory: use a gallery of pictures, or such as objective=away, attack=single, evaluate.failure=0"
-            )
 
 
 def bounds(node: Any) -> tuple[float, float]:

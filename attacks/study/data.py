@@ -30,10 +30,10 @@ PAIR_LIMIT = 3
 
 
 def data(
-    node: BundledConfig | FolderConfig | ScenesConfig, perturbation: object = None
+    node: BundledConfig | FolderConfig | ScenesConfig, perturbation: object = None, *, has_gallery: bool = True
 ) -> tuple[Pictures, Gallery, Tensor]:
     """The queries, the gallery, and each query's row in it, (N,). Scenes have placements for a patch, which depend on
-    its shape; without a `perturbation` they are plain pictures.
+    its shape; without a `perturbation` they are plain pictures. `has_gallery`: false where classes take its place.
 
     Every query is in the gallery. So recall measures whether the attacked picture still retrieves the original, or,
     with identities, any picture of the same identity. It does not measure whether an encoder recognises a person from
@@ -46,14 +46,14 @@ def data(
         truth = torch.tensor([rows[name] for name in selection.names])
         return selection, gallery.on_shelf(pictures.shelf()), truth
     if isinstance(node, ScenesConfig):
-        return _scenes(node, perturbation)
+        return _scenes(node, perturbation, has_gallery)
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
     shelf = read_files(path, node.size, node.unreadable, node.cache, node.split)
-    return _choose(node, shelf, gallery.evenly(gallery.on_shelf(shelf).clusters, node.count))
+    return _choose(node, shelf, gallery.evenly(gallery.on_shelf(shelf).clusters, node.count), has_gallery)
 
 
-def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery, Tensor]:
+def _scenes(node: ScenesConfig, perturbation: object, has_gallery: bool) -> tuple[Pictures, Gallery, Tensor]:
     if not isinstance(perturbation, PatchConfig | None):
         raise ValueError(
             "`data=scenes` says where a patch lies: use it with perturbation=patch; data=folder takes plain pictures"
@@ -61,7 +61,7 @@ def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery
     _check(node)
     shelf, photos = read_scenes(node.path, node.size, node.unreadable, node.split)
     rows = gallery.evenly(gallery.on_shelf(shelf).clusters, node.count)
-    queries, pictures, truth = _choose(node, shelf, rows)
+    queries, pictures, truth = _choose(node, shelf, rows, has_gallery)
     if perturbation is None:
         return queries, pictures, truth
     placements, notes = placements_in([photos[row] for row in rows], node.size, made_size(perturbation))
@@ -80,13 +80,15 @@ def _check(node: FolderConfig | ScenesConfig) -> None:
             ) from None
 
 
-def _choose(node: FolderConfig | ScenesConfig, shelf: Shelf, rows: list[int]) -> tuple[Pictures, Gallery, Tensor]:
+def _choose(
+    node: FolderConfig | ScenesConfig, shelf: Shelf, rows: list[int], has_gallery: bool
+) -> tuple[Pictures, Gallery, Tensor]:
     """The chosen rows of the user's pictures as queries, and their gallery."""
     if node.path == "bundled":  # of one photograph with its tiles
         shelf = replace(shelf, clusters=tuple(Path(name).stem for name in shelf.names))
     selection = shelf.only(rows)
     notes, vectors, source = selection.remarks(), None, "data.gallery"
-    if isinstance(node, FolderConfig) and node.classes is not None:  # classes replace the gallery
+    if not has_gallery:  # classes take its place
         rest = shelf.only([])
     elif node.gallery == node.path or (node.gallery is None and node.path != "bundled"):
         rest, source = shelf, "all of data.path"

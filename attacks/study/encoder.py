@@ -6,14 +6,16 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from attacks.encoders import Defended, Stochastic, load_encoder
+from attacks.encoders import Defended, ScoreEncoder, Stochastic, load_encoder
 from attacks.encoders.black_box.asked import BlackBox, function
 from attacks.encoders.black_box.command import command
 from attacks.encoders.black_box.endpoint import endpoint
 from attacks.encoders.engine.native_precision import FLOAT32, is_half, run_in
 from attacks.encoders.features import with_features
 from attacks.encoders.stochastic import draws_by_view
-from attacks.schema.encoder import PROGRAMS, DefenceConfig, EncoderConfig
+from attacks.schema.encoder import PROGRAMS
+from attacks.schema.run import Run
+from attacks.schema.task import ScoreConfig
 from attacks.study.make import make
 from attacks.study.pipeline import stages
 
@@ -33,12 +35,11 @@ def surrogate(text: str, device: torch.device, key: str = "optimiser.surrogate")
         raise ValueError(f"`{key}`: {error}") from None
 
 
-def subject_encoder(
-    node: EncoderConfig, device: torch.device, defence: DefenceConfig | None = None, module: nn.Module | None = None
-) -> nn.Module:
-    """The configured encoder behind its defence, unless that is one of the views. A `module` replaces the encoder,
-    and is put in evaluation mode and frozen, or a copy of it where `encoder.precision` widens its weights. Raises
-    ValueError or FileNotFoundError in one line."""
+def subject_encoder(run: Run, device: torch.device, module: nn.Module | None = None) -> nn.Module:
+    """The configured encoder behind its defence, unless that is one of the views, with the score of its task. A
+    `module` replaces the encoder, and is put in evaluation mode and frozen, or a copy of it where
+    `encoder.precision` widens its weights. Raises ValueError or FileNotFoundError in one line."""
+    node, defence = run.encoder, run.defence
     if module is None:
         if node.name in BLACK_BOXES:
             module = make(BLACK_BOXES[node.name], node, "encoder")
@@ -49,7 +50,9 @@ def subject_encoder(
         network = copy.deepcopy(module) if widens else module
         module = make(run_in, node, "encoder", encoder=network)
     encoder = make(with_features, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
-    if defence is not None and defence.stages and defence.before is None:
+    if isinstance(run.task, ScoreConfig):
+        encoder = make(ScoreEncoder, run.task, "task", encoder=encoder)
+    if defence.stages and defence.before is None:
         encoder = Defended(encoder, stages(defence.stages, "defence.stages"))
     if node.stochastic:
         encoder = Stochastic(encoder)

@@ -2,23 +2,31 @@
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
 from attacks.encoders.layers import Layers, Pool, key_in_errors, layer_pools
-from attacks.encoders.tree import Encoder
+from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.bank import bank
 from attacks.eot.protocols import Objective
 from attacks.evaluation.scores import embed, mean_embedding
 from attacks.objectives.aim import Aim, Knowledge
+from attacks.objectives.classification import DLR, CrossEntropy, Margin
 from attacks.objectives.composite import Each, Ensemble, Members, Sum, Term
 from attacks.objectives.embedding import Away, Paired, Toward
-from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet
+from attacks.objectives.retrieval import ByText, InfoNCE, Retrieval, Triplet
 from attacks.schema import groups
-from attacks.schema.objective import InfoNCEConfig, LayersConfig, MixedConfig, TowardConfig, TripletConfig
+from attacks.schema.objective import (
+    InfoNCEConfig,
+    LayersConfig,
+    LogitsConfig,
+    MixedConfig,
+    TowardConfig,
+    TripletConfig,
+)
 from attacks.study.make import declared_class, make
 from transforms import Compose
 
@@ -73,6 +81,20 @@ def mixed_aim(knowledge: Knowledge, away: float, retrieval: float) -> Aim:
     return Aim(Sum(terms), {"own": knowledge.embeddings, "row": knowledge.truth})
 
 
+#: Name -> the loss on logits.
+LOGITS: dict[str, Callable[[bool], Objective]] = {"margin": Margin, "cross_entropy": CrossEntropy, "dlr": DLR}
+
+
+def logits_aim(name: str, knowledge: Knowledge) -> Aim:
+    """A loss on logits, or on the cosines with texts, and its labels. With a target that is the label."""
+    goal = knowledge.goal
+    loss = LOGITS[name](goal is not None)
+    anchor: Tree = knowledge.truth if goal is None else goal
+    if goal is not None and isinstance(loss, DLR):
+        anchor = {"label": knowledge.truth, "target": goal}
+    return Aim(ByText(loss, knowledge.gallery) if knowledge.texts else loss, anchor)
+
+
 def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
     """The configured objective and its anchor. One of `groups.DECLARED` with an argument `gallery` gets the gallery's
     embeddings, and its anchor is each picture's row in them; that of any other is each picture's own embedding.
@@ -90,6 +112,8 @@ def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compos
         arguments = {key: value for key, value in gallery.items() if key in inspect.signature(part).parameters}
         anchor = knowledge.truth if "gallery" in arguments else knowledge.embeddings
         return Aim(make(part, node, "objective", **arguments), anchor)
+    if isinstance(node, LogitsConfig):
+        return logits_aim(node.name, knowledge)
     if isinstance(node, MixedConfig):
         return make(mixed_aim, node, "objective", knowledge=knowledge)
     if isinstance(node, TowardConfig):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from attacks.encoders import FAMILIES, Defended, Stochastic, load_encoder
+from attacks.encoders import FAMILIES, Defended, ScoreEncoder, Stochastic, load_encoder
 from attacks.encoders.defended import ViewDefence
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.engine.native_precision import run_in
@@ -19,7 +19,7 @@ from attacks.solvers.worst import Adversary
 from attacks.study.data import targeted
 from attacks.study.encoder import BLACK_BOXES
 from attacks.study.make import declared_class, make
-from attacks.study.objective import anchored_aim, mixed_aim, watching_layers, weighted
+from attacks.study.objective import LOGITS, anchored_aim, mixed_aim, watching_layers, weighted
 from attacks.study.perturbation import BALLS, WRAPPERS, surrounding
 from attacks.study.printer import place_of, sheet_views
 from transforms import Compose
@@ -32,6 +32,12 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
     "attack": {
         **dict.fromkeys(("single", "radius"), (Adversary, groups.SingleConfig)),
         "suite": (groups.SuiteConfig,),
+    },
+    "task": {
+        "retrieval": (),
+        "verification": (groups.CHOICES["task"]["verification"],),
+        "classification": (groups.CHOICES["task"]["classification"]),
+        "score": (ScoreEncoder,),
     },
     "encoder": {
         **dict.fromkeys(FAMILIES, (Request, *_ENCODER)),
@@ -46,6 +52,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
         "infonce": (InfoNCE, targeted),
         "layers": (weighted, Away, anchored_aim),
         "mixed": (mixed_aim,),
+        **dict.fromkeys(LOGITS, (targeted,)),
         **{name: (declared_class("objective", name),) for name in groups.DECLARED["objective"]},
     },
     "perturbation": {

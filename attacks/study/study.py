@@ -129,6 +129,13 @@ class Study:
         return tuple(arm for arm in ARMS if arm != "one_view" or (self.evaluate.one_view and several))
 
     @property
+    def right(self) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:
+        """Each picture's row of the gallery and the target's, the identity of each row, and whether the rows are
+        texts: the end of `Knowledge`."""
+        texts = isinstance(self.gallery, Classes) and not self.gallery.logits
+        return self.truth, self.goal, self.gallery.label_numbers, texts
+
+    @property
     def duplicates(self) -> list[dict[str, object]]:
         """The rows of duplicates.csv: near duplicates among the run's pictures; without any there is no file."""
         return [pair._asdict() for pair in getattr(self.gallery, "duplicates", ())]

@@ -1,0 +1,122 @@
+"""What a view can be taken for, by the configured task."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from attacks.data.gallery import Gallery
+from attacks.encoders.black_box.asked import black_box
+from attacks.evaluation.classes import Classes, classify, logit_classes, text_classes, text_tower
+from attacks.evaluation.scores import embed
+from attacks.schema.groups import LOGIT_LOSSES
+from attacks.schema.objective import TowardConfig
+from attacks.schema.run import Run
+from attacks.schema.task import ClassificationConfig, ScoreConfig
+from attacks.study.objective import wants_gallery
+
+#: Widths of ImageNet's classifiers, with and without a background, and of its 21,000 classes.
+CLASSIFIERS = (1000, 1001, 21841, 21843)
+#: Pictures whose answers are looked at before a retrieval, and how far from 1 the sum of probabilities may be.
+PICTURES, ROUNDING = 4, 1e-3
+
+
+def has_classes(run: Run) -> bool:
+    """Whether views are taken for classes, not for pictures of a gallery."""
+    return isinstance(run.task, ClassificationConfig | ScoreConfig)
+
+
+def check_task(run: Run) -> None:
+    """Refuse keys that do not fit the task."""
+    task, objective = run.task, run.objective
+    if not has_classes(run):
+        if objective.name in LOGIT_LOSSES:
+            raise ValueError(
+                f"`objective={objective.name}` is a loss on logits, of task=classification or task=score; got "
+                f"task={task.name}"
+            )
+        return
+    if getattr(run.data, "gallery", None) is not None:
+        raise ValueError(f"`data.gallery` has no use with task={task.name}: its classes take the place of a gallery")
+    if isinstance(task, ScoreConfig) and objective.name not in ("margin", "cross_entropy"):
+        raise ValueError(
+            f"`objective` must be margin or cross_entropy with task=score, which has two sides; got {objective.name}"
+        )
+    if getattr(task, "classes", None) is None:
+        return
+    if run.encoder.features:
+        raise ValueError(
+            "`task.classes` are compared with what the encoder answers itself; encoder.features leave the space of "
+            "the texts: drop one of the two"
+        )
+    if isinstance(objective, TowardConfig) and objective.metric == "l2":
+        raise ValueError(
+            "`objective.metric=l2` toward a class would only shorten the embedding, since a text has length 1 here; "
+            "with task.classes use cosine"
+        )
+
+
+def classes_of(
+    run: Run, encoder: nn.Module, images: Tensor, labels: Sequence[str | None]
+) -> tuple[Classes, Tensor, tuple[str, ...]]:
+    """The classes of the task, that of each of the `images` (N,3,H,W), on the encoder's device, and notes (see
+    `classify`). Raises ValueError or FileNotFoundError in one line."""
+    answers = embed(images, encoder, images.device)
+    assert isinstance(answers, Tensor)
+    task = run.task
+    if isinstance(task, ScoreConfig):
+        classes = Classes(("below", "above"), torch.eye(2), source="the sides of task.threshold", logits=True)
+    elif (texts := text_tower(encoder)) is None:
+        classes = logit_classes(task.classes, answers.shape[1])
+    elif task.classes is None:
+        raise ValueError(
+            "`task.classes` must name a file, a class a line: the encoder has a text tower, for which they are texts"
+        )
+    else:
+        classes = text_classes(task.classes, task.templates, texts)
+    if not classes.logits and run.objective.name == "dlr":
+        raise ValueError("`objective=dlr` is of logits; for classes given as text use margin or cross_entropy")
+    return classify(classes, answers, labels)
+
+
+def refuse_logits(run: Run, encoder: nn.Module, images: Tensor) -> None:
+    """Raise ValueError where an encoder answers a retrieval or verification with probabilities or logits."""
+    box = black_box(encoder)
+    if run.encoder.features or has_classes(run) or (box is not None and box.answer != "vector"):
+        return
+    rows = torch.as_tensor(embed(images[:PICTURES], encoder, images.device)).double()
+    width, kind = rows.shape[1], ""
+    for name, values in (("probabilities", rows), ("logarithms of probabilities", rows.exp())):
+        if width > 1 and bool((values >= 0).all()) and bool(((values.sum(1) - 1).abs() < ROUNDING).all()):
+            kind = f"{name}, which sum to 1"
+    if getattr(run.encoder, "output", None) == "logits" or (not kind and width in CLASSIFIERS):
+        kind = f"{width} numbers, as many as a classifier of ImageNet has logits"
+    if kind:
+        raise ValueError(
+            f"`task={run.task.name}` compares embeddings, and the encoder answers {kind}: say task=classification, or "
+            "name the layer of the embedding, encoder.features=[LAYER] (show=encoder lists them)"
+        )
+
+
+def check_gallery(run: Run, gallery: Gallery | Classes) -> None:
+    """Refuse a gallery that shows one thing only, and what would need all rows of a gallery of embeddings."""
+    if isinstance(gallery, Classes):
+        return
+    if len(gallery) < 2 or (gallery.label_numbers is not None and not bool(gallery.label_numbers.any())):
+        raise ValueError(
+            f"`data.gallery` must show two things or more, for a view to be taken for another; "
+            f"{gallery.source} shows one: add pictures, name another gallery (data.gallery=bundled: the bundled "
+            "tiles), or give identities"
+        )
+    if gallery.vectors is None:
+        return
+    for key, value, needs_gallery in (
+        ("objective", run.objective.name, wants_gallery(run.objective)),
+        ("attack", run.attack.name, run.attack.name in ("suite", "radius")),
+        ("evaluate.failure", run.evaluate.failure, run.evaluate.failure > 0),
+    ):
+        if needs_gallery:
+            raise ValueError(
+                f"`data.gallery` of embeddings is only for the judgement; {key}={value} compares with every row in "
+                "memory: use a gallery of pictures, or such as objective=away, attack=single, evaluate.failure=0"
+            )
