@@ -79,8 +79,8 @@ def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[s
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """Classes in place of a `Gallery`: their `names`, and the `rows` (K,D) whose cosine with an answer ranks them: the
-    embeddings of texts or, for logits, one-hot rows, with which the order of the cosines is that of the logits."""
+    """Classes in place of a `Gallery`: their `names`, and the `rows` (K,D) whose cosine with an answer ranks them:
+    the embeddings of texts or, for logits, one-hot rows, with which the order of cosines is that of the logits."""
 
     names: tuple[str, ...]
     rows: Tensor
@@ -152,11 +152,11 @@ def classify(
     if strange:
         example = f"{names[0]!r} to {names[-1]!r}" if len(names) > 2 else " or ".join(map(repr, names))
         raise ValueError(
-            f"`data.path`: a picture has the identity {strange[0]!r}, which is no class of {classes.source}, {example}"
+            f"`data.path`: the identity {strange[0]!r} of a picture is no class of {classes.source}: {example}"
         )
     if answers.shape[1] != classes.rows.shape[1]:
         raise ValueError(
-            f"`task.classes`: the text tower has {classes.rows.shape[1]} features and the encoder {answers.shape[1]}: "
+            f"`task.classes`: the texts have {classes.rows.shape[1]} features and the pictures {answers.shape[1]}: "
             "with its `features` the encoder leaves the space of the texts"
         )
     guesses = (F.normalize(answers.double(), dim=1) @ classes.rows.to(answers).double().T).argmax(1).tolist()

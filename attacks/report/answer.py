@@ -78,12 +78,7 @@ def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> lis
     photographs = count_text(count, "photograph") + (f" ({pictures} pictures)" if pictures > count else "")
     return [
         ("On what", f"{encoder_name(content)}, SHA-256 of the tensors {digest}; {photographs}"),
-        (
-            "Gallery",
-            f"{content['gallery']} classes, {content['gallery_audit']['source']}"
-            if content.get("classes")
-            else gallery(content),
-        ),
+        ("Gallery", gallery(content)),
         ("Against", f"{attack}, found by {threat['optimiser']}, in {threat['transforms']} views"),
         ("When", str(manifest.get("started", "unknown")).replace("T", ", ").replace("+00:00", " UTC")),
         ("How sure", f"The limits hold with 95 % confidence. {words.limits}"),

@@ -103,7 +103,9 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
 def gallery(content: Mapping[str, Any]) -> str:
     """What a view can be taken for: its number, where it is from, and what was joined and left out."""
     audit = content["gallery_audit"]
-    text = f"{count_text(content['gallery'], 'picture')}, {audit['source']}"
+    count = content["gallery"]
+    text = f"{count} classes" if content.get("classes") else count_text(count, "picture")
+    text += f", {audit['source']}"
     if audit["near_duplicates"]:
         text += f"; {count_text(audit['near_duplicates'], 'pair')} of near duplicates (duplicates.csv)"
     if audit["alone"]:

@@ -36,7 +36,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
     "task": {
         "retrieval": (),
         "verification": (groups.CHOICES["task"]["verification"],),
-        "classification": (groups.CHOICES["task"]["classification"]),
+        "classification": (groups.CHOICES["task"]["classification"],),
         "score": (ScoreEncoder,),
     },
     "encoder": {

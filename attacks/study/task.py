@@ -93,8 +93,8 @@ def refuse_logits(run: Run, encoder: nn.Module, images: Tensor) -> None:
         kind = f"{width} numbers, as many as a classifier of ImageNet has logits"
     if kind:
         raise ValueError(
-            f"`task={run.task.name}` compares embeddings, and the encoder answers {kind}: say task=classification, or "
-            "name the layer of the embedding, encoder.features=[LAYER] (show=encoder lists them)"
+            f"`task={run.task.name}` compares embeddings, and the encoder answers {kind}: say "
+            "task=classification, or name the embedding's layer, encoder.features=[LAYER] (show=encoder lists them)"
         )
 
 
