@@ -42,7 +42,7 @@ class ClassificationConfig:
 
     Use: the classifier itself: logits, or zero-shot classes.
     Not: embeddings without classes: retrieval.
-    Oracle: tests/study/test_tasks.py.
+    Oracle: tests/evaluation/test_tasks.py.
     With: config=quickstart encoder=pypi encoder.model=lite0 encoder.output=logits
     """
 
@@ -59,7 +59,7 @@ class ScoreConfig:
 
     Use: moderation, quality and other scores with a threshold.
     Not: several classes: classification.
-    Oracle: tests/study/test_tasks.py.
+    Oracle: tests/evaluation/test_tasks.py.
     With: task.threshold=0.5
     """
 

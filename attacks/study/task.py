@@ -94,7 +94,8 @@ def refuse_logits(run: Run, encoder: nn.Module, images: Tensor) -> None:
     if kind:
         raise ValueError(
             f"`task={run.task.name}` compares embeddings, and the encoder answers {kind}: say "
-            "task=classification, or name the embedding's layer, encoder.features=[LAYER] (show=encoder lists them)"
+            "task=classification or task=score, or name the embedding's layer, encoder.features=[LAYER] "
+            "(show=encoder lists them)"
         )
 
 

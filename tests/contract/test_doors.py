@@ -74,6 +74,7 @@ TAKES = {
     "Defended": lambda x: encoders.Defended(ENCODER, DEFENCE)(x),
     "Layers": lambda x: encoders.Layers(ENCODER, ["0"])(x),
     "Features": lambda x: encoders.Features(ENCODER, ["1"])(x),
+    "ScoreEncoder": lambda x: encoders.ScoreEncoder(ENCODER, 0.5, 0)(x),
     "Stochastic": lambda x: encoders.Stochastic(torch.nn.Sequential(ENCODER, torch.nn.Dropout()).eval())(x),
     "load_encoder": lambda x: attacks.load_encoder("pocket")(x),
     "Pocket": lambda x: encoders.untrained()(x),
@@ -98,6 +99,7 @@ tiles named_layers randomised Adaptive bank Estimate EOT CVaR Mean
 interval rate missable_share sign_flips least_p fewest_clusters
 verify robustness DLR CrossEntropy Each Sum Term Away Paired Toward Ensemble Members
 LPIPS SSIM Penalties TotalVariation InfoNCE Retrieval Triplet Verification APGD PGD SGD Adam NES LabelOnly Square
+Margin ByText
 Wiener Patch L0 L1 LowFrequency Smoothed Grey Masked Universal Step Best Adversary POCKET_WEIGHTS untrained
 with_preprocess Bpda Problem Options Objective Optimiser
 """

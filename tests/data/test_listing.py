@@ -252,7 +252,7 @@ def test_queries_have_one_row_in_any_gallery(mine):
 
 
 def test_classes_need_no_gallery(mine):
-    queries, gallery, truth = data(folder(mine, classes="classes.txt"))
+    queries, gallery, truth = data(folder(mine), has_gallery=False)
     assert gallery.names == queries.names and truth.tolist() == [0, 1, 2]
     assert len(set(queries.notes)) == len(queries.notes)
 

@@ -27,7 +27,14 @@ class Colour(nn.Module):
     def forward(self, images):
         return self.weight * images.mean((2, 3))
 """
-COMMON = ["config=smoke", "transforms=identity", "data=folder", "data.size=16", "data.count=null"]
+COMMON = [
+    "config=smoke",
+    "task=classification",
+    "transforms=identity",
+    "data=folder",
+    "data.size=16",
+    "data.count=null",
+]
 COMMON += ["encoder=plugin", "encoder.model=colour"]
 
 
@@ -51,7 +58,7 @@ def folder(tmp_path, monkeypatch):
 
 def run(monkeypatch, folder, *arguments):
     out = folder / "run"
-    classes = f"data.classes={folder / 'classes.txt'}"
+    classes = f"task.classes={folder / 'classes.txt'}"
     assert call(monkeypatch, *COMMON, classes, f"hydra.run.dir={out}", *arguments) == 0
     return json.loads((out / "metrics.json").read_text()), json.loads((out / "manifest.json").read_text())
 
@@ -64,7 +71,7 @@ def test_recall_is_the_accuracy_over_the_classes(folder, monkeypatch, capsys):
     assert metrics["arms"]["clean"]["recall_at_1"]["mean"] == pytest.approx(2 / 3)
     assert metrics["arms"]["clean"]["cosine"]["mean"] == pytest.approx(1)  # of the picture to itself, not to a text
     assert not any("no identity" in note for note in manifest["notes"])
-    assert "3 classes given as text" in (folder / "run" / "report.html").read_text()
+    assert "3 classes, task.classes" in (folder / "run" / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -90,15 +97,15 @@ def test_a_targeted_attack_reaches_the_class_it_names(folder, monkeypatch, capsy
 @pytest.mark.parametrize(
     ("words_of_run", "message"),
     [
-        (["data.classes={}/none.txt"], "none.txt"),
-        (["data.path={}/wrong.csv"], "'mauve', which is no class"),
-        (["data.templates=[a photo]"], "`data.templates`"),
-        (["encoder=pocket"], "needs an encoder with a text tower"),
-        (["data.classes={}/alike.txt"], "'red' and 'deep red' are one text"),
-        (["encoder.features=[output]"], "`data.classes` are compared with what the encoder answers itself"),
-        (["data.gallery={}"], "`data.classes` take the place of a gallery"),
+        (["task.classes={}/none.txt"], "none.txt"),
+        (["data.path={}/wrong.csv"], "'mauve' of a picture is no class"),
+        (["task.templates=[a photo]"], "`task.templates`"),
+        (["encoder=pocket"], "`task.classes` must name the logits in order"),
+        (["task.classes={}/alike.txt"], "'red' and 'deep red' are one text"),
+        (["encoder.features=[output]"], "`task.classes` are compared with what the encoder answers itself"),
+        (["data.gallery={}"], "`data.gallery` has no use with task=classification"),
         (["objective=toward", "objective.target=blue", "objective.metric=l2"], "`objective.metric=l2` toward"),
-        (["objective=toward", "objective.target=mauve"], "a class of `data.classes`"),
+        (["objective=toward", "objective.target=mauve"], "a class of `task.classes`"),
         (["objective=toward", "objective.target=red"], "is the class of one of the attacked pictures"),
     ],
     ids=str,
@@ -106,7 +113,7 @@ def test_a_targeted_attack_reaches_the_class_it_names(folder, monkeypatch, capsy
 def test_an_impossible_setting_gives_a_one_line_error(folder, monkeypatch, capsys, words_of_run, message):
     (folder / "wrong.csv").write_text("path,identity\na.png,mauve\n")
     (folder / "alike.txt").write_text("red\nblue\ndeep red\n")
-    base = [f"data.path={folder / 'a.png'}", f"data.classes={folder / 'classes.txt'}"]
+    base = [f"data.path={folder / 'a.png'}", f"task.classes={folder / 'classes.txt'}"]
     base += [*COMMON, f"hydra.run.dir={folder / 'run'}"]
     values = dict(word.replace("{}", str(folder)).split("=", 1) for word in (*base, *words_of_run))
     if "pocket" in values.values():
