@@ -41,7 +41,7 @@ SPLIT = {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}}
 
 WORDS = SIZES | {"num_hidden_layers": 1, "vocab_size": 12, "max_position_embeddings": 9, "eos_token_id": 1}
 TOWERS = {"vision_config": VISION, "text_config": WORDS}
-ALT = WORDS | {"max_position_embeddings": 12, "project_dim": 14}
+ALT = WORDS | {"max_position_embeddings": 11, "project_dim": 14}
 CONVS = {"hidden_sizes": [4, 6, 8, 10], "depths": [1, 1, 1, 1]}
 
 LLAVA = {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": 3}
