@@ -14,7 +14,7 @@ from attacks.encoders.engine.memory import out_of_memory
 from attacks.encoders.engine.native_precision import native_precisions
 from attacks.encoders.layers import unwrap
 from attacks.encoders.randomness import encoder_randomness
-from attacks.encoders.tree import embedding, embeddings, leaves, optional
+from attacks.encoders.tree import embedding, embeddings, leaves, optional, refuse_unready
 from transforms import Compose
 from transforms.doors import unchecked
 
@@ -46,6 +46,7 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
     with suppress(TypeError):  # an object without a hash is checked again
         if encoder in _honest[tree]:
             return
+    refuse_unready(encoder)
     try:
         with torch.no_grad():
             like = unchecked(transforms)(images[:1], images.new_full((1, transforms.dims), 0.5))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attacks.encoders.engine.batch_norm import settle_batch_norm
 from attacks.encoders.engine.native_precision import NativePrecision, native_dtype
 from attacks.encoders.preprocess import Preprocess, preprocess_pictures
-from attacks.encoders.tree import PictureModule, Texts, embedding
+from attacks.encoders.tree import PictureModule, Texts, embedding, refuse_unready
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
 
@@ -70,6 +70,7 @@ class ImageEncoder(PictureModule):
         self.network = network
         self.preprocess, self.origin, self.read, self.texts = preprocess, origin, read, texts
         self.native = NativePrecision(network, self.title)
+        refuse_unready(network)
         self.eval().requires_grad_(False)
         settle_batch_norm(network)
 

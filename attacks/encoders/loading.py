@@ -14,7 +14,7 @@ from attacks.encoders.phash import Phash
 from attacks.encoders.pocket import read_widths, untrained
 from attacks.encoders.request import PRETRAINED, Family, Request
 from attacks.encoders.weights import fill, read_state, unwrapped_state
-from attacks.schema.encoder import BLACK_BOXES, ENCODERS
+from attacks.schema.encoder import BLACK_BOXES, ENCODERS, PARTICULAR
 
 POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
 """The path of the weights of the pocket encoder that ship with the package.
@@ -44,10 +44,9 @@ def load_encoder(
     *,
     weights: str | Path | None = None,
     preprocess: Mapping[str, Any] | None = None,
-    pool: str | None = None,
     precision: str = NATIVE,
-    output: str | None = None,
     device: str = "cpu",
+    **particular: str | None,
 ) -> nn.Module:
     """An encoder in evaluation mode with frozen weights: (N,3,H,W) in [0,1] -> (N,D).
 
@@ -57,10 +56,10 @@ def load_encoder(
         weights: "pretrained", "random" (to try out a configuration), a name of the library's, or a file; None for the
             first. Of the pocket encoder: a safetensors file of any width, or None for the shipped one.
         preprocess: fields of `Preprocess` that differ from the library's.
-        pool: of a transformer: "pooled", "cls" or "mean"; None for the model's default.
         precision: "own" runs half-precision weights as they are, "float32" widens them.
-        output: of a pypi model, "features" or "logits"; None for the first.
         device: where it runs.
+        particular: what one family alone has, None for its default: `pool` of transformers ("pooled", "cls",
+            "mean"), `output` of pypi ("features", "logits", "probabilities"), `tag` of a file for open_clip.
 
     Raises:
         ValueError, FileNotFoundError: in one line: an unknown name, a library that is not installed, weights that do
@@ -83,8 +82,11 @@ def load_encoder(
             else "any module may be passed to `attack` itself"
         )
         raise ValueError(f"`encoder` must be one of pocket, phash, {', '.join(FAMILIES)}; got {name!r} ({fix})")
-    if output is not None and name != "pypi":
-        raise ValueError(f"`output` belongs to pypi; {name} has none, got {output!r}: leave it out")
+    for key, value in particular.items():
+        if key not in PARTICULAR:
+            raise TypeError(f"load_encoder() got an unexpected keyword argument {key!r}")
+        if value is not None and name != PARTICULAR[key]:
+            raise ValueError(f"`{key}` belongs to {PARTICULAR[key]}; {name} has none, got {value!r}: leave it out")
     if not isinstance(preprocess or {}, Mapping):
         raise ValueError(
             f"`preprocess` must be the fields of a Preprocess that differ, such as {{'size': 224}}; got a "
@@ -93,7 +95,7 @@ def load_encoder(
     if name in FAMILIES:
         if not model:
             raise ValueError(f"`encoder.model` says which of {name}: give it a name, see docs/encoders.md")
-        request = Request(name, model, str(weights or PRETRAINED), dict(preprocess or {}), pool, output or "features")
+        request = Request(name, model, str(weights or PRETRAINED), dict(preprocess or {}), **particular)
         load: Family = importlib.import_module(f"attacks.encoders.families.{name}_models").load
         try:
             encoder = load(request)
@@ -108,8 +110,8 @@ def load_encoder(
         encoder = run_in(encoder, precision).to(device)
         probe(encoder)
         return encoder
-    if model is not None or preprocess or pool:
-        raise ValueError(f"`model`, `preprocess` and `pool` belong to the families; {name} has none of them")
+    if model is not None or preprocess:
+        raise ValueError(f"`model` and `preprocess` belong to the families; {name} has neither")
     if name == "phash":
         if weights is not None:
             raise ValueError(f"`weights` is for encoders that have some; phash has none, got {str(weights)!r}")

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.encoders.tiles import Cut, Tiles, anyres, split
-from transforms import resize
+from transforms import jpeg, resize
 from transforms.devices import constants
 from transforms.doors import NOISE, Doored, formed, unchecked
 from transforms.resizing.resize import check_kernel
@@ -28,7 +28,7 @@ Rounding = Literal["down", "nearest"]
 #: The longest side in pixels; a longer one is a mistake, and memory would run out.
 LONGEST = 16384
 
-_resize = unchecked(resize)
+_resize, _jpeg = unchecked(resize), unchecked(jpeg)
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         bgr: the network takes blue first.
         eight_bit: the resize rounds to whole levels, as Pillow and OpenCV do with an 8-bit picture, in their own
             arithmetic; the gradient goes straight through.
+        jpeg: the quality at which the picture is saved as JPEG between the resize and the crop; null for no file.
 
     Raises:
         ValueError: an impossible value, with the name of the field.
@@ -91,6 +92,7 @@ class Preprocess(Doored, slack=NOISE, channels=3):
     grids: tuple[tuple[int, int], ...] = ()
     bgr: bool = False
     eight_bit: bool = False
+    jpeg: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():  # lists are what configurations and libraries write
@@ -133,6 +135,8 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         fill = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
         in_range = _numbers(fill) and 0 <= min(fill) <= max(fill) <= 1
         yield "fill", in_range, "in [0, 1], one number or 3 of the channels"
+        is_quality = self.jpeg is None or (_box((self.jpeg, 1)) and self.jpeg <= 100 and self.tiles is None)
+        yield "jpeg", is_quality, "a quality, 1 to 100, without `tiles`, or null"
         for name in ("bgr", "eight_bit"):
             yield name, isinstance(getattr(self, name), bool), "true or false"
 
@@ -148,6 +152,8 @@ class Preprocess(Doored, slack=NOISE, channels=3):
                 return Tiles(self._normalised(anyres(images, side, self.grids, self._to)), (height, width))
             return Tiles(self._normalised(split(images, side, self.grids[0][0], self._to)), (height, width))
         images = self._to(images, self.resized(height, width))
+        if self.jpeg is not None:
+            images = _jpeg(images, self.jpeg)
         if self.crop is not None:
             images = self._frame(images, self.crop)
         return self._normalised(images)
@@ -242,6 +248,8 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         resizes = self.size is not None or self.multiple > 1
         text = f"{size_text}, {self.kernel}, clamped to [0, 1]{bits}"
         rows.append(("resize", text if resizes else "none: the picture as large as it is"))
+        if self.jpeg is not None:
+            rows.append(("file", f"JPEG of quality {self.jpeg}"))
         if self.crop is not None:
             small = self.fit == "contain" or box[0] < self.crop[0] or box[1] < self.crop[1]
             pad = f", where smaller padded with {self.fill}" if small else ""

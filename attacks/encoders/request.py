@@ -29,7 +29,8 @@ class Request:
         weights: "pretrained", "random" (the same ones every time), a tag of the library's, or a file of weights.
         preprocess: fields of `Preprocess` that differ from the library's.
         pool: which of a transformer's tokens become the features; None for the model's default.
-        output: of a classifier of a package: "features" or "logits".
+        output: of a network of a package: "features", "logits" or "probabilities"; None for its default.
+        tag: of a file for open_clip: the tag that its weights are of.
     """
 
     family: str
@@ -37,7 +38,8 @@ class Request:
     weights: str = PRETRAINED
     preprocess: Mapping[str, Any] = field(default_factory=dict)
     pool: str | None = None
-    output: str = "features"
+    output: str | None = None
+    tag: str | None = None
 
     @property
     def file(self) -> Path | None:
@@ -72,7 +74,7 @@ def whole_file(request: Request) -> Path:
 
     Raises:
         FileNotFoundError: no such file, or a folder.
-        ValueError: an empty one, or a request for other weights or a pool.
+        ValueError: an empty one, or a request for other weights.
     """
     refuse_extras(request)
     path = Path(request.model).expanduser()
@@ -85,12 +87,9 @@ def whole_file(request: Request) -> Path:
 
 
 def refuse_extras(request: Request) -> None:
-    """Raise ValueError for a request with weights or a pool: both come with the model."""
-    for key, is_given in (("weights", request.weights != PRETRAINED), ("pool", request.pool is not None)):
-        if is_given:
-            raise ValueError(
-                f"`{key}` is not for {request.family}: its model brings it along; got {getattr(request, key)!r}"
-            )
+    """Raise ValueError for a request with weights: they come with the model."""
+    if request.weights != PRETRAINED:
+        raise ValueError(f"`weights` is not for {request.family}: its model brings it along; got {request.weights!r}")
 
 
 def first_line(error: BaseException) -> str:

@@ -78,6 +78,25 @@ def leaves(tree: Tree) -> list[Tensor]:
     return [leaf for part in parts for leaf in leaves(part)]
 
 
+def refuse_unready(encoder: object) -> None:
+    """Raise ValueError for a module with weights on the meta device, which are not brought in by hooks (accelerate),
+    or without an evaluation mode."""
+    modules = list(encoder.modules()) if isinstance(encoder, nn.Module) else []
+    title, is_filled = type(encoder).__name__, any(hasattr(module, "_hf_hook") for module in modules)
+    if any("eval" in vars(module) and module.training for module in modules):  # torch.export's raises an error
+        raise ValueError(
+            f"encoder {title}: a program of torch.export has no evaluation mode: pass torch.export.unflatten(program)"
+            ".eval(), exported in evaluation mode for any number of pictures, dynamic_shapes=({0: Dim('n')},)"
+        )
+    for module in [] if is_filled else modules:
+        for name, weight in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if weight.is_meta:
+                raise ValueError(
+                    f"encoder {title}: `{name}` of {type(module).__name__} is on the meta device, where there are no "
+                    "numbers: load its weights, load_state_dict(state, assign=True)"
+                )
+
+
 Encoder = Callable[..., Tree]  # see attacks.eot.protocols
 Texts = Callable[[Sequence[str]], Tensor]  # texts -> (T,D), in the space of the pictures
 
@@ -88,6 +107,12 @@ def embedding(value: Any, label: str, rows: int | None = None, *, tokens: bool =
     fix, got = "", ""
     if not isinstance(value, Tensor):
         got, fix = _other(value)
+    elif value.is_nested or value.layout != torch.strided:
+        got, fix = "a sparse or nested one", "return answer.to_dense(), or answer.to_padded_tensor(0)"
+    elif value.is_complex():
+        got, fix = f"{value.dtype}", "return both of its parts, torch.view_as_real(answer).flatten(1)"
+    elif value.is_floating_point() and value.itemsize == 1:
+        got, fix = f"{value.dtype}", "widen it, answer.float()"
     elif not value.is_floating_point():
         got, fix = f"{value.dtype}", "return its numbers before they are rounded or compared, as floats"
     elif value.dim() == 4:

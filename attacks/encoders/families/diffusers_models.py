@@ -41,8 +41,6 @@ def load(request: Request) -> ImageEncoder:
             of autoencoder.
     """
     diffusers = extra("diffusers")
-    if request.pool is not None:
-        raise ValueError(f"`encoder.pool` is for transformers; a VAE has none, got {request.pool!r}")
     weights = (f"{_STEM}.safetensors", f"vae/{_STEM}.safetensors")
     folder = model_folder(request, ("config.json", "vae/config.json"), weights)
     folder = folder / "vae" if (folder / "vae").is_dir() else folder

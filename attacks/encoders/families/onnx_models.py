@@ -13,12 +13,12 @@ from attacks.encoders.preprocess import preprocess_from
 from attacks.encoders.request import Request, first_line, flat, whole_file
 
 
-def load(request: Request) -> ImageEncoder:
+def load(request: Request, output: str | None = None) -> ImageEncoder:
     """`model` is a file. Of the preprocessing it holds the size at most; `preprocess` gives the rest.
 
-    The features are the graph's first output, flattened. The network computes in the dtype of its weights; half
-    precision is widened to float32. Its layers have the names of the graph's nodes. The gradient of a quantised graph
-    goes straight through its roundings, which the origin of the weights says.
+    The features are the graph's first output, flattened, or its tensor `output`. The network computes in the dtype of
+    its weights; half precision is widened to float32. Its layers have the names of the graph's nodes. The gradient of
+    a quantised graph goes straight through its roundings, which the origin of the weights says.
 
     Use: a network that comes as a file, such as ArcFace.
     Not: a graph with control flow, or with operators of another domain than ONNX's.
@@ -28,6 +28,7 @@ def load(request: Request) -> ImageEncoder:
     """
     path = whole_file(request)
     model = read_graph(path)
+    model.graph.output[0].name = output or model.graph.output[0].name
     picture = picture_of(model, path)
     size = {"size": picture.size} if picture.size else {}
     preprocess = preprocess_from({**size, **request.preprocess}, f"{path}")

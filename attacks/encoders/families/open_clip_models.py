@@ -35,8 +35,9 @@ def load(request: Request) -> ImageEncoder:
     of the model's tags), "random", a tag, or a file: a state_dict of both towers or of the image tower.
 
     The features are those of `encode_image(x)`, not normalised; `texts` are embedded by `encode_text`, except for a
-    file of the image tower alone. The preprocessing is that of the weights, or of the first tag. A tag that was
-    trained with QuickGELU has it; for such a file, name the model ...-quickgelu.
+    file of the image tower alone. The preprocessing is that of the weights. A file does not say which tag it is of:
+    `tag` does, and must where the tags of the model differ in it. A tag that was trained with QuickGELU has it; for
+    such a file without a `tag`, name the model ...-quickgelu.
 
     Use: CLIP and its like, also with classes as text.
     Not: weights in the format of transformers: `transformers`.
@@ -45,6 +46,11 @@ def load(request: Request) -> ImageEncoder:
     With: encoder.model=ViT-B-32 encoder.weights=laion2b_s34b_b79k
     """
     clip = extra("open_clip")
+    if request.tag is not None and (request.file is None or request.model.startswith(FOLDER)):
+        raise ValueError(
+            f"`encoder.tag` says of which tag a file of weights for a named model is; got {request.tag!r}: leave it "
+            "out, or give encoder.weights=FILE"
+        )
     if request.model.startswith(FOLDER):
         model, request = _of_folder(clip, request)
     else:
@@ -118,10 +124,10 @@ def _of_name(clip: Any, request: Request) -> Any:
     check_name(request.model, clip.list_models(), "open_clip", request.model)
     tags = clip.list_pretrained_tags_by_model(request.model)
     if request.needs_no_download:
-        config = clip.get_pretrained_cfg(request.model, tags[0]) if tags else {}
-        config = {key: value for key, value in config.items() if key != "size"}
+        config = _config(clip, request, tags)
+        quick = request.tag is not None and bool(config.get("quick_gelu", False))
         with fetching(f"the configuration of the text tower of {request.model}"):
-            return _build(clip, request.model, force_preprocess_cfg=config)
+            return _build(clip, request.model, force_preprocess_cfg=config, force_quick_gelu=quick)
     if request.weights == PRETRAINED and not tags:
         raise ValueError(f"open_clip has no weights for {request.model}: give a file, or encoder.weights=random")
     tag = tags[0] if request.weights == PRETRAINED else request.weights
@@ -135,6 +141,26 @@ def _of_name(clip: Any, request: Request) -> Any:
     with fetching(label, unusable=(RuntimeError, pickle.UnpicklingError)):
         # The library prefers a safetensors file; it reads a pickle with weights_only=True.
         return _build(clip, request.model, pretrained=tag, force_quick_gelu=quick)
+
+
+#: What a tag's configuration says of the preprocessing, and the library's value where it says nothing.
+_STEPS = {"mean": None, "std": None, "interpolation": "bicubic", "resize_mode": "shortest", "fill_color": 0}
+
+
+def _config(clip: Any, request: Request, tags: Sequence[str]) -> dict[str, Any]:
+    """The library's configuration of `request.tag`, or of the first tag. Raises ValueError for a file that may be of
+    several, whose preprocessing differs."""
+    configs, kinds = {tag: clip.get_pretrained_cfg(request.model, tag) for tag in tags}, dict[str, str]()
+    for tag, config in configs.items():
+        kinds.setdefault(repr([config.get(step) or value for step, value in _STEPS.items()]), tag)
+    is_open = request.tag is None and request.file is not None and len(kinds) > 1
+    if is_open or request.tag not in (None, *tags):
+        raise ValueError(
+            f"`encoder.tag` must be the tag of {request.model} that the weights `{request.file}` are of, for the "
+            f"preprocessing differs ({', '.join(kinds.values())}); got {request.tag}: give one of {', '.join(tags)}"
+        )
+    config = configs[request.tag or tags[0]] if tags else {}
+    return {key: value for key, value in config.items() if key != "size"}
 
 
 def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:

@@ -8,6 +8,7 @@ from attacks.encoders.engine.batch_norm import settle_batch_norm
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import preprocess_from
 from attacks.encoders.request import Request, refuse_extras
+from attacks.encoders.tree import refuse_unready
 
 GROUP = "viewproof.encoders"
 
@@ -45,6 +46,7 @@ def load(request: Request) -> nn.Module:
     elif request.preprocess:
         origin = Origin(request.family, request.model, f"of {package}")
         module = ImageEncoder(module, preprocess_from(request.preprocess, f"plugin {point.name}"), origin)
+    refuse_unready(module)
     settle_batch_norm(module)
     return module.eval().requires_grad_(False)
 

@@ -31,7 +31,7 @@ def load(request: Request) -> ImageEncoder:
         except (RuntimeError, ValueError) as error:
             raise ValueError(
                 f"`encoder.model`: {path} is not a TorchScript file, or not a whole one ({first_line(error)}); a "
-                "state_dict needs the network that it is of"
+                "state_dict needs the network that it is of, and a .pt2 Python (torch.export.load, then unflatten)"
             ) from None
     if not network.state_dict():
         raise ValueError(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attacks.encoders.tiles import Tiles
 
 #: Models with an image and a text tower, by model_type, and the padding of their texts.
-TEXT_PADDING = {"clip": True, "metaclip_2": True, "siglip": "max_length"}
+TEXT_PADDING = {"clip": True, "altclip": True, "metaclip_2": True, "siglip": "max_length"}
 #: Normalised pictures (N,3,H,W), or their tiles -> the arguments of the tower.
 Inputs = Callable[[Any], Mapping[str, Any]]
 

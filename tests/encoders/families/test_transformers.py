@@ -122,7 +122,7 @@ def tokenizer(folder):
     ).save_pretrained(folder)
 
 
-@pytest.mark.parametrize(("kind", "padding"), [("clip", True), ("siglip", "max_length")])
+@pytest.mark.parametrize(("kind", "padding"), [("clip", True), ("altclip", True), ("siglip", "max_length")])
 def test_texts_equal_the_library(tiny_folder, kind, padding, tmp_path):
     folder = copy_folder(tiny_folder, kind, tmp_path)
     assert load(folder).texts is None
