@@ -1,6 +1,7 @@
 """What a view can be taken for, by the configured task."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -64,9 +65,11 @@ def classes_of(
     answers = embed(images, encoder, images.device)
     assert isinstance(answers, Tensor)
     task = run.task
-    if isinstance(task, ScoreConfig):
+    if isinstance(task, ScoreConfig):  # without labels, the side of the untouched picture is right by definition
         classes = Classes(("below", "above"), torch.eye(2), source="the sides of task.threshold", logits=True)
-    elif (texts := text_tower(encoder)) is None:
+        classes, truth, _ = classify(classes, answers, labels)
+        return replace(classes, guessed=0), truth, ()
+    if (texts := text_tower(encoder)) is None:
         classes = logit_classes(task.classes, answers.shape[1])
     elif task.classes is None:
         raise ValueError(
