@@ -15,8 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attacks.experiment.directory import open_run
-from attacks.experiment.transfer import Transfer, is_loadable, judge_on, transfer_rows
+from torch import nn
+
+from attacks.experiment.directory import open_run, refuse_program
+from attacks.experiment.transfer import Transfer, gains, is_loadable, judge_on, transfer_rows
+from attacks.inference.pairs import SignFlipTest
 from attacks.report.transfer import transfer_figure
 from attacks.report.words import interval_text, p_value
 from attacks.runtime.files import atomic
@@ -26,8 +29,8 @@ from attacks.schema.composition import compose, words
 from attacks.schema.encoder_word import encoder_keys
 from attacks.schema.validate import Run
 
-#: The groups of the words that `--on` may add.
-GROUPS = ("encoder", "defence")
+#: The groups of the words that `--on` may add; and the cell of an arm that a run lacks.
+GROUPS, NOTHING = ("encoder", "defence"), p_value(None)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,17 +47,24 @@ def run(options: argparse.Namespace) -> None:
     encoders += [(str(previous.folder), previous.run) for previous, _ in runs if is_loadable(previous.run)]
     settings = [(node.encoder, node.defence) for _, node in encoders]
     encoders = [row for i, row in enumerate(encoders) if settings[i] not in settings[:i]]
-    transfers: list[Transfer] = []
-    for previous, content in runs:
-        for text, node in encoders:
+    for _, node in encoders:
+        if any(node is previous.run for previous, _ in runs):  # nobody has named it here
+            refuse_program(node, None, f"--on '{node.encoder.name}:{getattr(node.encoder, 'model', None)}'")
+    columns: list[list[Transfer]] = []
+    for text, node in encoders:
+        column, loaded = list[Transfer](), dict[str, nn.Module]()
+        for previous, content in runs:
             print(f"judging {previous.folder} on the encoder of {text}", file=sys.stderr)
-            transfers.append(judge_on(previous, content, node.encoder, node.defence))
-    rows = transfer_rows(transfers)
+            column.append(judge_on(previous, content, node, loaded))
+        columns.append(column)
+    transfers = [item for row in zip(*columns, strict=True) for item in row]
+    tests = gains(transfers)
+    rows = transfer_rows(transfers, tests)
     options.out.mkdir(parents=True, exist_ok=True)
     write_rows(options.out / "transfer.csv", rows)
     with atomic(options.out / "transfer.png") as temporary:
         transfer_figure(rows).savefig(temporary, format="png", dpi=150, metadata={"Software": None})
-    print("\n".join(_lines(transfers)))
+    print("\n".join(_lines(transfers, tests)))
     print(f"table: {options.out / 'transfer.csv'}\npicture: {options.out / 'transfer.png'}")
 
 
@@ -67,13 +77,13 @@ def _composed(text: str) -> Run:
     return compose("smoke", [*words(encoder_keys(name)), *keys])
 
 
-def _lines(transfers: Sequence[Transfer]) -> list[str]:
+def _lines(transfers: Sequence[Transfer], tests: Sequence[SignFlipTest | None]) -> list[str]:
     """The table of the terminal."""
     table: list[tuple[str, ...]] = [("made on", "judged on", "clean", "without EOT", "with EOT", "gain by EOT", "p")]
-    for item in transfers:
-        shares = [interval_text(item.arms[arm].to_dict()["success"]) for arm in ("clean", "no_eot", "eot")]
-        gain = item.gain(len(transfers))
-        text = interval_text(gain.difference._asdict(), sign="+")
-        table.append((item.made_on, item.judged_on, *shares, text, p_value(gain.p, gain.needed)))
+    for item, test in zip(transfers, tests, strict=True):
+        cells = (item.arms.get(arm) for arm in ("clean", "no_eot", "eot"))
+        shares = [NOTHING if cell is None else interval_text(cell.to_dict()["success"]) for cell in cells]
+        gain = NOTHING if test is None else interval_text(test.difference._asdict(), sign="+")
+        table.append((item.made_on, item.judged_on, *shares, gain, p_value(test and test.p, test and test.needed)))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]

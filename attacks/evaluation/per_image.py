@@ -1,6 +1,6 @@
 """The rows of per_image.csv, one for each bank of views, arm and picture; the tables and comparisons of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -214,19 +214,22 @@ def number_column(rows: Sequence[Row], name: str) -> Tensor | None:
     return torch.tensor([float(str(value)) for value in values], dtype=torch.float64)
 
 
-#: The arm whose effect is tested, and the attacks without views that it is compared with in the primary comparison.
+#: The arm whose effect is tested, and those without views that it is compared with in the primary comparison, where
+#: the run has them.
 ARM, BASELINES = "eot", ("noise", "no_eot")
 #: The bank of views of the primary comparison: of the attack's own distribution.
 BANK = "same"
 
 
-def declaration(measure: str, split: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
-    """The primary comparison as it is declared before the run, for manifest.json. `split`: of a shared perturbation
-    the pictures that it is made from and those held out, which are compared."""
+def declaration(
+    measure: str, arms: Sequence[str], split: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Any]:
+    """The primary comparison of a run with some `arms` as it is declared before it, for manifest.json. `split`: of a
+    shared perturbation the pictures that it is made from and those held out, which are compared."""
     return ({} if split is None else {"split": split}) | {
         "measure": measure,
         "arm": ARM,
-        "baselines": list(BASELINES),
+        "baselines": _baselines(arms),
         "bank": BANK,
         "test": "sign flips of clusters, against the baseline with the largest one-sided p",
     }
@@ -241,14 +244,15 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
     `judged_rows`."""
     arms, fit = rows_by_arm(rows)[BANK], has_fit_rows(rows)
     arm_units, better = _units(arms[ARM], measure), 1 if measure == "success" else -1
-    tests = {name: sign_flips(arm_units, _units(arms[name], measure)) for name in BASELINES}
+    baselines = _baselines(arms)
+    tests = {name: sign_flips(arm_units, _units(arms[name], measure)) for name in baselines}
     sides = {name: test.positive if better > 0 else test.negative for name, test in tests.items()}
-    closest = max(reversed(BASELINES), key=lambda name: (sides[name], -better * tests[name].difference.mean))
+    closest = max(reversed(baselines), key=lambda name: (sides[name], -better * tests[name].difference.mean))
     return {
         "measure": measure,
         "arm": ARM,
         "against": closest,
-        "baselines": list(BASELINES),
+        "baselines": baselines,
         "bank": BANK,
         "test": "sign flips",
         **comparison_figures(arm_units, _units(arms[closest], measure), fit),
@@ -282,6 +286,10 @@ def comparison_figures(first: Tensor, second: Tensor, fit: bool, tests: int = 1)
     if fit:
         p, needed, value = None, 2 * fewest_clusters(tests), range_interval(value.mean, first - second)
     return {"difference": value._asdict(), "p": p, "needed": needed}
+
+
+def _baselines(arms: Iterable[str]) -> list[str]:
+    return [name for name in BASELINES if name in arms]
 
 
 def _units(rows: Sequence[Mapping[str, object]], measure: Measure) -> Tensor:

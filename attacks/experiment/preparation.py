@@ -74,7 +74,7 @@ def manifest(
         "preset": preset,
         "overrides": overrides,
         "seed": run.seed,
-        "primary": declaration(run.evaluate.primary, study.queries.sides),
+        "primary": declaration(run.evaluate.primary, study.arms, study.queries.sides),
         "config": asdict(run),
         "started": now_text(),
         "policy": policy_record(run.require),
@@ -302,7 +302,7 @@ def _measure(study: Study, requests: dict[str, Any], cache: str | None) -> Choic
         estimate = replace(eot, chunk=chunk).estimate(problem, delta, u)
         return Trial(estimate.grad, estimate.snr)
 
-    total = 2 * count * study.views.gradients  # both optimised arms
+    total = min(2, len(study.arms[2:])) * count * study.views.gradients  # `eot`, and `no_eot` where it is another
     with watching_layers(study.encoder, study.objective, study.members) as encoder:
         objective, anchor = aim_of(study.objective, knowledge, encoder, study.transforms, study.seed)
         return choose(encoder, trial, requests, rows=picture_count * views, total_views=total, device=study.device)

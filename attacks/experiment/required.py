@@ -10,7 +10,7 @@ from attacks.data.gallery import Gallery
 from attacks.evaluation.clusters import Row
 from attacks.evaluation.per_image import MEANS, RETRIEVAL_MEASURES, SHARES, TAR
 from attacks.evaluation.retrieval import rates
-from attacks.gate.decide import decide, decided_row
+from attacks.gate.decide import ONE_ATTACK, decide, decided_row
 from attacks.gate.lock import lock_file, policy_record
 from attacks.gate.policy import BANKS, POLICY, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
 from attacks.runtime.files import sha256
@@ -52,7 +52,8 @@ def refuse_lacking(file: str | None, study: Study) -> None:
     for row in policy.requirements:
         for key, values in offers.items():
             if (value := getattr(row, key)) not in values:
-                raise ValueError(f"`{row}`: the run has no {key} {value}; it has {', '.join(values)}")
+                fix = f" ({ONE_ATTACK})" if value == "no_eot" else ""
+                raise ValueError(f"`{row}`: the run has no {key} {value}; it has {', '.join(values)}{fix}")
 
 
 def _measures(study: Study) -> list[str]:

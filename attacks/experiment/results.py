@@ -216,12 +216,13 @@ def table_text(content: dict[str, Any]) -> str:
     for arm, row in content["arms"].items():
         line = f"{arm:<{width}}{interval_text(row['success']):<22}{interval_text(row['cosine']):<24}{step_text(row)}"
         lines.append(line.rstrip())
-    eot, plain = (interval_text(content["arms"][arm]["worst_cosine"]) for arm in ("eot", "no_eot"))
+    worst = {arm: row["worst_cosine"] for arm, row in content["arms"].items() if arm in ("eot", "no_eot")}
     bank_note = ", refined" if content["bank"]["refine"] else " of the bank"
     if fit := fit_arms(content).get(MAIN):
         success = ", ".join(f"{arm} {interval_text(row['success'])}" for arm, row in fit.items())
         lines.append(f"on the pictures that they were made from: success {success}")
-    lines.append(f"most resistant view{bank_note}: cosine eot {eot}, no_eot {plain}")
+    cosines = ", ".join(f"{arm} {interval_text(worst[arm])}" for arm in sorted(worst))
+    lines.append(f"most resistant view{bank_note}: cosine {cosines}")
     return "\n".join([*lines, textwrap.fill(definitions("success", "cosine", "worst_cosine"), WIDTH)])
 
 

@@ -1,20 +1,21 @@
 """The pictures of a finished run judged on an encoder: does the attack transfer to one that it was not made on?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Decision
 from attacks.evaluation.judge import CellScores, score_cells
 from attacks.experiment.bench import MAIN, Place, bench_of
-from attacks.experiment.directory import PreviousRun, refuse_program
+from attacks.experiment.directory import PreviousRun
 from attacks.experiment.preparation import rows_in
 from attacks.inference.pairs import SignFlipTest, sign_flips
 from attacks.report.facts import encoder_name
-from attacks.schema.encoder import BLACK_BOXES, DefenceConfig, EncoderConfig
+from attacks.schema.encoder import BLACK_BOXES
 from attacks.schema.validate import Run
 from attacks.study.assembly import build
 
@@ -30,21 +31,30 @@ class Transfer:
     fingerprint: str
     arms: Mapping[str, CellScores]
 
-    def gain(self, tests: int) -> SignFlipTest:
-        """Success with EOT minus that without, as one of so many simultaneous tests."""
-        return sign_flips(self.arms["eot"].shares, self.arms["no_eot"].shares, tests)
+
+def gains(transfers: Sequence[Transfer]) -> list[SignFlipTest | None]:
+    """Of each row of a table success with EOT minus that without, all tests at once; None where the run has no arm
+    `no_eot`."""
+    count = sum("no_eot" in item.arms for item in transfers)
+    pairs = ((item.arms["eot"], item.arms.get("no_eot")) for item in transfers)
+    return [None if other is None else sign_flips(eot.shares, other.shares, count) for eot, other in pairs]
 
 
 def judge_on(
-    previous: PreviousRun, content: Mapping[str, Any], encoder: EncoderConfig, defence: DefenceConfig
+    previous: PreviousRun, content: Mapping[str, Any], subject: Run, loaded: MutableMapping[str, nn.Module]
 ) -> Transfer:
-    """Judge the files of a finished run on an encoder behind a defence, in the views of the run, against its gallery;
-    of a shared perturbation those that are held out. `content` is that of metrics.json. Raises ValueError or OSError,
-    in one line, for pictures that are not those of the run, and for an encoder that only its own run can load."""
+    """Judge the files of a finished run on the encoder of the configuration `subject`, behind its defence, in the
+    views of the run, against its gallery; of a shared perturbation those that are held out. `content` is that of
+    metrics.json. `loaded`: that encoder by device and task, for the next run. Raises ValueError or OSError, in one
+    line, for pictures that are not those of the run, and for a gallery that belongs to its encoder."""
     run, folder = previous.run, previous.folder
-    _refuse(run, encoder)
+    place = f"{run.engine.device} {run.task}"  # a score is part of the encoder
+    if str(getattr(run.data, "gallery", None)).endswith(".npy"):
+        raise ValueError("`RUN` has a gallery of embeddings, which are of its encoder alone: give one with pictures")
     evaluate = replace(run.evaluate, layers=[], pipeline=None, wide=1.0)
-    study = build(replace(run, encoder=encoder, defence=defence, evaluate=evaluate))
+    run = replace(run, encoder=subject.encoder, defence=subject.defence, evaluate=evaluate)
+    study = build(run, loaded=loaded.get(place))
+    loaded[place] = study.encoder
     decision = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
     bench = bench_of(study, study.encoder, decision, Place(folder)).only(rows_in(study, content))
     clean = bench.exhibits.pictures("clean", range(len(bench.study.queries))).cpu()
@@ -67,26 +77,19 @@ def is_loadable(run: Run) -> bool:
     return run.encoder.name not in (*BLACK_BOXES, MODULE)
 
 
-def _refuse(run: Run, encoder: EncoderConfig) -> None:
-    if str(getattr(run.data, "gallery", None)).endswith(".npy"):
-        raise ValueError("`RUN` has a gallery of embeddings, which are of its encoder alone: give one with pictures")
-    if encoder is run.encoder:
-        refuse_program(run, None, "viewproof verify --encoder-code")
-
-
-def transfer_rows(transfers: Sequence[Transfer]) -> list[dict[str, object]]:
+def transfer_rows(transfers: Sequence[Transfer], tests: Sequence[SignFlipTest | None]) -> list[dict[str, object]]:
     """A row for each run, encoder and arm: success and cosine with their intervals, and of `eot` the typical
-    difference in success from `no_eot`, with p for all of the rows at once."""
+    difference in success from `no_eot`, with p for all of the rows at once; `tests` are the `gains`."""
     rows = []
-    for item in transfers:
-        gain = item.gain(len(transfers))
+    for item, test in zip(transfers, tests, strict=True):
         for arm, cells in item.arms.items():
             row: dict[str, object] = {"run": item.run, "made_on": item.made_on, "judged_on": item.judged_on}
             row |= {"encoder": item.fingerprint, "arm": arm}
             row |= {"pictures": len(cells.success), "clusters": len(cells.shares)}
             for measure, value in cells.to_dict().items():
                 row |= {measure: value["mean"], f"{measure}_low": value["low"], f"{measure}_high": value["high"]}
-            ends = gain.difference[:3] if arm == "eot" else (None,) * 3
+            gain = test if arm == "eot" else None
+            ends = (None,) * 3 if gain is None else gain.difference[:3]
             row |= dict(zip(("gain", "gain_low", "gain_high"), ends, strict=True))
-            rows.append(row | {"p": gain.p if arm == "eot" else None})
+            rows.append(row | {"p": gain and gain.p})
     return rows

@@ -23,6 +23,8 @@ from attacks.inference.plan import further_clusters
 
 #: The arms whose values depend on an attack.
 ATTACK_ARMS = ("no_eot", "one_view", "eot")
+#: What a run without `no_eot` says of it.
+ONE_ATTACK = "without views the attack is made once: ask for `arm: eot`"
 #: The fewest gradients, or queries, of an attack whose loss can be seen to settle.
 PLATEAU_GRADIENTS = 126
 #: Why a bar that chance, or every encoder, meets says nothing.
@@ -141,7 +143,10 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
     arm_rows = with_a_value(requirement.measure, _arm_rows(rows, requirement.bank, requirement.arm))
     column = number_column(arm_rows, requirement.measure) if arm_rows and requirement.measure in arm_rows[0] else None
     if column is None:
-        raise ValueError(f"`{requirement}`: the run has no {requirement.measure} of {requirement.arm} on that bank")
+        fix = f" ({ONE_ATTACK})" if requirement.arm == "no_eot" and not arm_rows else ""
+        raise ValueError(
+            f"`{requirement}`: the run has no {requirement.measure} of {requirement.arm} on that bank{fix}"
+        )
     values = by_cluster(column, cluster_column(arm_rows))
     size = (len(values), len(arm_rows))
     if requirement.of == "worst":

@@ -199,18 +199,19 @@ def _effect(content: Mapping[str, Any]) -> str:
 def _comparison(content: Mapping[str, Any]) -> str:
     """Whether seeing many views helps the attacker: the primary comparison."""
     first = content["primary"]
+    attack = "an attack made for many views" if content["bank"]["coordinates"] else "the attack"
     other = "random noise" if first["against"] == "noise" else "one made for the file alone"
     if first["p"] is None:
         number = first["needed"] - first["clusters"]
         if number <= 0:  # they are those it was made from
-            return f"Whether an attack made for many views beats {other} needs photographs that are held out."
+            return f"Whether {attack} beats {other} needs photographs that are held out."
         number *= 2 if content.get("split") else 1  # half of them are held out
         text = count_text(number, "more photograph")
-        return f"Whether an attack made for many views beats {other} is undecided: {text} needed."
+        return f"Whether {attack} beats {other} is undecided: {text} needed."
     change, unit = first["difference"], "points" if first["measure"] == "success" else "of likeness"
     scale, digits = (100, 0) if first["measure"] == "success" else (1, 2)
     mean, low, high = (f"{scale * change[key]:+z.{digits}f}" for key in ("mean", "low", "high"))
     text = f"{mean} {unit} ({low} to {high}), p {p_value(first['p'])}"
     gain = change["mean"] if first["measure"] == "success" else -change["mean"]
     word = "is not shown to differ from" if first["p"] >= 0.05 else "beats" if gain > 0 else "is weaker than"
-    return f"An attack made for many views {word} {other}: {text}."
+    return f"{capital(attack)} {word} {other}: {text}."

@@ -16,8 +16,8 @@ PANELS, WIDTH = ("clean", "no_eot", "eot"), 18
 
 
 def transfer_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """A panel for each arm, with the success and its interval in each cell; a frame where a run is judged on the
-    encoder that it was made on. `rows` are those of `transfer_rows`."""
+    """A panel for each arm, with the success and its interval in each cell, empty where a run lacks the arm; a frame
+    where a run is judged on the encoder that it was made on. `rows` are those of `transfer_rows`."""
     cells = {(row["arm"], row["run"], row["judged_on"]): row for row in rows}
     runs, encoders = (list(dict.fromkeys(row[key] for row in rows)) for key in ("run", "judged_on"))
     size = (len(PANELS) * (1.6 + 1.25 * len(encoders)), 1.3 + 0.75 * len(runs))
@@ -29,7 +29,8 @@ def transfer_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
         axis.tick_params(length=0, labelsize=8)
         axis.set_xticks(range(len(encoders)), [fill(name, WIDTH) for name in encoders])
         for (j, run), (i, encoder) in product(enumerate(runs), enumerate(encoders)):
-            row = cells[arm, run, encoder]
+            if (row := cells.get((arm, run, encoder))) is None:
+                continue
             background, ink = shade("success", row["success"])
             edge = LIGHT["no_eot"] if row["made_on"] == encoder else background
             axis.add_patch(Rectangle((i - 0.47, j - 0.47), 0.94, 0.94, facecolor=background, edgecolor=edge, lw=2))

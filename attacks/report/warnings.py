@@ -126,8 +126,8 @@ def _leads(content: Mapping[str, Any], arm: str) -> tuple[float, float]:
 
 
 def _is_ahead(content: Mapping[str, Any], arm: str) -> bool:
-    """Whether another attack is clearly stronger; where all views are equal, all attacks are one."""
-    if arm not in content["arms"] or not content["bank"]["coordinates"]:
+    """Whether another attack is clearly stronger."""
+    if arm not in content["arms"]:
         return False
     success, goal = _leads(content, arm)
     return success > AHEAD or (success >= 0 and goal > AHEAD)

@@ -44,9 +44,15 @@ from transforms.resizing.resize import NAMES
 BUDGET_KEYS = ("gradients", "steps", "views")
 
 
-def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], Any] | None = None) -> Study:
+def build(
+    run: Run,
+    module: nn.Module | None = None,
+    function: Callable[[Any], Any] | None = None,
+    loaded: nn.Module | None = None,
+) -> Study:
     """The study of a configuration; a `module` replaces the encoder, and `function` is the pipeline that the
-    configuration records as given in Python. Raises ValueError or FileNotFoundError in one line."""
+    configuration records as given in Python. `loaded`: the encoder of another study with the same encoder, defence
+    and device. Raises ValueError or FileNotFoundError in one line."""
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     risk_of_views: risk.Risk = make_part("risk", run.risk)
@@ -64,7 +70,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     defended_views(run.transforms, run.defence)  # a wrong stage is refused before an encoder is loaded
     allow_tf32(False)  # float32 is float32 but where the engine decides otherwise
     target_device = device(run.engine.device)
-    encoder = subject_encoder(run, target_device, module)
+    encoder = subject_encoder(run, target_device, module) if loaded is None else loaded
     if getattr(run.optimiser, "surrogate", None) is not None:
         if getattr(run.objective, "target", None) is not None:
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
@@ -77,8 +83,8 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     transforms = lay_on_sheet(defended_views(run.transforms, run.defence, side), run.printer, run.perturbation)
     if run.encoder.stochastic:
         transforms = randomised(transforms, encoder)
-    if not transforms.dims:  # all views are the same
-        views = replace(views, adaptive=None)
+    if not transforms.dims and run.optimiser.name not in SAMPLING:  # all views are the same: a step needs one
+        views = Views(1, views.gradients)
     check_encoder(encoder, queries.images[:1].to(target_device), transforms, tree=False)
     perturbation = perturb(run, queries.images, queries.placements)
     if perturbation.shared:
@@ -162,7 +168,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         "norm": node.name,
         "eps": study.perturbation.eps,
         "gradients": study.views.gradients,
-        "views_per_step": run.attack.views,
+        "views_per_step": run.attack.views if study.transforms.dims else study.views.per_step,
         "risk": run.risk.name,
         "transforms": run.transforms.name,
         "shared": study.perturbation.shared,

@@ -19,10 +19,11 @@ from attacks.schema.run import EvaluateConfig
 from attacks.solvers.worst import Adversary
 from transforms import Compose
 from transforms.draws import Draws
+from transforms.wrappers import OnLayers
 
 #: The arms of an experiment, in the order of its tables. `noise` has the same budget without optimisation; `no_eot`
-#: the same optimiser and at most as many gradients, of the untransformed picture; the optional `one_view` as many
-#: gradients, of one random view per step. The iterates of the last three are chosen on the same views.
+#: the same optimiser and at most as many gradients, of the untransformed picture (if `eot` sees anything else); the
+#: optional `one_view` as many gradients, of one random view per step. These three choose iterates on the same views.
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 
 
@@ -123,10 +124,13 @@ class Study:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The arms, in the order of the tables. There is no `one_view` where `eot` is that itself, nor of NES and its
-        like, whose views are the losses of a step."""
+        """The arms, in the order of the tables. There is no `no_eot`, and no `one_view`, where `eot` is that itself,
+        nor `one_view` of NES and its like, whose views are the losses of a step."""
         several = (self.views.several or self.attack.adversary is not None) and not self.attack.sampled
-        return tuple(arm for arm in ARMS if arm != "one_view" or (self.evaluate.one_view and several))
+        one_view = self.evaluate.one_view and several and self.transforms.dims > 0
+        no_eot = self.transforms.dims > 0 or any(not isinstance(stage, OnLayers) for stage in self.transforms.stages)
+        optional = {"one_view": one_view, "no_eot": no_eot}
+        return tuple(arm for arm in ARMS if optional.get(arm, True))
 
     @property
     def right(self) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:

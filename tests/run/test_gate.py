@@ -121,6 +121,7 @@ def test_pictures_are_attacked_until_the_policy_is_decided(tmp_path, monkeypatch
         ("config=smoke require=other.yaml", "about weights 0123456789ab"),
         ("config=smoke require=wide.yaml", "the run has no bank wide; it has same"),
         ("config=smoke require=one.yaml evaluate.one_view=false", "the run has no arm one_view; it has clean, noise"),
+        ("config=smoke require=plain.yaml transforms=identity", "the attack is made once: ask for `arm: eot`"),
         ("config=smoke require=goal.yaml objective=away", "the run has no measure goal_cosine; it has cosine"),
         ("config=smoke require=tar.yaml", "the run has no measure tar_0.0001"),
     ],
@@ -134,6 +135,7 @@ def test_a_requirement_that_cannot_be_decided_is_refused_first(tmp_path, monkeyp
         ("other", "threat", "encoder: '0123456789ab'\nthreat"),
         ("wide", row, row + "bank: wide, "),
         ("one", row, "{measure: success, arm: one_view, at_most: 0.5}\n  - " + row),
+        ("plain", row, "{measure: success, arm: no_eot, at_most: 0.5}\n  - " + row),
         ("goal", row, "{measure: goal_cosine, arm: eot, "),
         ("tar", row, "{measure: tar_0.0001, arm: eot, at_least: 0.5}\n  - " + row),
     ):
