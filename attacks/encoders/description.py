@@ -16,6 +16,7 @@ from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.encoders.pocket import Pocket
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.randomness import encoder_randomness
+from attacks.encoders.request import FEATURES
 from attacks.encoders.stochastic import Stochastic
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
@@ -47,6 +48,7 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
     if isinstance(encoder, ImageEncoder):
         origin = encoder.origin
         facts |= {"sha256": origin.digest(), "model": origin.model, "weights": origin.weights}
+        facts |= {"answer": origin.output} if origin.output not in (None, FEATURES) else {}
         facts["preprocess"] = asdict(encoder.preprocess)
     elif isinstance(encoder, Pocket):
         facts["sha256"] = sha256(getattr(node, "weights", None) or POCKET_WEIGHTS)

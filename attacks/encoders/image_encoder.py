@@ -19,12 +19,13 @@ from attacks.runtime.files import sha256
 class Origin:
     """Where an encoder comes from: the family and the model by their names in a configuration, and its weights: a
     file's path, "random", or their name in the library. `file` is where the weights were read from, if from a
-    file."""
+    file; `output` is "features", "logits" or "probabilities", or None where nobody knows."""
 
     family: str
     model: str
     weights: str
     file: Path | None = None
+    output: str | None = None
 
     def digest(self) -> str | None:
         return None if self.file is None else sha256(self.file)

@@ -85,8 +85,9 @@ def load_encoder(
     for key, value in particular.items():
         if key not in PARTICULAR:
             raise TypeError(f"load_encoder() got an unexpected keyword argument {key!r}")
-        if value is not None and name != PARTICULAR[key]:
-            raise ValueError(f"`{key}` belongs to {PARTICULAR[key]}; {name} has none, got {value!r}: leave it out")
+        if value is not None and name not in PARTICULAR[key]:
+            families = " and ".join(PARTICULAR[key])
+            raise ValueError(f"`{key}` belongs to {families}; {name} has none, got {value!r}: leave it out")
     if not isinstance(preprocess or {}, Mapping):
         raise ValueError(
             f"`preprocess` must be the fields of a Preprocess that differ, such as {{'size': 224}}; got a "

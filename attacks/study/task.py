@@ -8,6 +8,10 @@ from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery
 from attacks.encoders.black_box.asked import black_box
+from attacks.encoders.image_encoder import ImageEncoder
+from attacks.encoders.layers import unwrap
+from attacks.encoders.loading import BUILT_IN
+from attacks.encoders.request import FEATURES, LOGITS
 from attacks.evaluation.classes import Classes, classify, logit_classes, text_classes, text_tower
 from attacks.evaluation.scores import embed
 from attacks.schema.groups import LOGIT_LOSSES
@@ -70,6 +74,11 @@ def classes_of(
         classes, truth, _ = classify(classes, answers, labels)
         return replace(classes, guessed=0), truth, ()
     if (texts := text_tower(encoder)) is None:
+        if run.encoder.name in BUILT_IN or answer_of(encoder) == FEATURES:
+            raise ValueError(
+                f"`task=classification` needs logits, and encoder={run.encoder.name} answers an embedding: say "
+                "encoder.output=logits where it has the key, or task=retrieval"
+            )
         classes = logit_classes(task.classes, answers.shape[1])
     elif task.classes is None:
         raise ValueError(
@@ -82,6 +91,12 @@ def classes_of(
     return classify(classes, answers, labels)
 
 
+def answer_of(encoder: nn.Module) -> str | None:
+    """Features, logits or probabilities, where the encoder's family knows; else None."""
+    inner = unwrap(encoder)
+    return inner.origin.output if isinstance(inner, ImageEncoder) else None
+
+
 def refuse_logits(run: Run, encoder: nn.Module, images: Tensor) -> None:
     """Raise ValueError where an encoder answers a retrieval or verification with probabilities or logits."""
     box = black_box(encoder)
@@ -92,7 +107,7 @@ def refuse_logits(run: Run, encoder: nn.Module, images: Tensor) -> None:
     for name, values in (("probabilities", rows), ("logarithms of probabilities", rows.exp())):
         if width > 1 and bool((values >= 0).all()) and bool(((values.sum(1) - 1).abs() < ROUNDING).all()):
             kind = f"{name}, which sum to 1"
-    if getattr(run.encoder, "output", None) == "logits" or (not kind and width in CLASSIFIERS):
+    if answer_of(encoder) == LOGITS or (not kind and width in CLASSIFIERS):
         kind = f"{width} numbers, as many as a classifier of ImageNet has logits"
     if kind:
         raise ValueError(

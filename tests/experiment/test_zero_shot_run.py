@@ -100,7 +100,7 @@ def test_a_targeted_attack_reaches_the_class_it_names(folder, monkeypatch, capsy
         (["task.classes={}/none.txt"], "none.txt"),
         (["data.path={}/wrong.csv"], "'mauve' of a picture is no class"),
         (["task.templates=[a photo]"], "`task.templates`"),
-        (["encoder=pocket"], "`task.classes` must name the logits in order"),
+        (["encoder=pocket"], "`task=classification` needs logits, and encoder=pocket answers an embedding"),
         (["task.classes={}/alike.txt"], "'red' and 'deep red' are one text"),
         (["encoder.features=[output]"], "`task.classes` are compared with what the encoder answers itself"),
         (["data.gallery={}"], "`data.gallery` has no use with task=classification"),

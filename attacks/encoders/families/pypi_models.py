@@ -9,7 +9,7 @@ from typing import Any
 from attacks.encoders.families import onnx_models
 from attacks.encoders.families.timm_models import preprocessing
 from attacks.encoders.image_encoder import ImageEncoder
-from attacks.encoders.request import Request, refuse_extras, with_seed
+from attacks.encoders.request import FEATURES, LOGITS, PROBABILITIES, Request, refuse_extras, with_seed
 from attacks.encoders.weights import fill, read_state
 from attacks.runtime.extras import extra, package_folder
 from attacks.runtime.files import sha256
@@ -26,10 +26,6 @@ class Packaged:
     digest: str
     outputs: tuple[str, ...]
     build: Callable[[Path, Request, str], ImageEncoder]
-
-
-#: What `output` may be.
-FEATURES, LOGITS, PROBABILITIES = "features", "logits", "probabilities"
 
 
 def _of_timm(path: Path, request: Request, output: str, *, name: str) -> ImageEncoder:
@@ -109,5 +105,5 @@ def load(request: Request) -> ImageEncoder:
             f"{packaged.package} {packaged.version}"
         )
     encoder = packaged.build(path, request, output)
-    origin = replace(request.origin, weights=f"of the package {packaged.package}, {output}", file=path)
+    origin = replace(request.origin, weights=f"of the package {packaged.package}", file=path, output=output)
     return ImageEncoder(encoder.network, encoder.preprocess, origin, read=encoder.read)

@@ -1,4 +1,4 @@
-"""timm's models without their heads: the pooled features that the classifier reads."""
+"""timm's models: the pooled features that the classifier reads, or its logits."""
 
 import itertools
 import math
@@ -24,8 +24,9 @@ def load(request: Request) -> ImageEncoder:
     local-dir: and a folder; `weights` "pretrained", "random", a tag, or a file of timm's own names, with the head or
     without.
 
-    The features are those of `num_classes=0`. The preprocessing is that of the weights, or of the model's default
-    ones. A model of fixed size is changed to another one of `preprocess` by its `set_input_size`.
+    The features are those of `num_classes=0`; `output` "logits" is the classifier's answer. The preprocessing is that
+    of the weights, or of the model's default ones. A model of fixed size is changed to another one of `preprocess` by
+    its `set_input_size`.
 
     Use: the many backbones of timm, DINOv2 among them.
     Not: text towers: `open_clip`.
@@ -38,6 +39,8 @@ def load(request: Request) -> ImageEncoder:
         network, request = _of_folder(timm, request)
     else:
         network = _of_name(timm, request)
+    if request.has_head and not network.num_classes:
+        raise ValueError(f"`encoder.output`: timm's {request.model} has no classifier; it must be features")
     preprocess = preprocessing(timm.data.resolve_model_data_config(network)).replace(request.preprocess)
     config: Any = network.pretrained_cfg
     if config.get("fixed_input_size"):
@@ -67,7 +70,7 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
 def _of_name(timm: Any, request: Request) -> nn.Module:
     name = _name_with_tag(timm, request)
     if request.needs_no_download:
-        return _fill(with_seed(lambda: timm.create_model(name, num_classes=0)), request)
+        return _fill(with_seed(lambda: timm.create_model(name, **_head(request))), request)
     if not timm.is_model_pretrained(name):
         raise ValueError(
             f"timm has no weights for {name}: give a tag ({_tags(timm, name)}), a file, or encoder.weights=random"
@@ -75,8 +78,13 @@ def _of_name(timm: Any, request: Request) -> nn.Module:
     with fetching(f"timm's weights of {name}", unusable=RuntimeError):
         # timm takes the safetensors file where there is one; a pickle it reads with weights_only=True, and it has no
         # fallback from that (timm/models/_hub.py, _helpers.py); of a .npz it reads arrays only.
-        network: nn.Module = with_seed(lambda: timm.create_model(name, pretrained=True, num_classes=0))
+        network: nn.Module = with_seed(lambda: timm.create_model(name, pretrained=True, **_head(request)))
     return network
+
+
+def _head(request: Request) -> dict[str, int]:
+    """The argument that leaves the classifier out, or none."""
+    return {} if request.has_head else {"num_classes": 0}
 
 
 def _name_with_tag(timm: Any, request: Request) -> str:
@@ -106,7 +114,7 @@ def _of_folder(timm: Any, request: Request) -> tuple[nn.Module, Request]:
     config, request = saved_folder(request, "config.json", _FILES)
     try:
         # Reads config.json alone, which names one of timm's own models and its arguments.
-        network: nn.Module = with_seed(lambda: timm.create_model(f"{FOLDER}{config.parent}", num_classes=0))
+        network: nn.Module = with_seed(lambda: timm.create_model(f"{FOLDER}{config.parent}", **_head(request)))
     except Exception as error:  # its arguments may raise anything
         raise ValueError(f"`{config}` makes no model of timm's ({first_line(error)})") from None
     return _fill(network, request), request
@@ -115,7 +123,7 @@ def _of_folder(timm: Any, request: Request) -> tuple[nn.Module, Request]:
 def _fill(network: nn.Module, request: Request) -> nn.Module:
     """The network with the weights of the request's file, if there is one."""
     if request.file is not None:
-        load_weights(network, request.file, ignore=tuple(_heads(network)))
+        load_weights(network, request.file, ignore=() if request.has_head else tuple(_heads(network)))
     return network
 
 

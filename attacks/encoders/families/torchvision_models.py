@@ -1,4 +1,4 @@
-"""torchvision's classification models, with the features that their classifier head reads."""
+"""torchvision's classification models: the features that their classifier head reads, or its logits."""
 
 import dataclasses
 import difflib
@@ -34,8 +34,9 @@ def load(request: Request) -> ImageEncoder:
     """`model` is a name of `torchvision.models`; `weights` "pretrained", "random", a name of its enum such as
     IMAGENET1K_V2, or a file of a state_dict, with the head or without.
 
-    The features are what the last linear layer reads. The preprocessing is that of the weights; for a file and for
-    random weights, that of the default ones. A ViT is built for pictures as large as its preprocessing leaves them.
+    The features are what the last linear layer reads; `output` "logits" is the whole network's answer. The
+    preprocessing is that of the weights; for a file and for random weights, that of the default ones. A ViT is built
+    for pictures as large as its preprocessing leaves them.
 
     Use: a classifier of torchvision, by its features.
     Not: embeddings that were trained to be compared: `open_clip`, `transformers`.
@@ -67,7 +68,7 @@ def load(request: Request) -> ImageEncoder:
         network: nn.Module = with_seed(lambda: torchvision.models.get_model(request.model, weights=None, **arguments))
     except AssertionError as error:
         raise ValueError(f"`encoder.preprocess` gives {request.model} a size that it cannot have: {error}") from None
-    surplus = (f"{_behead(network)}.", "AuxLogits.", "aux1.", "aux2.")
+    surplus = ("AuxLogits.", "aux1.", "aux2.") + (() if request.has_head else (f"{_behead(network)}.",))
     if not request.needs_no_download:
         file = _fetch(weights)
     if file is not None:

@@ -52,6 +52,8 @@ def test_a_file_with_a_head_loads_and_features_are_the_input_of_the_head(model, 
         # The input of the last layers: `pre_logits` of timm's own head.
         tokens = classifier.forward_features(encoder.preprocess(images))
         assert torch.equal(encoder(images), classifier.forward_head(tokens, pre_logits=True))
+        logits = load_encoder("timm", model, weights=tmp_path / "classifier.safetensors", output="logits")
+        assert torch.equal(logits(images), classifier(encoder.preprocess(images)))
 
 
 @pytest.mark.parametrize("safe", [True, False])

@@ -63,6 +63,9 @@ def test_features_are_the_input_of_the_head(tmp_path, model):
         assert features.shape == expected.shape
         assert float((features - expected).abs().max()) <= 1e-4 * max(1.0, float(expected.abs().max())), name
     assert float(features.std()) > 0
+    logits = load_encoder("torchvision", model, weights=tmp_path / "w.pt", output="logits")
+    with torch.no_grad():
+        assert torch.equal(logits(pictures[name].float()), network(encoder.preprocess(pictures[name].float())))
 
 
 #: A RegNet needs values while it is built; all are one class, and the small ones run above.
