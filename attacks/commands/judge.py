@@ -18,7 +18,7 @@ from pathlib import Path
 from torch import nn
 
 from attacks.experiment.directory import open_run, refuse_program
-from attacks.experiment.transfer import Transfer, gains, is_loadable, judge_on, transfer_rows
+from attacks.experiment.transfer import Transfer, eot_gains, is_loadable, judge_on, transfer_rows
 from attacks.inference.pairs import SignFlipTest
 from attacks.report.transfer import transfer_figure
 from attacks.report.words import interval_text, p_value
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
             column.append(judge_on(previous, content, node, loaded))
         columns.append(column)
     transfers = [item for row in zip(*columns, strict=True) for item in row]
-    tests = gains(transfers)
+    tests = eot_gains(transfers)
     rows = transfer_rows(transfers, tests)
     options.out.mkdir(parents=True, exist_ok=True)
     write_rows(options.out / "transfer.csv", rows)

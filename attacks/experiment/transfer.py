@@ -32,7 +32,7 @@ class Transfer:
     arms: Mapping[str, CellScores]
 
 
-def gains(transfers: Sequence[Transfer]) -> list[SignFlipTest | None]:
+def eot_gains(transfers: Sequence[Transfer]) -> list[SignFlipTest | None]:
     """Of each row of a table success with EOT minus that without, all tests at once; None where the run has no arm
     `no_eot`."""
     count = sum("no_eot" in item.arms for item in transfers)
@@ -79,7 +79,7 @@ def is_loadable(run: Run) -> bool:
 
 def transfer_rows(transfers: Sequence[Transfer], tests: Sequence[SignFlipTest | None]) -> list[dict[str, object]]:
     """A row for each run, encoder and arm: success and cosine with their intervals, and of `eot` the typical
-    difference in success from `no_eot`, with p for all of the rows at once; `tests` are the `gains`."""
+    difference in success from `no_eot`, with p for all of the rows at once; `tests` are the `eot_gains`."""
     rows = []
     for item, test in zip(transfers, tests, strict=True):
         for arm, cells in item.arms.items():
