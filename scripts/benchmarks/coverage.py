@@ -6,7 +6,6 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-import scipy.special
 import scipy.stats
 import torch
 
@@ -51,69 +50,30 @@ class Population(NamedTuple):
 
 
 class PairedPopulation(NamedTuple):
-    """`draw` gives the values of two arms (B,n), shares of VIEWS where `shares`; symmetric differences have a
-    `centre`."""
+    """`draw` gives the values of two arms (B,n); symmetric differences have a `centre`."""
 
     name: str
     centre: float | None
     draw: Callable[[Random, Shape], tuple[Floats, Floats]]
-    shares: bool = False
 
 
 def run(repeats: int = 2000) -> list[BenchmarkTable]:
-    """Coverage, width, wrong PASS and wrong FAIL of the intervals of bounded means, of those of earlier releases and
+    """Coverage, width, wrong PASS and wrong FAIL of the intervals of bounded means, and of those
     of textbooks; P(p < 0.05) of sign flips; and how often interval, p and verdict contradict one another."""
     cells = {(population.name, n): errors(population, n, repeats) for population in POPULATIONS for n in CLUSTERS}
-    tables = [_summary(cells), _looks(repeats), _bars(repeats), _comparisons(repeats), contradictions(50 * repeats)]
-    return [*tables, _all_cells(cells)]
+    return [_summary(cells), _looks(repeats), _bars(repeats), _comparisons(repeats), contradictions(50 * repeats)]
 
 
-# --- Means against a bar: methods (B,n) -> ends (B,)
+# --- Means against a bar
 
 
-def old_ends(values: Floats, trials: int | None) -> Ends | None:
-    """Of earlier releases: beta quantiles for shares, Student's t with a correction for skewness for means; with
-    constants that were set on a grid of populations."""
-    n, mean = values.shape[1], values.mean(1)
-    half = float(scipy.stats.t.ppf(0.975, n - 1)) / n**0.5
-    if trials is None:
-        if n < 30:
-            return None
-        spread = values.std(1, ddof=1)
-        deviations = (values - mean[:, None]) / np.where(spread > 0, spread, 1)[:, None]
-        shift = (deviations**3).mean(1) * (1 / (6 * n) + half**2 / 3)
-        low, high = mean + spread * (shift.clip(max=0) - half), mean + spread * (shift.clip(min=0) + half)
-        return low.clip(values.min(1)), high.clip(max=values.max(1))
-    extra, missable = (0.1, min(0.14, 1 - 0.05 ** (1 / n))) if n <= 28 else (0.2, 0.0)
-    p = (values.sum(1) + extra) / (n + 2 * extra)
-    squares = ((values - p[:, None]) ** 2).sum(1) + extra * (p**2 + (1 - p) ** 2)
-    worth = p * (1 - p) / squares * (n + 2 * extra - 1) * (float(scipy.stats.norm.ppf(0.975)) / half) ** 2
-    worth = worth.clip(n, n * trials)
-    low = scipy.special.betaincinv(mean * worth + 1 / 3, (1 - mean) * worth + 2 / 3, 0.025)
-    high = scipy.special.betaincinv(mean * worth + 2 / 3, (1 - mean) * worth + 1 / 3, 0.975)
-    return np.minimum(low, mean * (1 - missable)), np.maximum(high, mean * (1 - missable) + missable)
-
-
-def t_ends(values: Floats, _: int | None = None) -> Ends:
-    """Student's t of the clusters."""
+def t_ends(values: Floats) -> Ends:
+    """Of textbooks: Student's t of the clusters."""
     half = scipy.stats.t.ppf(0.975, values.shape[1] - 1) * scipy.stats.sem(values, axis=1)
     return values.mean(1) - half, values.mean(1) + half
 
 
-def wilson(values: Floats, trials: int | None) -> Ends | None:
-    """Wilson's interval for as many trials as the variance between clusters says that they are worth."""
-    if trials is None:
-        return None
-    n, p, z = values.shape[1], values.mean(1), float(scipy.stats.norm.ppf(0.975))
-    variance = np.maximum(values.var(1, ddof=1) / n, 1e-300)
-    worth = (p * (1 - p) / variance).clip(1, n * trials)
-    worth[p * (1 - p) == 0] = n * trials
-    middle, half = p + z**2 / (2 * worth), z * np.sqrt(p * (1 - p) / worth + z**2 / (4 * worth**2))
-    return (middle - half) / (1 + z**2 / worth), (middle + half) / (1 + z**2 / worth)
-
-
-METHODS: dict[str, Callable[[Floats, int | None], Ends | None]] = {"old": old_ends, "t": t_ends, "Wilson": wilson}
-NAMES = ("new", *METHODS)
+NAMES = ("new", "t")
 FIELDS = ("coverage", "width", "wrong PASS", "wrong FAIL")
 #: Of the figures of a field in several cells.
 PICKS: tuple[Callable[[list[float]], float], ...] = (min, fmean, max, max)
@@ -122,17 +82,14 @@ Cells = dict[tuple[str, int], dict[str, tuple[float, ...]]]
 
 
 def errors(population: Population, n: int, repeats: int) -> dict[str, tuple[float, ...]]:
-    """The `FIELDS` of each method that has an interval for n clusters; verdicts have a bar just on the wrong side of
-    the truth."""
+    """The `FIELDS` of each method for n clusters; verdicts have a bar just on the wrong side of the truth."""
     sample, truth = population.sample(0, n, repeats), population.truth
-    mean, (above, below) = sample.mean(1), refuted_shares(population, sample, truth)
+    above, below = refuted_shares(population, sample, truth)
     spans = [interval(torch.from_numpy(row), population.low) for row in sample[:WIDTHS]]
     result = {"new": (above, below, float(np.mean([high - low for _, low, high, _ in spans])))}
-    for name, method in METHODS.items():
-        if (ends := method(sample, population.trials)) is not None:
-            low, high = np.minimum(ends[0], mean), np.maximum(ends[1], mean)
-            shares = float((low > truth + 1e-12).mean()), float((high < truth - 1e-12).mean())
-            result[name] = (*shares, float((high - low).mean()))
+    low, high = t_ends(sample)
+    shares = float((low > truth + 1e-12).mean()), float((high < truth - 1e-12).mean())
+    result["t"] = (*shares, float((high - low).mean()))
     return {name: (1 - a - b, width, *population.verdicts(a, b)) for name, (a, b, width) in result.items()}
 
 
@@ -148,7 +105,7 @@ def _summary(cells: Cells) -> BenchmarkTable:
     rows: dict[str, Row] = {}
     notes, shares = [], {population.name for population in POPULATIONS if population.trials}
     for method in NAMES:
-        results = {key: cell[method] for key, cell in cells.items() if method in cell}
+        results = {key: cell[method] for key, cell in cells.items()}
         for i, (field, pick) in enumerate(zip(FIELDS, PICKS, strict=True)):
             columns = [
                 [x[i] for (name, m), x in results.items() if m == n and (i != 1 or name in shares)] for n in CLUSTERS
@@ -159,14 +116,6 @@ def _summary(cells: Cells) -> BenchmarkTable:
                 notes.append(f"worst {field} of {method}: {worst[i]:.4f} ({name}, {n} clusters)")
     title = f"The worst of {len(POPULATIONS)} populations, and the mean width for shares"
     return BenchmarkTable(title, dict.fromkeys(map(str, CLUSTERS), ".3f"), rows, tuple(notes), "clusters")
-
-
-def _all_cells(cells: Cells) -> BenchmarkTable:
-    rows: dict[str, Row] = {}
-    for (name, n), cell in cells.items():
-        rows[f"{name}, {n}"] = tuple(x for method in NAMES for x in cell.get(method, (None,) * 4))
-    columns = [f"{method} {field}" for method in NAMES for field in ("holds", "width", "PASS", "FAIL")]
-    return BenchmarkTable("All cells (PASS and FAIL: the wrong ones)", dict.fromkeys(columns, ".3f"), rows)
 
 
 def _looks(repeats: int) -> BenchmarkTable:
@@ -187,17 +136,15 @@ def _bars(repeats: int) -> BenchmarkTable:
     for population, bar, sizes in BARS:
         for n in sizes:
             sample = population.sample(2, n, repeats)
-            shares: list[tuple[float, float] | None] = [refuted_shares(population, sample, bar)]
-            for ends in (method(sample, population.trials) for method in METHODS.values()):
-                shares.append(ends and (float((ends[0] > bar).mean()), float((ends[1] < bar).mean())))
-            passes = tuple(share and population.verdicts(*share)[0] for share in shares)
-            rows[f"{population.name}: bar {bar:g}, {n}"] = passes
+            low, high = t_ends(sample)
+            shares = refuted_shares(population, sample, bar), (float((low > bar).mean()), float((high < bar).mean()))
+            rows[f"{population.name}: bar {bar:g}, {n}"] = tuple(population.verdicts(*share)[0] for share in shares)
     return BenchmarkTable("Wrong PASS at bars that the truth misses by more", dict.fromkeys(NAMES, ".4f"), rows)
 
 
 # --- Comparisons
 
-AGREEMENT = ("P(p < 0.05)", "coverage", "disagree", "old disagree")
+AGREEMENT = ("P(p < 0.05)", "coverage", "disagree")
 
 
 def _comparisons(repeats: int) -> BenchmarkTable:
@@ -218,25 +165,11 @@ def agreement(population: PairedPopulation, n: int, repeats: int) -> tuple[float
     results = [sign_flips(*pair) for pair in zip(*map(torch.from_numpy, arms), strict=True)]
     ends = np.array([x.difference[1:3] for x in results]).T
     is_small, centre = np.array([x.p for x in results]) < 0.05, population.centre
-    old = _old_difference(*arms) if population.shares else None
     return (
         float(is_small.mean()),
         None if centre is None else float(((ends[0] <= centre) & (centre <= ends[1])).mean()),
-        *(x if x is None else float((is_small == ((x[0] <= 0) & (x[1] >= 0))).mean()) for x in (ends, old)),
+        float((is_small == ((ends[0] <= 0) & (ends[1] >= 0))).mean()),
     )
-
-
-def _old_difference(first: Floats, second: Floats) -> Ends:
-    """The interval of a difference of shares that earlier releases put beside this p."""
-    (mean, low, high), (other, low_of_other, high_of_other) = (
-        (x.mean(1), *(old_ends(x, VIEWS) or (x, x))) for x in (first, second)
-    )
-    x, y = (values - values.mean(1, keepdims=True) for values in (first, second))
-    alike = (x * y).sum(1) / np.sqrt((x**2).sum(1) * (y**2).sum(1)).clip(1e-300)
-    alike = np.where(alike > 0, alike * (1 - 1 / first.shape[1]), alike)
-    parts = ((mean - low, high_of_other - other), (high - mean, other - low_of_other))
-    below, above = (np.sqrt((a**2 - 2 * alike * a * b + b**2).clip(0)) for a, b in parts)
-    return mean - other - below, mean - other + above
 
 
 def contradictions(studies: int) -> BenchmarkTable:
@@ -368,9 +301,9 @@ def _tenth(noise: float, random: Random, shape: Shape) -> Floats:
 
 
 PAIRED_POPULATIONS = (
-    PairedPopulation("exchangeable", 0, partial(_same_rates, lambda r, s: r.beta(2, 2, s), 0), True),
-    PairedPopulation("exchangeable, a tenth fails", 0, partial(_same_rates, partial(_two, 0.05, 1, 0.1), 0), True),
-    PairedPopulation("an effect of 0.06", None, partial(_same_rates, lambda r, s: r.beta(2, 2, s), 0.06), True),
+    PairedPopulation("exchangeable", 0, partial(_same_rates, lambda r, s: r.beta(2, 2, s), 0)),
+    PairedPopulation("exchangeable, a tenth fails", 0, partial(_same_rates, partial(_two, 0.05, 1, 0.1), 0)),
+    PairedPopulation("an effect of 0.06", None, partial(_same_rates, lambda r, s: r.beta(2, 2, s), 0.06)),
     _differences("normal", 0, lambda r, s: r.normal(size=s)),
     _differences("t, 3 degrees", 0, lambda r, s: r.standard_t(3, size=s)),
     _differences("1 or -1", 0, lambda r, s: r.choice([-1.0, 1.0], s)),
