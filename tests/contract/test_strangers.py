@@ -3,17 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-import attacks
 from attacks import EOT, bank, evaluate, solve
 from attacks.eot.protocols import Objective, Optimiser, Proposer
 from attacks.evaluation.sanity.battery import MASKING
-from attacks.experiment import unit
-from attacks.objectives.aim import Aim
 from attacks.perturbations.base import PerturbationSet
 from attacks.runtime.values import load_values, write_values
-from attacks.study import assembly as assembly
 from tests.helpers.solving import examine, watch, worst_views
 from transforms import Affine, Brightness, Compose
 from transforms.scene import scene_of
@@ -125,23 +120,3 @@ def test_the_sanity_checks_accept_custom_parts(images):
     sanity = examine(images, features(images), views=2, **parts(Heavy(), steps=20))
     failed = {check.name for check in sanity.failed}
     assert not failed & set(MASKING) - {"largest radius"}, sanity.failed
-
-
-class Module(nn.Module):
-    def forward(self, images):
-        return features(images)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimiser", [Heavy(), Guess()], ids=["heavy", "guess"])
-def test_a_whole_run_reports_custom_parts(optimiser, tmp_path, monkeypatch):
-    make_part = assembly.make_part
-    parts = {"perturb": lambda *_: Tint()}
-    parts["make_part"] = lambda group, *node: optimiser if group == "optimiser" else make_part(group, *node)
-    for name, part in parts.items():
-        monkeypatch.setattr(assembly, name, part)
-    monkeypatch.setattr(unit, "aim_of", lambda _, data, *__: Aim(Shift(), data.embeddings))
-    values = {"attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "data.count": 2, "data.size": 32}
-    result = attacks.robustness(Module().eval(), preset="smoke", out=tmp_path / "run", **values)
-    assert result.arms["eot"]["cosine"]["mean"] <= 1
-    assert (tmp_path / "run" / "report.html").read_text().startswith("<!doctype html>")
