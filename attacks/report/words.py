@@ -26,7 +26,7 @@ FATES = {
     "retrieval": ("taken for something else", "taken for the attacker's target", "matched to the right picture"),
     "verification": ("no longer accepted", "accepted as the attacker's target", "accepted as the right one"),
     "classification": ("given another class", "given the attacker's class", "given the right class"),
-    "score": (*["on the other side of the threshold"] * 2, "on the right side of the threshold"),
+    "score": ("across the threshold", "across the threshold", "on the right side"),
 }
 
 
