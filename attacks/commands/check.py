@@ -22,8 +22,9 @@ from attacks.data.listing import list_entries
 from attacks.evidence.custody import policy_origin
 from attacks.evidence.facts import Facts, run_facts
 from attacks.evidence.formats import evidence_page
+from attacks.experiment.clean_views import PICTURES
 from attacks.experiment.directory import finished, previous_run
-from attacks.experiment.rehearsal import PICTURES, rehearse
+from attacks.experiment.rehearsal import rehearse
 from attacks.experiment.results import headline
 from attacks.gate.policy import policy_file, read_policy
 from attacks.runtime.files import write_text
@@ -34,6 +35,8 @@ from attacks.schema.presets import config_word
 
 #: The most pictures that are read: all of them are held in memory.
 LIMIT = 2000
+#: Beyond any number of pictures.
+MOST = 10**9
 #: The fewest photographs of one patch for all: half of them are held out.
 HALVED = 12
 
@@ -51,6 +54,8 @@ USES = {
     "duplicates": Use("duplicate-finder"),
     "verification": Use("face-verification", True),
     "classification": Use("classification", True),
+    "classifier": Use("classifier"),
+    "moderation": Use("moderation"),
     "print": Use("print-and-photo", False, "config=patch transforms=print printer=generic"),
 }
 
@@ -94,7 +99,8 @@ def _limited(options: argparse.Namespace, command: list[str], into: Path) -> lis
         if count is None:
             raise ValueError(f"`--into {into}` holds a run that is no check; give another directory")
     else:
-        count = _rehearsal(command, options.minutes, HALVED if is_shared else PICTURES)
+        order = [] if is_shared else ["evaluate.batch=8", f"evaluate.most={MOST}"]  # the photographs of the run
+        count = _rehearsal([*command, *order], options.minutes, HALVED if is_shared else PICTURES)
     if is_shared:
         return [*(word for word in command if not word.startswith("data.count=")), f"data.count={count}"]
     return [*command, "evaluate.batch=8", f"evaluate.most={count}"]
@@ -107,7 +113,7 @@ def _rehearsal(command: list[str], minutes: float, least: int) -> int:
     audit = rehearse(compose(preset, overrides), preset, overrides)
     count = audit.fitting(minutes, least)
     print(f"photographs: {audit.pictures}; files that cannot be read: {audit.unreadable}\ngallery: {audit.gallery}")
-    print(f"before any attack: {audit.loss:.0%} of views are taken for something else")
+    print(f"before any attack, {audit.clean}")
     print(f"minutes: about {audit.minutes(count):.1f} for {count} of {audit.pictures} photographs, less if decided")
     return count
 

@@ -14,7 +14,7 @@ from attacks.report.answer import Answer, answer, subject_rows
 from attacks.report.environment import environment
 from attacks.report.sheets import Picture, from_file
 from attacks.report.warnings import warnings
-from attacks.report.words import arm_names, counts_text, interval_text, radius, sample_words
+from attacks.report.words import arm_names, counts_text, fate, interval_text, radius, sample_words
 from attacks.runtime.extras import extra
 
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -193,7 +193,7 @@ def _run_page(run: RunFacts) -> RunPage:
 def _rows(run: RunFacts) -> list[tuple[str, str]]:
     content, threat = run.content, run.content["threat"]
     size = "a patch" if threat["patch"] else f"{threat['norm']}, eps {radius(threat)}"
-    goal = "targeted: the view is taken for the target" if threat["targeted"] else "untargeted: any wrong answer"
+    goal = f"{'' if threat['targeted'] else 'un'}targeted: a view is {fate(content)}"
     knows = "black box, none of the weights: answers only" if run.blind else "white box, the weights and the views"
     budget = f"{threat['gradients']} {'queries' if run.blind else 'gradients'} a picture"
     bank, arms = content["bank"], content["arms"]

@@ -22,6 +22,7 @@ from attacks.evaluation.drift import line as drift_line
 from attacks.evaluation.sanity.check import Sanity, skip
 from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.bench import Bench, bench_of
+from attacks.experiment.clean_views import LostViews, look_first
 from attacks.experiment.directory import (
     CHECKPOINT,
     RunEntry,
@@ -30,6 +31,7 @@ from attacks.experiment.directory import (
     finished,
     interrupted_run,
     refuse_overrides,
+    remove,
 )
 from attacks.experiment.identity import refuse_other_command
 from attacks.experiment.preparation import Preparation, prepare_run, resume_preparation
@@ -149,6 +151,7 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
             with watching_layers(study.encoder, study.objective, study.members) as encoder, memory_told():
                 place = preparation.place(out, lambda line: log_step(trackers, line, line.batch))
                 bench = bench_of(study, encoder, preparation.choice.decision, place)
+                look_first(bench, preparation.manifest)
                 stop_rule = None if study.evaluate.most is None else partial(_stops_after, bench)
                 results = work(bench, _executor(preparation, bench), shard(run.shard), stop_rule)
                 if (box := black_box(encoder)) is not None:
@@ -157,6 +160,11 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
                     content, sanity = _tables(preparation, bench, results, partial(trackers.ending, start))
         except (OtherProcessFinishes, OSError) as error:
             return _result_of_other(error, out / CHECKPOINT, out, world)
+        except LostViews:
+            if entry is not None and entry.lock.exclusive():  # a refused run leaves nothing to go on with
+                remove(out)
+                (out / "manifest.json").unlink()
+            raise
         except NotFinite as error:  # not of one picture: several processes, a shared delta, a section
             if world.first and error.path is None:
                 fault.write(out, error)

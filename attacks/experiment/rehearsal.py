@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
 from attacks.evaluation.classes import Classes
 from attacks.experiment.arms import options_of, problem_of
 from attacks.experiment.bench import MAIN, Bench, bench_of
+from attacks.experiment.clean_views import PICTURES, CleanViews, clean_views, refuse_lost
 from attacks.experiment.preparation import prepare_run
 from attacks.experiment.unit import STARTS, attempt_of
 from attacks.runtime.checkpoint import NOWHERE
@@ -22,10 +22,8 @@ from attacks.solvers.solver import run_steps
 from attacks.study.objective import watching_layers
 from attacks.study.study import Study
 
-R = TypeVar("R")
-
-#: Pictures that are rehearsed, as many as a unit of the run has; steps that are timed.
-PICTURES, STEPS = 8, 6
+#: Steps that are timed.
+STEPS = 6
 #: Gradients of a sanity check beside those of a short run of it, and the time of a run beside that of its gradients
 #: and judged views: it also chooses among iterates, and writes.
 CHECKS, OVERHEAD = 13, 1.1
@@ -34,13 +32,12 @@ CHECKS, OVERHEAD = 13, 1.1
 @dataclass(frozen=True)
 class Rehearsal:
     """What is known before a run: how many `pictures` it could attack, how many files are `unreadable`, the `gallery`
-    in a line, the share of the first pictures' clean views that are lost (`loss`), and the seconds that a picture and
-    the rest take."""
+    in a line, the `clean` views of the first pictures, and the seconds that a picture and the rest take."""
 
     pictures: int
     unreadable: int
     gallery: str
-    loss: float
+    clean: CleanViews
     seconds: float
     setup_seconds: float
 
@@ -56,7 +53,7 @@ class Rehearsal:
 
 def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
     """Prepare a run as it will be, judge the clean views of its first pictures, and time steps of its attack on
-    them. Raises ValueError or OSError for what would stop the run."""
+    them. Raises ValueError or OSError for what would stop the run, as LostViews."""
     began, preparation = time.perf_counter(), prepare_run(run, join(), preset, overrides)
     study, decision = preparation.study, preparation.choice.decision
     rows = torch.arange(min(PICTURES, len(study.queries)))
@@ -68,21 +65,21 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
         bench = bench_of(study, encoder, decision, place)
         setup = time.perf_counter() - began
         images = study.queries.images[rows].to(study.device)
-        scores, judging = _timed(lambda: bench.judge(images, rows, bench.banks[MAIN]))
+        refuse_lost(clean := clean_views(bench), preparation.manifest)
+        judging = _seconds_of(lambda: bench.judge(images, rows, bench.banks[MAIN]))
         gradient = _seconds_of_a_step(bench, rows.tolist()) / (len(rows) * study.views.per_step)
-    loss = float(bench.judge.success(scores, rows).double().mean())
     arms, checks = len(study.arms), CHECKS * study.sanity.pictures * study.sanity.steps * study.sanity.views
     search = STARTS * (bench.refine_steps + 1) if bench.refine_steps else 0
     gradients = (arms - 2) * study.views.gradients + arms * search
     seconds = OVERHEAD * (gradients * gradient + arms * judging / len(rows))
     unreadable = sum(": left out, " in note for note in study.queries.notes)
-    return Rehearsal(len(study.queries), unreadable, _gallery(study), loss, seconds, setup + checks * gradient)
+    return Rehearsal(len(study.queries), unreadable, _gallery(study), clean, seconds, setup + checks * gradient)
 
 
-def _timed(task: Callable[[], R]) -> tuple[R, float]:
+def _seconds_of(task: Callable[[], object]) -> float:
     began = time.perf_counter()
-    result = task()
-    return result, time.perf_counter() - began
+    task()
+    return time.perf_counter() - began
 
 
 def _seconds_of_a_step(bench: Bench, rows: list[int]) -> float:

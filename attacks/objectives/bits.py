@@ -25,7 +25,7 @@ class Bits(Objective):
     Not: embeddings that are compared by a cosine: `Away`.
     Source: the Hamming distance, made smooth.
     Oracle: the bits that have not flipped, tests/encoders/test_phash.py.
-    With: encoder=phash
+    With: encoder=phash transforms=web
 
     Args:
         margin: the distance in the units of the features (for `Phash` grey levels) where a bit counts by a half.

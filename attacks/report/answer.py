@@ -8,12 +8,12 @@ from typing import Any
 from attacks.evaluation.per_image import MEANS
 from attacks.gate.decide import AT_RANDOM, ATTACK_ARMS, NEVER_FAILS, check_faults
 from attacks.inference.bounded import missable_share
-from attacks.report.facts import aim, encoder_name, gallery
+from attacks.report.facts import encoder_name, gallery
 from attacks.report.warnings import GALLERY, TASK, WEIGHTS, flaw
 from attacks.report.words import (
-    MEASURES,
     capital,
     count_text,
+    fate,
     fit_arms,
     number_words,
     p_value,
@@ -159,8 +159,7 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     share, mean = percent(number), f"{mean} ({ends})"
     if gate["verdict"] == "UNDECIDED":  # between the ends: which of them is the question
         share, mean = share.partition("(")[2].removesuffix(")"), ends
-    of_measure = MEASURES["tar_FAR" if measure.startswith("tar_") else measure]
-    predicate = of_measure.plain or f"taken for {aim(content)}"
+    predicate = fate(content, measure)
     moment = WHEN.get(requirement["arm"], OTHER) + (" (wider views)" if requirement["bank"] == "wide" else "")
     bar_text = f"{bar:g}" if is_mean else f"{100 * bar:g} %"
     need = f"{side} {bar_text} {'is required' if side == 'at least' else 'is allowed'}"
@@ -193,7 +192,7 @@ def _effect(content: Mapping[str, Any]) -> str:
     attack = "With the patch" if content["threat"]["patch"] else "After the attack"
     if flaw(content) == TASK:
         return f"Untouched photographs are not recognised in {before} of {views}; after the attack, in {share}."
-    return f"{attack}, {share} of {views} are taken for {aim(content)}; before it, {before}."
+    return f"{attack}, {share} of {views} are {fate(content)}; before it, {before}."
 
 
 def _comparison(content: Mapping[str, Any]) -> str:

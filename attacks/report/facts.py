@@ -15,11 +15,6 @@ def encoder_name(content: Mapping[str, Any]) -> str:
     return str(encoder["model"] if encoder["name"] == MODULE else description_rows(encoder)[0][1])
 
 
-def aim(content: Mapping[str, Any]) -> str:
-    """What a view is taken for where the attacker succeeds."""
-    return "the attacker's target" if content["threat"]["targeted"] else "something else"
-
-
 def step_text(arm: Mapping[str, Any]) -> str:
     """The steps after which an arm's perturbations were chosen, such as "8 (4 to 16)"; empty if unknown."""
     if not (step := arm.get("step")):

@@ -136,7 +136,7 @@ def _is_ahead(content: Mapping[str, Any], arm: str) -> bool:
 def _small_gallery(content: Mapping[str, Any]) -> str:
     success = content["arms"]["eot"]["success"]["mean"]
     chance = content.get("chance", {}).get("success", {}).get("chance", 1.0)
-    if chance >= CHANCE or content["threat"].get("targeted") or success >= HIGH:
+    if chance >= CHANCE or content["threat"].get("targeted") or success >= HIGH or content.get("classes"):
         return ""
     return (
         f"A gallery of {content['gallery']} has little that a view can be taken for (answers at random reach "

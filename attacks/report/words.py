@@ -21,6 +21,15 @@ BANKS = {"same": "Views from the attack's own ranges", "wide": "Views from wider
 OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean features"}
 
 
+#: What a view is, by the task: where the attacker succeeds, without a target and with one, and where it is right.
+FATES = {
+    "retrieval": ("taken for something else", "taken for the attacker's target", "matched to the right picture"),
+    "verification": ("no longer accepted", "accepted as the attacker's target", "accepted as the right one"),
+    "classification": ("given another class", "given the attacker's class", "given the right class"),
+    "score": ("across the threshold", "across the threshold", "on the right side"),
+}
+
+
 class Measure(NamedTuple):
     """A measure, defined once for report, terminal, comparison and docs/measures.md: its column in per_image.csv, its
     name, its `meaning` for a picture, what a view or mean is in a sentence (`plain`), the `table`'s value over
@@ -73,6 +82,13 @@ TAR = Measure(
     "tar_FAR", "TAR at FAR", "share of views accepted as the picture they show", "accepted as the right one"
 )
 MEASURES = {measure.key: measure for measure in (*RETRIEVAL, *EMBEDDING, TAR)}
+
+
+def fate(content: Mapping[str, Any], measure: str = "success") -> str:
+    """What the views are whose share a `measure` is: for a success, that of the attacker."""
+    threat, plain = content["threat"], MEASURES["tar_FAR" if measure.startswith("tar_") else measure].plain
+    lost, aimed, right = FATES.get(threat.get("task"), FATES["retrieval"])
+    return right if measure == "recall_at_1" else plain or (aimed if threat["targeted"] else lost)
 
 
 def arm_names(content: Mapping[str, Any]) -> dict[str, str]:

@@ -163,6 +163,12 @@ def refuse_untyped(run: Run, overrides: Iterable[str], keys: Iterable[str] = TYP
             raise ValueError(f"`{word}` {TYPED[key]}, so a preset may not choose it: {fix}")
 
 
+def is_chosen(group: str, preset: str, overrides: Iterable[str]) -> bool:
+    """Whether a user chose a part of `group`, or a key of it: on the command line, or by a preset of their own."""
+    keys = (re.split(r"[.=@]", word.lstrip("+~"))[0] for word in overrides)
+    return group in keys or preset not in choices()["config"]
+
+
 def typed_words(words: Iterable[str], parameters: Mapping[str, str] | None) -> list[str]:
     """The words of a job that were typed: without those of a preset's `hydra.sweeper.params`."""
     return [word for word in words if word.lstrip("+").partition("=")[0] not in (parameters or {})]

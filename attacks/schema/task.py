@@ -43,7 +43,7 @@ class ClassificationConfig:
     Use: the classifier itself: logits, or zero-shot classes.
     Not: embeddings without classes: retrieval.
     Oracle: tests/evaluation/test_tasks.py.
-    With: config=quickstart encoder=pypi encoder.model=lite0 encoder.output=logits
+    With: config=quickstart encoder=pypi encoder.model=lite0 encoder.output=logits transforms=web
     """
 
     name: str = "classification"

@@ -161,6 +161,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         size = (study.queries.images.shape[2], study.queries.images.shape[3])
         patch = facts(node, run.printer, study.perturbation, size, target)
     return {
+        "task": run.task.name,
         "objective": run.objective.name,
         "targeted": goal is not None,
         "attack": run.attack.name,

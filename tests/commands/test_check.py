@@ -9,7 +9,8 @@ import pytest
 from attacks.commands import main
 from attacks.commands.check import USES, run_words
 from attacks.data.gallery import PHOTOS
-from attacks.experiment.rehearsal import PICTURES, Rehearsal
+from attacks.experiment.clean_views import PICTURES, CleanViews
+from attacks.experiment.rehearsal import Rehearsal
 from attacks.gate.policy import read_policy
 from attacks.schema.composition import compose
 from attacks.schema.encoder_word import encoder_keys
@@ -36,7 +37,12 @@ def test_one_command_ends_with_one_page(pictures, capsys):
     command = ["check", "pocket", "pictures", "--for", "duplicates", "--minutes", "0.001", "--into", "run"]
     code = main([*command, "--run", SMALL])
     output = capsys.readouterr().out
-    for words in ("before any attack: ", "minutes: about ", "for 4 of 4 photographs", "cannot be read: 1"):
+    for words in (
+        "before any attack, clean views: ",
+        "minutes: about ",
+        "for 4 of 4 photographs",
+        "cannot be read: 1",
+    ):
         assert words in output, words
     assert output.rstrip().endswith("page: run/check.html")
     content = json.loads((pictures / "run" / "metrics.json").read_text())
@@ -65,10 +71,12 @@ def test_random_weights_are_said_first_and_their_record_is_sound(pictures, capsy
 
 @pytest.mark.parametrize("use", USES)
 def test_a_use_has_a_policy_and_a_run_of_its_threat(pictures, use):
-    options = Namespace(encoder="pocket", pictures="labelled", index="labelled", use=use, words="seed=1")
+    index = None if use in ("classifier", "moderation") else "labelled"
+    options = Namespace(encoder="pocket", pictures="labelled", index=index, use=use, words="seed=1")
+    options.words += " task.threshold=0.5" * (use == "moderation")
     preset, *words = run_words(options)
     run = compose(preset.removeprefix("config="), words)
-    assert (run.require, run.seed, run.data.gallery) == (USES[use].policy, 1, "labelled")
+    assert (run.require, run.seed, run.data.gallery) == (USES[use].policy, 1, index)
     assert {row.arm for row in read_policy(run.require).requirements} >= {"clean", "eot"}
 
 
@@ -95,6 +103,7 @@ def test_an_encoder_is_a_name_a_file_or_a_folder(pictures, text, keys):
         ("pocket pictures --index nowhere --for verification", "`PICTURES` must have labels"),
         ("pocket labelled --index nowhere --for verification", "`nowhere` does not exist"),
         ("pocket labelled --index pictures --for classification", "`--index` must have labels"),
+        ("pocket pictures --for moderation", "`task.threshold` has no value: give it one"),
         ("pocket pictures --for everything", "invalid choice: 'everything'"),
         ("pocket pictures", "the following arguments are required: --for"),
         ("pocket pictures --for duplicates --minutes 0", "`--minutes` must be above 0"),
@@ -110,6 +119,6 @@ def test_what_cannot_be_decided_is_refused_first(pictures, capsys, words, part):
 
 
 def test_the_minutes_fix_how_many_pictures_are_tried():
-    audit = Rehearsal(100, 0, "", 0.0, 10.0, 60.0)
+    audit = Rehearsal(100, 0, "", CleanViews(0.0, 1, 1, 1.0, None), 10.0, 60.0)
     assert [audit.fitting(minutes) for minutes in (0.1, 6, 1000)] == [PICTURES, 30, 100]
     assert audit.minutes(audit.fitting(6)) == 6

@@ -96,7 +96,7 @@ def test_a_policy_that_does_not_ask_about_the_attack_is_refused(tmp_path, arm):
 
 
 def test_a_policy_that_is_missing_or_too_large_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="bundled policies: classification, duplicate-finder"):
+    with pytest.raises(FileNotFoundError, match="bundled policies: classification, classifier, duplicate-finder"):
         read_policy(tmp_path / "none.yaml")
     (tmp_path / "p.yaml").write_text("#" * 70_000)
     with pytest.raises(ValueError, match="larger than 64 KiB"):

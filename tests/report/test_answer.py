@@ -12,6 +12,8 @@ from attacks.gate.decide import AT_RANDOM
 from attacks.report.answer import NOT_HELD_OUT, answer
 from attacks.report.facts import encoder_name
 from attacks.report.warnings import GALLERY, TASK, WEIGHTS
+from attacks.report.words import FATES
+from attacks.schema.task import OBJECTIVES
 from tests.helpers import report_pages
 
 JARGON = re.compile(r"\b(eot|arms?|banks?|clusters?)\b", re.IGNORECASE)
@@ -54,10 +56,11 @@ def check_length(content):
     st.sampled_from(["", AT_RANDOM]),
     st.sampled_from([None, 1, 123456]),
     st.booleans(),
+    st.sampled_from([*FATES]),
 )
-def test_the_first_words_are_few_and_plain(verdict, measure, arm, bank, of, value, reason, extra, targeted):
+def test_the_first_words_are_few_and_plain(verdict, measure, arm, bank, of, value, reason, extra, targeted, task):
     content = report_pages.content()
-    content["threat"]["targeted"] = targeted
+    content["threat"] |= {"targeted": targeted, "task": task}
     content["arms"]["clean"]["recall_at_1"]["mean"] = 1 - value
     if verdict:
         gate = gate_of(verdict, measure, value, arm=arm, bank=bank, of=of, reason=reason, more=extra)
@@ -83,6 +86,17 @@ def test_the_comparison_follows_its_p_value_and_its_sign():
         ({"p": None, "needed": 6, "clusters": 2}, "is undecided: 4 more photographs needed"),
     ):
         assert part in check_length(content | {"primary": comparison | change}).comparison
+
+
+def test_a_task_has_words_of_its_own():
+    assert FATES.keys() == OBJECTIVES.keys()
+    content = report_pages.content()
+    for task, (lost, aimed, right) in FATES.items():
+        threat = content["threat"] | {"task": task}
+        assert f"camera views are {lost}; before" in answer(content | {"threat": threat}).reason
+        assert f"are {aimed}; before" in answer(content | {"threat": threat | {"targeted": True}}).reason
+        gate = gate_of(measure="recall_at_1", value=0.3)
+        assert f"of camera views are {right}; at least" in answer(content | {"threat": threat, "gate": gate}).reason
 
 
 def test_numbers_are_those_of_the_tables_and_of_the_requirement():

@@ -28,11 +28,11 @@ NEEDS = {
     "l2": ["perturbation.eps=4"],
     "l1": ["perturbation.eps=50"],
     "l0": ["perturbation.eps=50", "attack.steps=8"],
-    "bits": ["encoder=phash"],
+    "bits": ["encoder=phash", "transforms=web"],
     "suite": ["attack.nearest=1"],
     "apgd": ["attack.steps=3"],
     "sgd": ["attack.steps=8"],
-    "phash": ["attack.steps=12"],
+    "phash": ["attack.steps=12", "transforms=camera"],
 }
 GROUPS = {
     "objective": list(CHOICES["objective"]),
