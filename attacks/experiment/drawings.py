@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from attacks.data.images import to_bytes
+from attacks.evaluation.classes import Classes
 from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import trace_of
 from attacks.experiment.bench import MAIN, Bench
@@ -26,6 +27,8 @@ from transforms.scene import scene_of
 
 #: The contact sheet shows so many views, the first of the held-out bank.
 VIEWS = 6
+#: The most letters of a class.
+LETTERS = 24
 #: Inches: the column of names, a column and a row of pictures, and what lies between pictures.
 LEFT, COLUMN, ROW, MARGIN = 0.3, 1.42, 1.64, 0.08
 
@@ -54,9 +57,10 @@ def typical(bench: Bench, scores: Mapping[str, Scores]) -> int:
 
 
 def contact_sheet(path: str | Path, bench: Bench, scores: Mapping[str, Scores]) -> None:
-    """Save views of the typical picture, one row per arm: the file itself, then held-out views with their cosine to
-    the clean embedding. The frame is red where the encoder retrieves another picture."""
+    """Save views of the typical picture, one row per arm: the file itself, then held-out views with their class or,
+    without classes, their cosine to the clean embedding. The frame is red where they are taken for something else."""
     picture, arms = typical(bench, scores), bench.study.arms
+    gallery, has_classes = bench.study.gallery, isinstance(bench.study.gallery, Classes)
     study, bank, u = bench.study, bench.banks[MAIN], bench.banks[MAIN].u[:VIEWS]
     exhibits = replace(bench.exhibits, world=ALONE)  # the other processes do not listen
     size = LEFT + (len(u) + 1) * COLUMN, len(arms) * ROW
@@ -75,7 +79,8 @@ def contact_sheet(path: str | Path, bench: Bench, scores: Mapping[str, Scores]) 
             is_match = bool(study.gallery.same(nearest, study.truth[picture]))
             is_goal = study.goal is not None and bool(study.gallery.same(nearest, study.goal[picture]))
             note = "" if is_match else "  the target" if is_goal else "  not known"
-            _show(axis, (row, column), image, f"{cosine:.2f}{note}", "#2f855a" if is_match else "#c53030")
+            title = gallery.names[int(nearest)][:LETTERS] if has_classes else f"{cosine:.2f}{note}"
+            _show(axis, (row, column), image, title, "#2f855a" if is_match else "#c53030")
     with atomic(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
 

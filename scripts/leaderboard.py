@@ -1,0 +1,218 @@
+"""Measure real encoders under perturbations and a patch, through several kinds of views: docs/leaderboard.md.
+
+    python scripts/leaderboard.py --page docs/leaderboard.md
+    python scripts/leaderboard.py --page docs/leaderboard.md encoder=timm encoder.model=resnet50
+
+A cell is a run directory, OUT/ENCODER/CELL: a finished one is not run again, an interrupted one goes on. The page is
+written from the directories found; `--cells none` only writes it.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from attacks.evaluation.sanity.check import counts
+from attacks.runtime.files import write_text
+
+Record = Mapping[str, Any]
+LOGITS = "encoder.output=logits task=classification"
+#: Encoder -> the words of its runs.
+ENCODERS = {name: f"encoder=pypi encoder.model={name} {LOGITS}" for name in ("lite0", "lite1", "lite2")}
+VIEWS, EPS = ("camera", "identity", "web", "resizers"), (4, 8, 2)
+#: A square of a tenth of the picture.
+PATCH = "perturbation.quad=[[0.342,0.342],[0.658,0.342],[0.658,0.658],[0.342,0.658]]"
+#: Cell -> its words, in the order of the runs.
+CELLS = {f"{views}-{eps}": f"transforms={views} perturbation.eps={eps}/255" for eps in EPS for views in VIEWS}
+CELLS |= {"patch": f"config=patch transforms=camera {PATCH}"}
+#: The cell whose attack is checked.
+CHECKED = "camera-4"
+#: Column -> arm and measure.
+FIGURES = {
+    "clean error": ("clean", "success"),
+    "without EOT": ("no_eot", "success"),
+    "with EOT": ("eot", "success"),
+    "with EOT, survived": ("eot", "success_survived"),
+}
+HEAD = ("encoder", "task", "eps", "views", *FIGURES, "minutes")
+PAGE = """# Leaderboard
+
+How often does an encoder lose a picture that was attacked and then seen through a camera, an upload or a resizer?
+A row is one run: {settings}.
+The pictures are the first of 20 labelled ImageNet photographs: few, so the intervals are wide
+([compare](compare_runs.md) decides between encoders).
+
+- *clean error*: share of held-out views, before any attack, whose first class is not the label; with task=retrieval,
+  whose nearest picture is another.
+- *without EOT*, *with EOT*: the same after an attack on the file alone, and on the mean over views.
+- *with EOT, survived*: of the views in which the clean picture is right.
+- brackets: 95 % [intervals](intervals.md) over photographs; parentheses: the range of photographs.
+- *minutes*: of attacks and judgement; all rows {minutes:.0f}.
+
+`identity` is the file, `camera` a hand-held camera, `web` an upload, shrunk and stored as JPEG, `resizers` the
+downscaling of a platform. Eps is of the L-inf norm.
+
+{rows}
+
+One patch on a tenth of all pictures:
+
+{patches}
+
+Measured {dates} with {versions}, on {machine}.
+Left out: the most resistant view, the arm of one view a step, and the checks of the attack but in the row
+`{checked}` of an encoder ({checks}). A stronger attack may exist.
+
+```bash
+python scripts/leaderboard.py --page docs/leaderboard.md
+```
+
+A finished row is not run again, and an interrupted one goes on. Add an encoder of your choice by its words:
+
+```text
+python scripts/leaderboard.py --page docs/leaderboard.md encoder=timm encoder.model=resnet50
+```
+
+Embeddings are judged by retrieval among the photographs, logits with `task=classification` by class. `--help` has
+the options: which rows, and how many photographs, gradients and views.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    root.add_argument("words", nargs="*", metavar="KEY=VALUE", help="of the runs; with encoder=..., that one alone")
+    for key, table in (("encoders", ENCODERS), ("cells", CELLS)):
+        names = f"all, none, or some of {','.join(table)}"
+        root.add_argument(f"--{key}", type=partial(chosen, table), default="all", help=names)
+    root.add_argument("--pictures", type=int, default=10, help="photographs of a run (%(default)s)")
+    root.add_argument("--gradients", type=int, default=32, help="of a picture and attack (%(default)s)")
+    root.add_argument("--views", type=int, default=16, help="held-out views of a picture (%(default)s)")
+    root.add_argument("--out", type=Path, default=Path("outputs/leaderboard"), help="run directories (%(default)s)")
+    root.add_argument("--page", type=Path, help="file of the page")
+    return root
+
+
+def chosen(table: Iterable[str], text: str) -> list[str]:
+    """The names of an option, in the order of the table. Raises ArgumentTypeError for another name."""
+    names = {"all": [*table], "none": []}.get(text, text.split(","))
+    if strange := sorted({*names} - {*table}):
+        raise argparse.ArgumentTypeError(f"must be all, none, or of {','.join(table)}; got {strange[0]!r}")
+    return [name for name in table if name in names]
+
+
+def encoders(options: argparse.Namespace) -> dict[str, str]:
+    """Name of the folder -> the words of an encoder: of the user's, or of those of the table."""
+    words = dict(word.partition("=")[::2] for word in options.words)
+    if "encoder" not in words:
+        return {name: ENCODERS[name] for name in options.encoders}
+    parts = [words["encoder"], words.get("encoder.model", "")]
+    return {re.sub(r"[^\w.]+", "-", " ".join(parts)).strip("-.") or "mine": ""}
+
+
+def cell_words(encoder: str, cell: str, options: argparse.Namespace) -> list[str]:
+    """The words of a run; of two with one key the later counts. `data` of the user's has no path of the table's."""
+    asked = dict(word.partition("=")[::2] for word in options.words)
+    data = "" if "data" in asked else "data=folder data.path=imagenet20"
+    sizes = f"data.count={options.pictures} attack.gradients={options.gradients} evaluate.views={options.views}"
+    least = "evaluate.refine=0 evaluate.one_view=false engine=fixed"
+    sanity = f"sanity={'short' if cell == CHECKED else 'none'}"
+    text = f"config=quickstart {data} {sizes} {least} {sanity} {encoder} {CELLS[cell]}"
+    words = dict(word.split("=", 1) for word in text.split()) | asked
+    return [f"{key}={value}" for key, value in words.items()]
+
+
+def run_cell(folder: Path, words: Sequence[str]) -> bool:
+    """Run a cell that is not done. Returns whether it is done now. Raises ValueError where another one is there."""
+    if (folder / "metrics.json").exists():
+        if (found := read(folder / "manifest.json")["overrides"]) != [*words]:
+            differences = " ".join(sorted({*found} ^ {*words}))
+            raise ValueError(f"`--out`: {folder} holds a run of other words ({differences}): name another folder")
+        return True
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "attacks.run", *words, f"hydra.run.dir={folder}"]
+    code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+    ending = f"exit code {code}" if code else "done"
+    print(f"{folder}: {ending}, {time.perf_counter() - start:.0f} s", flush=True)
+    return code == 0
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def figure_text(value: Record | None) -> str:
+    """A mean and its interval, or its range in parentheses, without a zero before the point and without spaces."""
+    if value is None:
+        return "-"
+    mean, low, high = (re.sub(r"^0\.", ".", f"{value[key]:.2f}") for key in ("mean", "low", "high"))
+    return f"{mean} ({low},{high})" if value["kind"] == "range" else f"{mean} [{low},{high}]"
+
+
+def row(folder: Path) -> list[str]:
+    """The cells of a line of the table, from a run directory."""
+    encoder, (views, _, eps) = folder.parent.name, folder.name.partition("-")
+    start = [encoder, "", f"{eps}/255" if eps else "patch", views if eps else "camera"]
+    if not (folder / "metrics.json").exists():
+        return [*start, "not run", *[""] * len(FIGURES)]
+    content, manifest = read(folder / "metrics.json"), read(folder / "manifest.json")
+    start[1], threat = manifest["config"]["task"]["name"], content["threat"]
+    start[2:] = ["patch" if threat["patch"] else f"{255 * threat['eps']:g}/255", threat["transforms"]]
+    figures = [figure_text(content["arms"][arm][measure]) for arm, measure in FIGURES.values()]
+    return [*start, *figures, f"{content['cost']['seconds'] / 60:.1f}"]
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown, dense: a page's words are counted."""
+    return "\n".join("|" + "|".join(cells) + "|" for cells in [HEAD, ["---"] * len(HEAD), *rows])
+
+
+def page(out: Path) -> str:
+    """The page of all cells of the encoders that have a finished one. Raises ValueError for none."""
+    done = sorted(path.parent for path in out.glob("*/*/metrics.json") if path.parent.name in CELLS)
+    if not done:
+        raise ValueError(f"`--out` must hold a finished cell; {out} has none: run some first (--cells)")
+    contents, manifests = ([read(folder / f"{name}.json") for folder in done] for name in ("metrics", "manifest"))
+    names = sorted({folder.parent.name for folder in done})
+    cells = sorted(CELLS.keys() - {"patch"}, key=lambda cell: (int(cell.partition("-")[2]), [*CELLS].index(cell)))
+    verdicts = [c["verdict"] for content in contents if content["sanity"] for c in content["sanity"]["checks"]]
+    versions = (f"{name} {m['versions'][name]}" for m in manifests for name in ("viewproof", "torch"))
+    sizes = sorted({(len(c["queries"]), c["threat"]["gradients"], c["bank"]["views"]) for c in contents})
+    dates = sorted(manifest["started"][:10] for manifest in manifests)
+    return PAGE.format(
+        settings="; ".join(f"{p} photographs, {g} gradients, {v} held-out views" for p, g, v in sizes),
+        minutes=sum(content["cost"]["seconds"] for content in contents) / 60,
+        rows=table(row(out / name / cell) for name in names for cell in cells),
+        patches=table(row(out / name / "patch") for name in names),
+        dates=" to ".join(dict.fromkeys([dates[0], dates[-1]])),
+        versions=", ".join(dict.fromkeys(versions)),
+        machine=" and ".join(
+            sorted({f"{m['device']} ({m['cpu']}; threads of torch: {m['threads']})" for m in manifests})
+        ),
+        checked=CHECKED,
+        checks=counts(verdicts) if verdicts else "not run yet",
+    )
+
+
+def main() -> None:
+    command = parser()
+    options = command.parse_intermixed_args()
+    try:
+        ended = [
+            run_cell(options.out / name / cell, cell_words(words, cell, options))
+            for cell in options.cells
+            for name, words in encoders(options).items()
+        ]
+        if options.page:
+            write_text(options.page, page(options.out))
+    except ValueError as error:
+        command.error(str(error))
+    sys.exit(0 if all(ended) else 1)
+
+
+if __name__ == "__main__":
+    main()
