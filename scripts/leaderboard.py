@@ -50,7 +50,8 @@ The pictures are the first of 20 labelled ImageNet photographs: few, so the inte
 
 - *clean error*: share of held-out views, before any attack, whose first class is not the label; with task=retrieval,
   whose nearest picture is another.
-- *without EOT*, *with EOT*: the same after an attack on the file alone, and on the mean over views.
+- *without EOT*, *with EOT*: the same after an attack on the file alone, and on the mean over views; where the view
+  is the file, the two are one.
 - *with EOT, survived*: of the views in which the clean picture is right.
 - brackets: 95 % [intervals](intervals.md) over photographs; parentheses: the range of photographs.
 - *minutes*: of attacks and judgement; all rows {minutes:.0f}.
@@ -162,7 +163,7 @@ def row(folder: Path) -> list[str]:
     content, manifest = read(folder / "metrics.json"), read(folder / "manifest.json")
     start[1], threat = manifest["config"]["task"]["name"], content["threat"]
     start[2:] = ["patch" if threat["patch"] else f"{255 * threat['eps']:g}/255", threat["transforms"]]
-    figures = [figure_text(content["arms"][arm][measure]) for arm, measure in FIGURES.values()]
+    figures = [figure_text(content["arms"].get(arm, {}).get(measure)) for arm, measure in FIGURES.values()]
     return [*start, *figures, f"{content['cost']['seconds'] / 60:.1f}"]
 
 
