@@ -37,7 +37,7 @@ def test_a_run_has_a_row_for_each_arm_and_picture_and_passes(run, tmp_path):
     rows, metrics = read_rows(run / "detection.csv"), read_json(run / "metrics.json")
     content = metrics["detection"]
     pairs = [(arm, name) for arm in content["arms"] for name in metrics["queries"]]
-    assert [(row["arm"], row["picture"]) for row in rows] == pairs and len(pairs) == 8
+    assert [(row["arm"], row["picture"]) for row in rows] == pairs and len(pairs) == 6
     assert (content["pipeline"], content["size"], content["bound"]) == ("cv2_linear", [48, 48], 0.5)
     verdict = verify(run, 1)
     assert verdict.passed and not verdict.notes, verdict
