@@ -8,6 +8,7 @@ from PIL import Image
 
 from attacks.commands import main
 from attacks.runtime.tables import read_rows
+from attacks.study import assembly
 
 
 @pytest.fixture
@@ -32,6 +33,14 @@ def test_on_its_encoder_a_run_has_its_numbers_and_another_encoder_has_others(fin
     assert {row["made_on"] for row in rows} == {"pocket"} and all(row["gain"] for row in rows if row["arm"] == "eot")
     with Image.open(tmp_path / "transfer.png") as picture:
         assert picture.width > 600
+
+
+@pytest.mark.slow
+def test_an_encoder_is_loaded_once_for_all_runs(finished, tmp_path, monkeypatch):
+    loads, load = [], assembly.subject_encoder
+    monkeypatch.setattr(assembly, "subject_encoder", lambda node, *rest: loads.append(node.name) or load(node, *rest))
+    assert main(["judge", str(finished), str(finished), "--on", "phash", "--out", str(tmp_path)]) == 0
+    assert loads == ["phash", "pocket"] and len(read_rows(tmp_path / "transfer.csv")) > 0
 
 
 @pytest.mark.slow
