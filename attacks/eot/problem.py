@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attacks.encoders.black_box.asked import unanswered
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import Encoder, Tree, take
@@ -100,14 +101,25 @@ class Problem:
             if self.objective.paired:
                 with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
                     clean = scene_of(self.images[uploaded(numbers, self.images.device)])
-                    anchor = self._encode(unchecked(transforms)(clean, u), **draws)
+                    anchor = self._answered(self._encode(unchecked(transforms)(clean, u), **draws), numbers)
             else:
                 anchor = take(self.anchor, numbers.repeat_interleave(len(u) // len(numbers)))
-            losses = self.objective(self._encode(views, **draws), anchor)
+            features = self._answered(self._encode(views, **draws), numbers)
+            losses = self.objective(features, anchor)
         if losses.shape != (len(u),):
             name = type(self.objective).__name__
             raise ValueError(f"objective {name} must return one loss a view, ({len(u)},); got {tuple(losses.shape)}")
         return losses
+
+    def _answered(self, features: Tree, numbers: Tensor) -> Tree:
+        """The features of views, of the images `numbers` in turn; a view that a black box gives no answer for has
+        those of the untouched image, so that no attack gains by it."""
+        missing = unanswered(self.encoder, features)
+        if missing is None or not bool(missing.any()):
+            return features
+        assert isinstance(features, Tensor)
+        rows = uploaded(numbers.repeat_interleave(len(features) // len(numbers)), missing.device)[missing]
+        return features.index_put((missing,), self._encode(self.images[rows.to(self.images.device)]))
 
     def members(self) -> "Iterator[Problem]":
         """The problems whose gradients the objective wants combined; none for most objectives."""

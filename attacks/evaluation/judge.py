@@ -1,5 +1,6 @@
 """The judge of a run, which scores its pictures on any bank of views."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -79,6 +80,30 @@ def cell_differences(pairs: Mapping[Any, tuple[CellScores, CellScores]]) -> dict
     return {key: comparison_figures(a.shares, b.shares, a.fit, len(pairs)) for key, (a, b) in pairs.items()}
 
 
+@dataclass(frozen=True)
+class Acceptance:
+    """When a verification accepts a pair: from the cosine `threshold` on, or (l2) up to that distance."""
+
+    threshold: float
+    metric: str = "cosine"
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("cosine", "l2"):
+            raise ValueError(f"`metric` must be cosine or l2; got {self.metric!r}")
+        good, span = -1 < self.threshold < 1, "a cosine in (-1,1)"
+        if self.metric == "l2":
+            good, span = 0 < self.threshold < math.inf, "a distance above 0"
+        if not good:
+            raise ValueError(f"`threshold` must be {span} with metric={self.metric}; got {self.threshold:g}")
+
+    def accepts(self, scores: Scores) -> Tensor:
+        """Whether views are accepted, as the target if there is one, else as their pictures, (N,V)."""
+        if self.metric == "l2":
+            assert scores.distance is not None
+            return scores.distance <= self.threshold
+        return (scores.cosine if scores.goal_cosine is None else scores.goal_cosine) >= self.threshold
+
+
 @dataclass(frozen=True, eq=False)
 class Judge:
     """Scores pictures of a run against its gallery.
@@ -91,6 +116,7 @@ class Judge:
         goal: (N,) the attacker's target row, or None.
         neighbours: the number of nearest rows that vote on an identity.
         chunk: most views in memory at once.
+        acceptance: of a verification; None: the nearest row decides.
     """
 
     encoder: Encoder
@@ -103,22 +129,26 @@ class Judge:
     chunk: int = 64
     world: World = ALONE
     signature: Callable[[Tensor], Tensor] | None = None
+    acceptance: Acceptance | None = None
 
     def __call__(self, scenes: Shown, rows: Tensor, bank: Bank, title: str = "") -> Scores:
         """The scores, on the CPU, of the pictures with numbers `rows` (n,); with a `title` progress is displayed."""
         voters = 0 if self.known.alone(self.truth) is None else self.neighbours
         goal = None if self.goal is None else self.goal[rows]
+        own = self.own[rows.to(self.own.device)]
+        centre = own if goal is None else self.gallery[goal.to(self.gallery.device)]
+        centre = centre if self.acceptance is not None and self.acceptance.metric == "l2" else None
         with Progress(title, len(rows), visible=bool(title) and self.world.first) as progress:
             scores = evaluate(
                 scenes,
-                self.own[rows.to(self.own.device)],
+                own,
                 self.gallery,
                 encoder=self.encoder,
                 bank=bank,
                 chunk=self.chunk,
                 world=self.world,
                 signature=self.signature,
-                right=Right(self.truth[rows], goal, self.known.label_numbers, voters),
+                right=Right(self.truth[rows], goal, self.known.label_numbers, voters, centre),
                 progress=progress.step,
             )
         return concatenate([scores])
@@ -138,10 +168,14 @@ class Judge:
 
     def success(self, scores: Scores, rows: Tensor) -> Tensor:
         """Whether the attack succeeds, (n,V): the nearest row shows the target, or without a target anything but what
-        the picture itself shows."""
-        if self.goal is not None:
-            return self.known.same(scores.nearest, self.goal[rows, None])
-        return ~self.known.same(scores.nearest, self.truth[rows, None])
+        the picture itself shows; in a verification: the view is accepted as the target, or no longer as the picture.
+        A view without an answer is no success."""
+        if self.acceptance is not None:
+            alike = self.acceptance.accepts(scores)
+        else:
+            alike = self.known.same(scores.nearest, (self.truth if self.goal is None else self.goal)[rows, None])
+        hit = alike if self.goal is not None else ~alike
+        return hit if scores.no_answer is None else hit & ~scores.no_answer
 
 
 def score_cells(judge: Judge, scenes: Shown, rows: Tensor, bank: Bank) -> CellScores:

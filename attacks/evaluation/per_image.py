@@ -12,13 +12,14 @@ from attacks.evaluation.scores import Scores
 from attacks.inference.bounded import Interval, interval, median, quantile, rate
 from attacks.inference.pairs import MEASURES, Measure, fewest_clusters, sign_flips
 
-#: Measures summarised by their mean over pictures; shares of a picture's views; and ranks, summarised by the median.
+#: Measures summarised by their mean over pictures; shares of a picture's views; ranks and distances, by the median.
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
-SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "success_survived", "knn")
-MEDIANS = ("median_rank", "goal_rank")
+SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "success_survived", "knn", "no_answer")
+MEDIANS = ("median_rank", "goal_rank", "distance")
 #: The measures in the order of the file.
 COLUMNS = ["cosine", "shift", "cosine_p10", "worst_cosine", "recall_at_1", "recall_at_5", "recall_at_10", "mrr"]
 COLUMNS += ["median_rank", "success", "survived", "success_survived", "knn", "goal_rank", "goal_cosine"]
+COLUMNS += ["distance", "no_answer"]
 #: Those that ask for another picture of the same identity: in a run with identities they leave out pictures without.
 RETRIEVAL_MEASURES = ("recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "knn")
 #: Prefix of the columns with true accept rates; the false accept rate follows.
@@ -53,10 +54,14 @@ def per_image_rows(
         alone: (N,) pictures without another of their identity, which have no `RETRIEVAL_MEASURES`.
     """
     rows = []
+    everything = [x for arms in scores.values() for x in arms.values()]
+    silent = any(x.no_answer is not None and bool(x.no_answer.any()) for x in everything)
     for bank, arms in scores.items():
         for arm, arm_scores in arms.items():
             values = _values(arm_scores, arms["clean"], success[bank][arm])
-            columns = _columns(values, worst[bank][arm]) | _surviving(success[bank]["clean"], success[bank][arm])
+            lost = success[bank]["clean"] if not silent else success[bank]["clean"] | arms["clean"].no_answer
+            columns = _columns(values, worst[bank][arm]) | _surviving(lost, success[bank][arm])
+            columns |= {} if silent else {"no_answer": None}
             columns |= {
                 f"{TAR}{far:g}": (arm_scores.cosine.double() >= limit).double().mean(1).tolist()
                 for far, limit in thresholds.items()
@@ -84,6 +89,8 @@ def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]
         "knn": scores.vote,
         "goal_rank": scores.goal_rank,
         "goal_cosine": scores.goal_cosine,
+        "distance": scores.distance,
+        "no_answer": scores.no_answer,
     }
     return {name: value.double() for name, value in columns.items() if value is not None}
 
@@ -99,7 +106,7 @@ def _columns(values: Mapping[str, Tensor], worst: Tensor) -> dict[str, list[floa
     """The columns of the file: one number for each picture."""
     columns = {name: value.mean(1) for name, value in values.items()}
     columns |= {"cosine_p10": values["cosine"].quantile(LOW, 1), "worst_cosine": worst.double()}
-    for name, key in (("median_rank", "rank"), ("goal_rank", "goal_rank")):
+    for name, key in (("median_rank", "rank"), ("goal_rank", "goal_rank"), ("distance", "distance")):
         if key in values:
             columns[name] = values[key].median(1).values
     return {name: columns[name].tolist() if name in columns else None for name in COLUMNS}
@@ -191,8 +198,7 @@ def _single(values: Mapping[str, Tensor]) -> dict[str, object]:
     """Measures of a single picture with intervals over its views, but for the worst view."""
     measures = {name: interval(values[name], *span(name)) for name in MEANS if name in values}
     measures |= {"cosine_p10": quantile(values["cosine"][0], LOW), "median_rank": median(values["rank"][0])}
-    if "goal_rank" in values:
-        measures["goal_rank"] = median(values["goal_rank"][0])
+    measures |= {name: median(values[name][0]) for name in ("goal_rank", "distance") if name in values}
     return {name: value._asdict() for name, value in measures.items()}
 
 

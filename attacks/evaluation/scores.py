@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.vectors import has_direction
+from attacks.encoders.black_box.asked import unanswered
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional
 from attacks.eot.bank import Bank, judged
@@ -36,6 +37,9 @@ class Scores(NamedTuple):
     rank: (N,V) rank of the first gallery row that shows the same, from 1; ties keep the order of the gallery.
     vote: (N,V) whether the nearest rows, without the picture's own, vote for its identity.
     goal_rank, goal_cosine: (N,V) rank of, and cosine to, the attacker's target.
+
+    distance: (N,V) Euclidean, to the clean embedding or, with a target, to the target's; None for cosines alone.
+    no_answer: (N,V) whether a black box gave none. All else of such a view is that of the clean picture.
     """
 
     cosine: Tensor
@@ -44,6 +48,8 @@ class Scores(NamedTuple):
     vote: Tensor | None = None
     goal_rank: Tensor | None = None
     goal_cosine: Tensor | None = None
+    distance: Tensor | None = None
+    no_answer: Tensor | None = None
 
     def taken(self, rows: Sequence[int], views: Sequence[int] | slice = slice(None)) -> "Scores":
         columns = {name: x[list(rows)][:, views] for name, x in self._asdict().items() if x is not None}
@@ -52,12 +58,14 @@ class Scores(NamedTuple):
 
 class Right(NamedTuple):
     """The ground truth: each picture's row of the gallery (N,), the attacker's target row (N,) or None, each row's
-    identity (G,) or None where no two rows show the same, and the number of `neighbours` that vote."""
+    identity (G,) or None where no two rows show the same, the number of `neighbours` that vote, and the embeddings
+    (N,D) that views have a `distance` to, or None."""
 
     truth: Tensor
     goal: Tensor | None = None
     labels: Tensor | None = None
     neighbours: int = 5
+    centre: Tensor | None = None
 
 
 @torch.no_grad()
@@ -117,11 +125,12 @@ def evaluate(
     check_images(images, slack=1e-9)  # roundings alone
     _check(base, clean, parts, encoder)
     check_encoder(encoder, base, bank.transforms, tree=False)
-    signature, width = signature or signature_method(encoder), clean.shape[1]
+    signature, width, own = signature or signature_method(encoder), clean.shape[1], clean
     clean = clean if signature is None else signature(clean)
     candidates, mine = Rows(parts, signature), list(world.share(len(bank.u)))
     cosine = base.new_zeros(len(base), len(bank.u))
-    kinds = {key: None if key == "goal_cosine" else torch.long for key in _keys(right)}
+    kinds = {key: None if key in ("goal_cosine", "distance") else torch.long for key in _keys(right)}
+    kinds |= {} if unanswered(encoder, clean) is None else {"no_answer": torch.long}
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
     waiting: list[_Waiting] = []
     for part, features in bank.encoded(images, encoder, chunk, mine):
@@ -129,11 +138,17 @@ def evaluate(
         if embedding(rows, "the answer of `encoder`", tokens=False).shape[1] != width:
             raise ValueError(f"`clean` must be embedded with `encoder`, {features.shape[2]} wide; got {width}")
         views = uploaded(torch.tensor(part.groups[0]), cosine.device)
+        missing = unanswered(encoder, features)
+        if missing is not None:
+            columns["no_answer"][part.images.start : part.images.stop, views] = missing.to(columns["no_answer"])
+            features = torch.where(missing[..., None], own[list(part.images), None].to(features), features)
         finite = features.isfinite().all(2)  # a signature may map NaN to bits
         rankable = bool(finite.all())  # otherwise an error is raised below
         for i, rows, finite_rows in zip(part.images, features, finite, strict=True):
             unit = F.normalize(rows if signature is None else signature(rows), dim=1)
             alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
+            if "distance" in columns:
+                columns["distance"][i, views] = (rows - right.centre[i].to(rows)).norm(dim=1).to(cosine)
             cosine[i, views] = alike.masked_fill(~finite_rows, torch.nan).to(cosine)
             if rankable:
                 waiting.append(_Waiting(i, views, rows))
@@ -145,9 +160,8 @@ def evaluate(
     world.sum(cosine, *columns.values())
     if not bool(cosine.isfinite().all()):
         raise not_finite(bank.query(judged(images, clean, encoder, Away())), ~cosine.isfinite())
-    if "vote" in columns:
-        columns["vote"] = columns["vote"].bool()
-    return Scores(cosine, **columns)
+    flags = {key: columns[key].bool() for key in ("vote", "no_answer") if key in columns}
+    return Scores(cosine, **columns | flags)
 
 
 def _check(images: Tensor, clean: Tensor, gallery: Sequence[Tensor], encoder: Encoder) -> None:
@@ -172,7 +186,8 @@ def _keys(right: Right | None) -> list[str]:
     if right is None:
         return ["nearest"]
     vote_keys = ["vote"] if right.labels is not None and right.neighbours else []
-    return ["nearest", "rank", *vote_keys, *([] if right.goal is None else ["goal_rank", "goal_cosine"])]
+    goal_keys = [] if right.goal is None else ["goal_rank", "goal_cosine"]
+    return ["nearest", "rank", *vote_keys, *goal_keys, *([] if right.centre is None else ["distance"])]
 
 
 class _Waiting(NamedTuple):

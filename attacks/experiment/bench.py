@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.data.images import file_names
-from attacks.encoders.black_box.asked import black_box
+from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.layers import Pool
 from attacks.encoders.tree import Encoder, Tree
@@ -185,13 +185,15 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
     if world.first:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
+    if black_box(study.encoder) is not None and not isinstance(study.gallery, Classes):
+        refuse_unanswered(study.encoder, gallery[torch.arange(len(gallery))], study.gallery.names, "data.gallery")
     anchors = gallery[study.truth]
     if isinstance(study.gallery, Classes):  # its rows are texts
         embeddings = embed(images, counter.encoder, device, chunk)
         assert isinstance(embeddings, Tensor)
         anchors, passes = embeddings, passes + len(images)
     right = (study.gallery, study.truth, study.goal, study.evaluate.neighbours)
-    judge = Judge(counter, anchors, gallery, *right, chunk, world, signature_method(study.encoder))
+    judge = Judge(counter, anchors, gallery, *right, chunk, world, signature_method(study.encoder), study.acceptance)
     names = tuple(file_names(study.queries.names))
     exhibits = Exhibits(place.out, names, images, study.perturbation, device, world)
     cost = Cost(passes, 0, time.perf_counter() - began)

@@ -36,6 +36,9 @@ def chance_levels(
     hits = (members / len(gallery) - float(study.goal is None)).abs()  # without a target, of all others
     success = Level(cluster_mean(hits, clusters, weights), 0, 1)
     pairs = torch.zeros(1) if impostors is None or not len(impostors) else impostors
+    if study.acceptance is not None:  # of the clean pairs of different things that it accepts
+        share = float((pairs >= study.acceptance.threshold).double().mean())
+        success = Level(share if study.goal is not None else 1 - share, 0, 1)
     mean = float(pairs.mean())
     highest = float(pairs.quantile(views / (views + 1))) if study.goal is None else mean
     cosines = {"cosine": mean, "cosine_p10": float(pairs.quantile(0.1)), "worst_cosine": highest, "goal_cosine": mean}
@@ -52,6 +55,8 @@ def chance_levels(
     for name in next(iter(by_size.values()), {}):
         levels, names = [by_size[sizes[i]][name] for i in grouped_rows], [clusters[i] for i in grouped_rows]
         result[name] = _mean(levels, names, select(weights, grouped_rows))
+    if study.acceptance is not None and study.acceptance.metric == "l2":  # no pair's distance is measured
+        del result["success"], result["success_survived"]
     if study.goal is not None:
         goals = [_rank_levels(len(gallery), count)["median_rank"] for count in members.int().tolist()]
         result["goal_rank"] = _mean(goals, clusters)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.data.gallery import Gallery
+from attacks.encoders.black_box.asked import black_box
 from attacks.evaluation.clusters import Row
 from attacks.evaluation.per_image import MEANS, RETRIEVAL_MEASURES, SHARES, TAR
 from attacks.evaluation.retrieval import rates
@@ -60,6 +61,8 @@ def _measures(study: Study) -> list[str]:
     """The measures that the tables of a run of these parts will have."""
     gallery, lacking = study.gallery, set() if study.goal is not None else {"goal_cosine"}
     is_single = gallery.alone(study.truth)
+    if black_box(study.encoder) is None:
+        lacking.add("no_answer")
     if is_single is None:
         lacking.add("knn")
     elif bool(is_single.all()):

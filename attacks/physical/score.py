@@ -56,7 +56,8 @@ def make_judge(study: Study) -> Judge:
     gallery = embed_gallery(study.gallery, study.encoder, study.device, BLOCK).rows
     embeddings = embed(study.queries.images, study.encoder, study.device)
     assert isinstance(embeddings, Tensor)
-    return Judge(study.encoder, embeddings, gallery, study.gallery, study.truth, study.goal, neighbours=0)
+    right = (study.gallery, study.truth, study.goal)
+    return Judge(study.encoder, embeddings, gallery, *right, neighbours=0, acceptance=study.acceptance)
 
 
 def score_views(judge: Judge, pictures: Shown, rows: Tensor, bank: Bank) -> PhotoScores:

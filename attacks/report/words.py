@@ -45,7 +45,9 @@ class Measure(NamedTuple):
 
 RETRIEVAL = (
     Measure(
-        "success", "attacker's success", "share of views taken for something else or, with a target, for the target"
+        "success",
+        "attacker's success",
+        "share of views taken for something else, or not accepted; with a target, for it",
     ),
     Measure("success_survived", "lost views", "the same, of the views that the clean picture survives"),
     Measure(
@@ -56,6 +58,7 @@ RETRIEVAL = (
     Measure("median_rank", "median rank of the true match", "1 is best; the lower median", "", "median", 0),
     Measure("mrr", "mean reciprocal rank", "mean of 1 / rank of the true match", "mean reciprocal rank"),
     Measure("goal_rank", "median rank of the target", "1 is the attacker's goal", "", "median", 0),
+    Measure("no_answer", "no answer", "share of views that a black box gave none for: no success of the attacker"),
     Measure("knn", "kNN accuracy", "share of views whose nearest pictures vote for it", "put into the right class"),
 )
 EMBEDDING = (
@@ -76,6 +79,7 @@ EMBEDDING = (
         "likeness in the most resistant view",
     ),
     Measure("goal_cosine", "cosine to the target", "1 is the attacker's goal", "likeness to the target"),
+    Measure("distance", "distance", "to the clean embedding or, with a target, to the target's", "", "median", 3),
 )
 #: With a false accept rate behind its name, a row of the table of arms for each.
 TAR = Measure(

@@ -10,6 +10,7 @@ from torch import nn
 
 from attacks.data.gallery import Gallery
 from attacks.data.split import assign_split
+from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.description import identity
 from attacks.encoders.engine.precision import allow_tf32
@@ -36,7 +37,7 @@ from attacks.study.pipeline import defended_views, input_side
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part
 from attacks.study.study import Attack, PatchRecord, Study, Views
-from attacks.study.task import check_gallery, check_task, classes_of, has_classes, refuse_logits
+from attacks.study.task import acceptance_of, check_gallery, check_task, classes_of, has_classes, refuse_logits
 from transforms.draws import stream
 from transforms.resizing.resize import NAMES
 
@@ -85,6 +86,10 @@ def build(
         transforms = randomised(transforms, encoder)
     if not transforms.dims and run.optimiser.name not in SAMPLING:  # all views are the same: a step needs one
         views = Views(1, views.gradients)
+    if (box := black_box(encoder)) is not None:  # a picture without an answer shows no width either
+        for rows in torch.arange(len(queries)).split(box.batch):
+            answers = encoder(queries.images[rows].to(target_device))
+            refuse_unanswered(encoder, answers, [queries.names[row] for row in rows.tolist()])
     check_encoder(encoder, queries.images[:1].to(target_device), transforms, tree=False)
     perturbation = perturb(run, queries.images, queries.placements)
     if perturbation.shared:
@@ -125,6 +130,7 @@ def build(
         identity=identity(run.encoder, encoder, transforms),
         threat={},
         members=ensemble_members(run, target_device),
+        acceptance=acceptance_of(run, encoder),
         pipeline=deployed_pipeline(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
     )
     if isinstance(node := run.perturbation, PatchConfig):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from attacks.encoders import Defended, ScoreEncoder, Stochastic, load_encoder
-from attacks.encoders.black_box.asked import BlackBox, function
+from attacks.encoders.black_box.asked import BlackBox, black_box, function
 from attacks.encoders.black_box.command import command
 from attacks.encoders.black_box.endpoint import endpoint
 from attacks.encoders.engine.native_precision import FLOAT32, is_half, run_in
@@ -54,6 +54,8 @@ def subject_encoder(run: Run, device: torch.device, module: nn.Module | None = N
     refuse_unready(module)
     encoder = make(with_features, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
     if isinstance(run.task, ScoreConfig):
+        if (box := black_box(encoder)) is not None:
+            box.must_answer = True
         encoder = make(ScoreEncoder, run.task, "task", encoder=encoder)
     if defence.stages and defence.before is None:
         encoder = Defended(encoder, stages(defence.stages, "defence.stages"))

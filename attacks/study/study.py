@@ -12,6 +12,7 @@ from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
 from attacks.evaluation.classes import Classes
+from attacks.evaluation.judge import Acceptance
 from attacks.resizers.pipeline import Pipeline
 from attacks.schema.encoder import SAMPLING
 from attacks.schema.groups import SanityConfig
@@ -115,6 +116,7 @@ class Study:
     threat: dict[str, Any]
     patch: PatchRecord | None = None
     members: tuple[nn.Module, ...] = ()  # encoders that are attacked together with `encoder`
+    acceptance: Acceptance | None = None  # of a verification
     pipeline: Pipeline | None = None  # None also where it is a function that this process was not given
 
     @property

@@ -13,11 +13,13 @@ from attacks.encoders.layers import unwrap
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import FEATURES, LOGITS
 from attacks.evaluation.classes import Classes, classify, logit_classes, text_classes, text_tower
-from attacks.evaluation.scores import embed
+from attacks.evaluation.judge import Acceptance
+from attacks.evaluation.scores import embed, signature_method
 from attacks.schema.groups import LOGIT_LOSSES
 from attacks.schema.objective import TowardConfig
 from attacks.schema.run import Run
-from attacks.schema.task import ClassificationConfig, ScoreConfig
+from attacks.schema.task import ClassificationConfig, ScoreConfig, VerificationConfig
+from attacks.study.make import make
 from attacks.study.objective import wants_gallery
 
 #: Widths of ImageNet's classifiers, with and without a background, and of its 21,000 classes.
@@ -40,6 +42,17 @@ def check_task(run: Run) -> None:
                 f"`objective={objective.name}` is a loss on logits, of task=classification or task=score; got "
                 f"task={task.name}"
             )
+        metric = getattr(objective, "metric", None)
+        if isinstance(task, VerificationConfig) and metric not in (None, task.metric):
+            raise ValueError(
+                f"`objective.metric` must be that of task=verification, {task.metric}; got {metric}: say "
+                f"objective.metric={task.metric}"
+            )
+        if isinstance(task, VerificationConfig) and run.evaluate.failure:
+            raise ValueError(
+                f"`evaluate.failure` counts views by the nearest picture; got {run.evaluate.failure} with "
+                "task=verification: leave it out (evaluate.failure=0)"
+            )
         return
     if getattr(run.data, "gallery", None) is not None:
         raise ValueError(f"`data.gallery` has no use with task={task.name}: its classes take the place of a gallery")
@@ -59,6 +72,18 @@ def check_task(run: Run) -> None:
             "`objective.metric=l2` toward a class would only shorten the embedding, since a text has length 1 here; "
             "with task.classes use cosine"
         )
+
+
+def acceptance_of(run: Run, encoder: nn.Module) -> Acceptance | None:
+    """When the verification accepts a pair; None for another task. Raises ValueError."""
+    if not isinstance(run.task, VerificationConfig):
+        return None
+    if signature_method(encoder) is not None:
+        raise ValueError(
+            "`task=verification` compares embeddings by cosine or distance; the encoder is a hash, whose bits are "
+            "compared: say task=retrieval"
+        )
+    return make(Acceptance, run.task, "task")
 
 
 def classes_of(
@@ -120,6 +145,8 @@ def refuse_logits(run: Run, encoder: nn.Module, images: Tensor) -> None:
 def check_gallery(run: Run, gallery: Gallery | Classes) -> None:
     """Refuse a gallery that shows one thing only, and what would need all rows of a gallery of embeddings."""
     if isinstance(gallery, Classes):
+        return
+    if run.task.name == "verification" and getattr(run.objective, "target", None) is None:
         return
     if len(gallery) < 2 or (gallery.label_numbers is not None and not bool(gallery.label_numbers.any())):
         raise ValueError(

@@ -32,6 +32,8 @@ from transforms.scene import taken
 
 #: A norm exceeds eps by less, relatively; of the values of noise the share that may round otherwise.
 NORM, ROUNDED = 1e-4, 1e-2
+#: Scores that no border between two rows of the gallery excuses.
+EXACT = ("cosine", "goal_cosine", "distance", "no_answer")
 #: A forgery that escapes with more than this probability is one that a sample can miss.
 ESCAPE = 0.05
 
@@ -140,7 +142,7 @@ def view_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) -> 
         for name, i, j in _differences(old, new, slack_of(bench).cosine):
             view = numbers[j]
             old_value, value = (getattr(scores, name)[i, j].item() for scores in (old, new))
-            if name == "cosine" or not _at_border(bench, key, arm, (row, view), (name, int(old_value))):
+            if name in EXACT or not _at_border(bench, key, arm, (row, view), (name, int(old_value))):
                 place = f"{NAME} {key}/{arm}/{name} of {bench.exhibits.names[row]}, view {view}"
                 yield f"{place}: recorded {old_value:g}, judged again {value:g}"
 
@@ -170,7 +172,8 @@ def _differences(old: Scores, new: Scores, slack: float) -> Iterator[tuple[str, 
             raise Damaged(f"{NAME}: {name} is {'missing' if value is None else 'not of this configuration'}")
         if value is None:
             continue
-        bad = ~((value - new_value).abs() <= slack) if value.is_floating_point() else value != new_value
+        room = slack * value.double().abs().clamp(min=1)  # a distance may be large
+        bad = ~((value - new_value).abs() <= room) if value.is_floating_point() else value != new_value
         yield from ((name, i, j) for i, j in bad.nonzero().tolist())
 
 

@@ -249,7 +249,7 @@ def _record_problems(
     for bank, arms in scores.scores.items():
         for arm, columns in arms.items():
             if not torch.equal(bench.judge.success(columns, pictures), scores.success[bank][arm]):
-                yield f"{NAME} {bank}/{arm}/success: it does not follow from {bank}/{arm}/nearest"
+                yield f"{NAME} {bank}/{arm}/success: it does not follow from the other columns of {bank}/{arm}"
     yield from _metrics(bench, content, scores, extras, str(record["preset"]))
     tables = {name: result.rows for name, result in extras.results.items()}
     yield from judgement.section_problems(bench, tables, portion)

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from attacks.encoders.layers import unwrap
-from attacks.encoders.tree import PictureModule
+from attacks.encoders.tree import PictureModule, optional
 from attacks.runtime.files import Lock, named_where_unwritten
 from attacks.schema.encoder import GRADIENT_FREE
 from transforms.doors import formed
@@ -68,7 +68,8 @@ class Ledger:
                 raise ValueError(f"`{path}`: a picture has two answers, so none can be used: start a new run")
             try:
                 entry = json.loads(line)
-                name, row = str(entry["picture"]), np.asarray(entry["answer"], dtype=np.float32)
+                answer = [] if entry["answer"] is None else entry["answer"]
+                name, row = str(entry["picture"]), np.asarray(answer, dtype=np.float32)
                 if len(name) != 64 or row.ndim != 1 or not np.isfinite(row).all():
                     raise ValueError("no digest with finite numbers")
                 self.rows[name] = row
@@ -78,25 +79,33 @@ class Ledger:
                     "and its picture is asked about again"
                 ) from None
 
-    def answers(self, pixels: np.ndarray, ask: Callable[[np.ndarray], np.ndarray], batch: int) -> np.ndarray:
-        """The answers (N,D) to 8-bit pictures (N,H,W,3). `ask` sees each picture only once, at most `batch` in one
-        call, and what it answers is kept before it is called again. Raises ValueError for rows of another length."""
+    def answers(
+        self, pixels: np.ndarray, ask: Callable[[np.ndarray], Sequence[np.ndarray]], batch: int
+    ) -> np.ndarray:
+        """The answers (N,D) to 8-bit pictures (N,H,W,3), NaN where there is none, an empty row of `ask`. `ask` sees
+        each picture only once, at most `batch` in one call, and what it answers is kept before it is called again.
+        Raises ValueError for rows of another length."""
         digests = [picture_digest(picture) for picture in pixels]
         new = list({name: at for at, name in reversed([*enumerate(digests)]) if name not in self.rows}.values())[::-1]
         for first in range(0, len(new), batch):
             numbers = new[first : first + batch]
             fresh = {digests[at]: row for at, row in zip(numbers, ask(pixels[numbers]), strict=True)}
-            width = len(next(iter((self.rows or fresh).values())))
+            width = self._width(self.rows) or self._width(fresh)
             for row in fresh.values():
-                if len(row) != width:
+                if len(row) not in (0, width):
                     raise ValueError(f"an answer must have as many numbers as those before, {width}; got {len(row)}")
             lines = [
-                json.dumps({"picture": name, "answer": [float(f"{value:.9g}") for value in row]}) + "\n"
+                json.dumps({"picture": name, "answer": [float(f"{value:.9g}") for value in row] or None}) + "\n"
                 for name, row in fresh.items()  # nine digits give a float32 again
             ]
             self._write("".join(lines).encode())
             self.rows |= fresh
-        return np.stack([self.rows[name] for name in digests])
+        blank = np.full(self._width(self.rows) or 1, np.nan, dtype=np.float32)
+        return np.stack([self.rows[name] if len(self.rows[name]) else blank for name in digests])
+
+    @staticmethod
+    def _width(rows: Mapping[str, np.ndarray]) -> int:
+        return next((len(row) for row in rows.values() if len(row)), 0)
 
     def refuse(self) -> None:
         """Record that these answers cannot be used."""
@@ -117,7 +126,8 @@ def picture_digest(picture: np.ndarray) -> str:
 
 
 Answer = Literal["vector", "scores", "same"]
-#: 8-bit pictures (N,H,W,3) -> one answer for each: vectors or scores (N,D), or 0 and 1 (N,).
+#: 8-bit pictures (N,H,W,3) -> one answer for each: vectors or scores (N,D), or 0 and 1 (N,); None, or a row of NaN,
+#: for a picture without one, such as one without a face.
 Ask = Callable[[np.ndarray], Any]
 #: The most bytes of an answer to one picture.
 MOST_BYTES = 2**22
@@ -134,7 +144,8 @@ class AnswerMismatch(AnswerError):
 
 
 class BlackBox(PictureModule):
-    """(N,3,H,W) in [0,1] -> (N,D): each picture is rounded to 8 bits and asked about once; its answer is kept.
+    """(N,3,H,W) in [0,1] -> (N,D): each picture is rounded to 8 bits and asked about once; its answer is kept. A
+    picture without an answer has a row of zeros, which has no direction (see `unanswered`).
 
     Args:
         ask: see `Ask`.
@@ -155,6 +166,7 @@ class BlackBox(PictureModule):
             raise ValueError(f"`batch` must be a whole number of pictures, at least 1; got {batch!r}")
         self.ask, self.title, self.answer, self.batch, self.ledger = ask, title, answer, batch, Ledger()
         self.sample: dict[str, np.ndarray] = {}
+        self.must_answer = False
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -168,8 +180,10 @@ class BlackBox(PictureModule):
         pixels = (images.detach().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).contiguous().cpu().numpy()
         rows = torch.from_numpy(self.ledger.answers(pixels, self._answers, self.batch)).to(images)
         if self.answer == "scores":
-            return rows - rows.mean(1, keepdim=True)
-        return torch.cat([rows, 1 - rows], 1) if self.answer == "same" else rows
+            rows = rows - rows.mean(1, keepdim=True)
+        elif self.answer == "same":
+            rows = torch.cat([rows, 1 - rows], 1)
+        return rows.nan_to_num(0.0)
 
     def confirm(self) -> None:
         """Ask about some of the pictures of this process again. Raises AnswerMismatch where an answer differs."""
@@ -183,8 +197,8 @@ class BlackBox(PictureModule):
                     f"{TOLERANCE:.0%}: its answers change, or belong to other pictures. Mend it, and start a new run"
                 )
 
-    def _answers(self, pixels: np.ndarray) -> np.ndarray:
-        """The answers (N,D) of one call, checked."""
+    def _answers(self, pixels: np.ndarray) -> list[np.ndarray]:
+        """The answers (D,) of one call, checked; an empty one where there is none."""
         try:
             answer: Any = self.ask(pixels)
         except AnswerMismatch:
@@ -193,20 +207,25 @@ class BlackBox(PictureModule):
         content = "0 or 1" if self.answer == "same" else "a row of numbers"
         wrong = f"encoder {self.title}: the answer must be {content} for each of {len(pixels)} pictures"
         try:
-            rows = np.asarray(answer, dtype=np.float32)
+            table = [np.asarray([np.nan] if row is None else row, dtype=np.float32) for row in answer]
+            blank = [row.size > 0 and bool(np.isnan(row).all()) for row in table]
+            rows = np.asarray([row for row, skip in zip(table, blank, strict=True) if not skip], dtype=np.float32)
         except (TypeError, ValueError):
             raise AnswerError(f"{wrong}; got a {type(answer).__name__} that is no array of numbers") from None
         if self.answer == "same" and rows.ndim == 1:
             rows = rows[:, None]
         narrow = rows.ndim == 2 and (rows.shape[1] == 1 if self.answer == "same" else rows.shape[1] > 0)
-        if not narrow or len(rows) != len(pixels):
+        if self.must_answer and any(blank):
+            raise AnswerError(f"{wrong}, for task=score has no case without an answer; got null: answer a score")
+        if not (narrow or all(blank)) or len(table) != len(pixels):
             raise AnswerError(f"{wrong}; got shape {rows.shape}")
         if not np.isfinite(rows).all() or (self.answer == "same" and not np.isin(rows, (0, 1)).all()):
             content = "other numbers" if np.isfinite(rows).all() else "NaN or inf"
             raise AnswerError(f"{wrong}; got {content} among them")
         self.sample |= {picture_digest(picture): picture for picture in pixels}
         self.sample = dict(sorted(self.sample.items())[:SAMPLE])  # by digest: a sample of all
-        return rows
+        answers = iter(rows)
+        return [np.zeros(0, np.float32) if skip else next(answers) for skip in blank]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "BlackBox":
         return self  # there is one ledger
@@ -219,6 +238,24 @@ def black_box(encoder: nn.Module) -> BlackBox | None:
     """The encoder that can only be asked within this package's wrappers; None for any other."""
     inner = unwrap(encoder)
     return inner if isinstance(inner, BlackBox) else None
+
+
+def unanswered(encoder: object, rows: Any) -> Tensor | None:
+    """Which rows (...,D) of a black box stand for no answer, those of zeros; None for another encoder."""
+    while encoder is not None and not isinstance(encoder, BlackBox):
+        encoder = optional(encoder, "encoder")
+    return None if encoder is None else ~rows.any(-1)
+
+
+def refuse_unanswered(encoder: nn.Module, rows: Tensor, names: Sequence[str], key: str = "data.path") -> None:
+    """Raise ValueError where a clean picture, by its row (n,D), has no answer."""
+    missing = unanswered(encoder, rows)
+    if missing is not None and bool(missing.any()):
+        name = names[int(missing.int().argmax())]
+        raise ValueError(
+            f"`{key}`: the encoder must answer for every clean picture; it gave none (null, NaN, zeros) for {name}: "
+            "leave the picture out, or crop it to what the encoder looks for"
+        )
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """An address that pictures are sent to, as a black box.
 
 One picture: POST, `Content-Type: image/png`, the PNG file as the body; the response is JSON, the answer itself or
-{"answer": ...}. With a `batch` above 1: POST, `application/json`, {"pictures": [PNG files in base64]}; the response
-is a list of answers or {"answers": [...]}. A key is sent as `Authorization: Bearer KEY`.
+{"answer": ...}, null for none. With a `batch` above 1: POST, `application/json`, {"pictures": [PNG files in base64]};
+the response is a list of answers or {"answers": [...]}. A key is sent as `Authorization: Bearer KEY`.
 """
 
 import base64
@@ -202,4 +202,4 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 def _entry(content: Any, name: str) -> Any:
-    return content.get(name) if isinstance(content, dict) else content
+    return content.get(name, content) if isinstance(content, dict) else content

@@ -66,7 +66,7 @@ def test_scores_are_compared_by_their_pattern_and_same_by_its_value():
         ("vector", [[1.0, 2.0]]),
         ("vector", [1.0, 2.0]),
         ("vector", [[], []]),
-        ("vector", [[1.0], [float("nan")]]),
+        ("vector", [[1.0, 2.0], [1.0, float("nan")]]),
         ("vector", [[1.0], [2.0, 3.0]]),
         ("vector", "text"),
         ("vector", None),
