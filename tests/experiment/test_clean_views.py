@@ -18,14 +18,14 @@ from transforms import Brightness, Compose
 
 
 @pytest.mark.parametrize(
-    ("wrong", "count", "goal"), [(0, 3, None), (2, 5, None), (3, 3, None), (4, 12, None), (2, 5, 0)]
+    ("errors", "count", "goal"), [(0, 3, None), (2, 5, None), (3, 3, None), (4, 12, None), (2, 5, 0)]
 )
-def test_what_is_right_and_lost_is_counted_by_hand(wrong, count, goal):
+def test_what_is_right_and_lost_is_counted_by_hand(errors, count, goal):
     """Pictures of one bright pixel each, the first few with the label of the next: nearest is the pixel's class."""
     encoder, size = nn.Flatten().eval(), 12
     images = torch.eye(size)[:count, None].reshape(count, 1, 3, 4).expand(-1, 3, -1, -1) * 0.5
     rows = encoder(torch.eye(size).reshape(size, 1, 3, 4).expand(-1, 3, -1, -1))
-    truth = torch.arange(count) + (torch.arange(count) < wrong)
+    truth = torch.arange(count) + (torch.arange(count) < errors)
     goals = None if goal is None else torch.full((count,), goal)
     classes = Classes(tuple(map(str, range(size))), rows, right=0.25)
     judge = Judge(encoder, encoder(images), rows, classes, truth, goals)
@@ -33,9 +33,9 @@ def test_what_is_right_and_lost_is_counted_by_hand(wrong, count, goal):
     study = SimpleNamespace(queries=queries, gallery=classes, device=torch.device("cpu"))
     views = bank(Compose([Brightness(0.0)]), 2 * VIEWS, seed=0, purpose="evaluate")
     result = clean_views(SimpleNamespace(study=study, judge=judge, banks={MAIN: views}))
-    looked = min(count, PICTURES)
-    assert (result.views, result.right) == (looked * VIEWS, (looked - wrong) * VIEWS)
-    assert result.lost == (wrong / looked if goal is None else 1 / looked)
+    number = min(count, PICTURES)
+    assert (result.views, result.right) == (number * VIEWS, (number - errors) * VIEWS)
+    assert result.lost == (errors / number if goal is None else 1 / number)
     assert result.cosine == pytest.approx(1) and result.files == 0.25
     assert f"({result.right} of {result.views})" in str(result) and "clean files: 25 % right" in str(result)
 
@@ -54,20 +54,20 @@ def test_a_choice_is_a_word_or_a_preset_of_the_user():
 
 
 @pytest.mark.parametrize(
-    ("lost", "weights", "preset"), [*product((0.0, MOST_LOST, 0.51, 1.0), (None, "random"), ("smoke", "mine"))]
+    ("share", "weights", "preset"), [*product((0.0, MOST_LOST, 0.51, 1.0), (None, "random"), ("smoke", "mine"))]
 )
-def test_only_lost_views_that_nobody_chose_are_refused(lost, weights, preset):
+def test_only_lost_views_that_nobody_chose_are_refused(share, weights, preset):
     for overrides in ([], ["transforms=camera"]):
         manifest = {"preset": preset, "overrides": overrides, "encoder": {"weights": weights}}
         manifest |= {"config": {"transforms": {"name": "camera"}}}
         try:
-            refuse_lost(CleanViews(lost, 100, round(100 * (1 - lost)), 0.5, None), manifest)
+            refuse_lost(CleanViews(share, 100, round(100 * (1 - share)), 0.5, None), manifest)
             is_refused = False
         except LostViews as error:
             is_refused, text = True, str(error)
-            assert text.startswith("`transforms`") and f"{100 * lost:.0f} %" in text and "\n" not in text
+            assert text.startswith("`transforms`") and f"{100 * share:.0f} %" in text and "\n" not in text
             assert "transforms=web" in text and "say transforms=camera" in text
-        assert is_refused == (lost > 0.5 and weights is None and preset == "smoke" and not overrides)
+        assert is_refused == (share > 0.5 and weights is None and preset == "smoke" and not overrides)
 
 
 @pytest.mark.slow

@@ -91,10 +91,10 @@ def test_the_comparison_follows_its_p_value_and_its_sign():
 def test_a_task_has_words_of_its_own():
     assert FATES.keys() == OBJECTIVES.keys()
     content = report_pages.content()
-    for task, (lost, aimed, right) in FATES.items():
+    for task, (fate, target, right) in FATES.items():
         threat = content["threat"] | {"task": task}
-        assert f"camera views are {lost}; before" in answer(content | {"threat": threat}).reason
-        assert f"are {aimed}; before" in answer(content | {"threat": threat | {"targeted": True}}).reason
+        assert f"camera views are {fate}; before" in answer(content | {"threat": threat}).reason
+        assert f"are {target}; before" in answer(content | {"threat": threat | {"targeted": True}}).reason
         gate = gate_of(measure="recall_at_1", value=0.3)
         assert f"of camera views are {right}; at least" in answer(content | {"threat": threat, "gate": gate}).reason
 
