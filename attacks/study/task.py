@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from attacks.data.gallery import Gallery
 from attacks.encoders.black_box.asked import black_box
 from attacks.evaluation.classes import Classes, classify, logit_classes, text_classes, text_tower
-from attacks.evaluation.judge import Acceptance
-from attacks.evaluation.scores import embed, signature_method
+from attacks.evaluation.scores import Acceptance, embed, signature_method
 from attacks.schema.groups import LOGIT_LOSSES
 from attacks.schema.objective import TowardConfig
 from attacks.schema.run import Run
