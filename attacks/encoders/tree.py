@@ -30,6 +30,14 @@ def optional(encoder: object, name: str) -> Any:
     return getattr(encoder, name, None)  # any function from images to features is an encoder: no class declares these
 
 
+def unanswered(encoder: object, rows: Any) -> Tensor | None:
+    """Which rows (...,D) of a black box, which has a ledger, stand for no answer, those of zeros; None for another
+    encoder."""
+    while encoder is not None and optional(encoder, "ledger") is None:
+        encoder = optional(encoder, "encoder")
+    return None if encoder is None else ~rows.any(-1)
+
+
 def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:
     """Give a wrapper the encoder's `signature`, by which features are compared, where it has one."""
     signature = optional(encoder, "signature")

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.encoders.black_box.asked import unanswered
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import encoder_draws
-from attacks.encoders.tree import Encoder, Tree, take
+from attacks.encoders.tree import Encoder, Tree, take, unanswered
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT, check_count
 from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer

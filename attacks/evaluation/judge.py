@@ -1,6 +1,5 @@
 """The judge of a run, which scores its pictures on any bank of views."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from attacks.evaluation.classes import Classes
 from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, grouped, totals
 from attacks.evaluation.per_image import comparison_figures, has_fit_rows, mean_figures
 from attacks.evaluation.retrieval import Rows, impostors
-from attacks.evaluation.scores import Right, Scores, evaluate
+from attacks.evaluation.scores import Acceptance, Right, Scores, evaluate
 from attacks.inference.bounded import interval, rate
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.progress import Progress
@@ -78,30 +77,6 @@ def cells_of(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], CellSc
 def cell_differences(pairs: Mapping[Any, tuple[CellScores, CellScores]]) -> dict[Any, dict[str, Any]]:
     """The difference in success of two attacks in each cell of a table, for all of them at once (see `secondary`)."""
     return {key: comparison_figures(a.shares, b.shares, a.fit, len(pairs)) for key, (a, b) in pairs.items()}
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """When a verification accepts a pair: from the cosine `threshold` on, or (l2) up to that distance."""
-
-    threshold: float
-    metric: str = "cosine"
-
-    def __post_init__(self) -> None:
-        if self.metric not in ("cosine", "l2"):
-            raise ValueError(f"`metric` must be cosine or l2; got {self.metric!r}")
-        good, span = -1 < self.threshold < 1, "a cosine in (-1,1)"
-        if self.metric == "l2":
-            good, span = 0 < self.threshold < math.inf, "a distance above 0"
-        if not good:
-            raise ValueError(f"`threshold` must be {span} with metric={self.metric}; got {self.threshold:g}")
-
-    def accepts(self, scores: Scores) -> Tensor:
-        """Whether views are accepted, as the target if there is one, else as their pictures, (N,V)."""
-        if self.metric == "l2":
-            assert scores.distance is not None
-            return scores.distance <= self.threshold
-        return (scores.cosine if scores.goal_cosine is None else scores.goal_cosine) >= self.threshold
 
 
 @dataclass(frozen=True, eq=False)

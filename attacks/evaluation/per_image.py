@@ -54,8 +54,8 @@ def per_image_rows(
         alone: (N,) pictures without another of their identity, which have no `RETRIEVAL_MEASURES`.
     """
     rows = []
-    everything = [x for arms in scores.values() for x in arms.values()]
-    silent = any(x.no_answer is not None and bool(x.no_answer.any()) for x in everything)
+    all_scores = [x for arms in scores.values() for x in arms.values()]
+    silent = any(x.no_answer is not None and bool(x.no_answer.any()) for x in all_scores)
     for bank, arms in scores.items():
         for arm, arm_scores in arms.items():
             values = _values(arm_scores, arms["clean"], success[bank][arm])

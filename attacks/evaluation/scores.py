@@ -1,6 +1,8 @@
 """Scores of pictures on held-out views: all arms are scored on the same ones, and the attack never draws them."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -9,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.vectors import has_direction
-from attacks.encoders.black_box.asked import unanswered
 from attacks.encoders.contract import check_encoder
-from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional
+from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional, unanswered
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
 from attacks.eot.faults.locate import not_finite
@@ -54,6 +55,30 @@ class Scores(NamedTuple):
     def taken(self, rows: Sequence[int], views: Sequence[int] | slice = slice(None)) -> "Scores":
         columns = {name: x[list(rows)][:, views] for name, x in self._asdict().items() if x is not None}
         return Scores(**columns)
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """When a verification accepts a pair: from the cosine `threshold` on, or (l2) up to that distance."""
+
+    threshold: float
+    metric: str = "cosine"
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("cosine", "l2"):
+            raise ValueError(f"`metric` must be cosine or l2; got {self.metric!r}")
+        good, span = -1 < self.threshold < 1, "a cosine in (-1,1)"
+        if self.metric == "l2":
+            good, span = 0 < self.threshold < math.inf, "a distance above 0"
+        if not good:
+            raise ValueError(f"`threshold` must be {span} with metric={self.metric}; got {self.threshold:g}")
+
+    def accepts(self, scores: Scores) -> Tensor:
+        """Whether views are accepted, as the target if there is one, else as their pictures, (N,V)."""
+        if self.metric == "l2":
+            assert scores.distance is not None
+            return scores.distance <= self.threshold
+        return (scores.cosine if scores.goal_cosine is None else scores.goal_cosine) >= self.threshold
 
 
 class Right(NamedTuple):

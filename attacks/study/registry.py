@@ -10,7 +10,7 @@ from attacks.encoders.engine.native_precision import run_in
 from attacks.encoders.features import with_features
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
-from attacks.evaluation.judge import Acceptance
+from attacks.evaluation.scores import Acceptance
 from attacks.objectives.embedding import Away, Toward
 from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.perturbations.patch.patch import Patch

@@ -12,7 +12,7 @@ from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
 from attacks.evaluation.classes import Classes
-from attacks.evaluation.judge import Acceptance
+from attacks.evaluation.scores import Acceptance
 from attacks.resizers.pipeline import Pipeline
 from attacks.schema.encoder import SAMPLING
 from attacks.schema.groups import SanityConfig

@@ -13,8 +13,7 @@ from attacks.encoders.layers import unwrap
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import FEATURES, LOGITS
 from attacks.evaluation.classes import Classes, classify, logit_classes, text_classes, text_tower
-from attacks.evaluation.judge import Acceptance
-from attacks.evaluation.scores import embed, signature_method
+from attacks.evaluation.scores import Acceptance, embed, signature_method
 from attacks.schema.groups import LOGIT_LOSSES
 from attacks.schema.objective import TowardConfig
 from attacks.schema.run import Run

@@ -1,4 +1,4 @@
-"""dlib's face embedding as an encoder that can only be asked: `encoder.model=scripts.benchmarks.dlib_face:embed`.
+"""dlib's face embedding as an encoder that can only be asked: `encoder.model=scripts.benchmarks.dlib_face:face_vectors`.
 
 Needs `pip install dlib-bin face_recognition_models`. Of several faces the largest counts. Two pictures are accepted
 as one person up to the Euclidean distance 0.6.
@@ -26,7 +26,7 @@ def _parts() -> tuple[Any, Any, Any]:
     return dlib.get_frontal_face_detector(), landmarks, network
 
 
-def embed(pixels: np.ndarray) -> list[np.ndarray | None]:
+def face_vectors(pixels: np.ndarray) -> list[np.ndarray | None]:
     """(N,H,W,3) uint8 -> 128 numbers for each picture; None where no face is found."""
     detector, landmarks, network = _parts()
     answers: list[np.ndarray | None] = []

@@ -139,7 +139,7 @@ def test_a_single_picture_has_intervals_over_its_views():
         assert result["goal_rank"] == median(scores.goal_rank[0])._asdict()
         assert result["cosine_p10"] == quantile(scores.cosine[0].double(), 0.1)._asdict()
         for name, cell in by_cluster_table[bank]["eot"].items():
-            if name != "tar":
+            if name != "tar" and cell is not None:
                 assert cell["mean"] == pytest.approx(result[name]["mean"], abs=1e-9), name
 
 

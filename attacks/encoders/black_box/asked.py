@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from attacks.encoders.layers import unwrap
-from attacks.encoders.tree import PictureModule, optional
+from attacks.encoders.tree import PictureModule, unanswered
 from attacks.runtime.files import Lock, named_where_unwritten
 from attacks.schema.encoder import GRADIENT_FREE
 from transforms.doors import formed
@@ -238,13 +238,6 @@ def black_box(encoder: nn.Module) -> BlackBox | None:
     """The encoder that can only be asked within this package's wrappers; None for any other."""
     inner = unwrap(encoder)
     return inner if isinstance(inner, BlackBox) else None
-
-
-def unanswered(encoder: object, rows: Any) -> Tensor | None:
-    """Which rows (...,D) of a black box stand for no answer, those of zeros; None for another encoder."""
-    while encoder is not None and not isinstance(encoder, BlackBox):
-        encoder = optional(encoder, "encoder")
-    return None if encoder is None else ~rows.any(-1)
 
 
 def refuse_unanswered(encoder: nn.Module, rows: Tensor, names: Sequence[str], key: str = "data.path") -> None:
