@@ -1,4 +1,4 @@
-"""dlib's face embedding as an encoder that can only be asked: `encoder.model=scripts.benchmarks.dlib_face:face_vectors`.
+"""dlib's face embedding, which can only be asked: `encoder.model=scripts.benchmarks.dlib_face:face_vectors`.
 
 Needs `pip install dlib-bin face_recognition_models`. Of several faces the largest counts. Two pictures are accepted
 as one person up to the Euclidean distance 0.6.
