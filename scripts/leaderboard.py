@@ -60,12 +60,12 @@ downscaling of a platform. Eps is of the L-inf norm.
 
 {rows}
 
-One patch on a tenth of all pictures:
+One patch on a tenth of all pictures, judged, where they are five or more, on the half that it was not made from:
 
 {patches}
 
 Measured {dates} with {versions}, on {machine}.
-Left out: the most resistant view, the arm of one view a step, and the checks of the attack but in the row
+Left out: the most resistant view, the arm of one view a step, and the checks of the attack but in the cell
 `{checked}` of an encoder ({checks}). A stronger attack may exist.
 
 ```bash
