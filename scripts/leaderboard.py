@@ -60,7 +60,8 @@ downscaling of a platform. Eps is of the L-inf norm.
 
 {rows}
 
-One patch on a tenth of all pictures, judged, where they are five or more, on the half that it was not made from:
+One patch on a tenth of all pictures, judged on the half that it was not made from; where that is fewer than five
+photographs, on those that it was made from, with a range:
 
 {patches}
 
