@@ -61,12 +61,13 @@ downscaling of a platform. Eps is of the L-inf norm.
 
 {rows}
 
-One patch on a tenth of all pictures:
+One patch on a tenth of all pictures, judged on the half that it was not made from; where that is fewer than five
+photographs, on those that it was made from, with a range:
 
 {patches}
 
 Measured {dates} with {versions}, on {machine}.
-Left out: the most resistant view, the arm of one view a step, and the checks of the attack but in the row
+Left out: the most resistant view, the arm of one view a step, and the checks of the attack but in the cell
 `{checked}` of an encoder ({checks}). A stronger attack may exist.
 
 ```bash
@@ -84,7 +85,7 @@ the options: which rows, and how many photographs, gradients and views.
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def board_options() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     root.add_argument("words", nargs="*", metavar="KEY=VALUE", help="of the runs; with encoder=..., that one alone")
     for key, table in (("encoders", ENCODERS), ("cells", CELLS)):
@@ -130,7 +131,7 @@ def cell_words(encoder: str, cell: str, options: argparse.Namespace) -> list[str
 def run_cell(folder: Path, words: Sequence[str]) -> bool:
     """Run a cell that is not done. Returns whether it is done now. Raises ValueError where another one is there."""
     if (folder / "metrics.json").exists():
-        if (found := read(folder / "manifest.json")["overrides"]) != [*words]:
+        if (found := read_record(folder / "manifest.json")["overrides"]) != [*words]:
             differences = " ".join(sorted({*found} ^ {*words}))
             raise ValueError(f"`--out`: {folder} holds a run of other words ({differences}): name another folder")
         return True
@@ -142,7 +143,7 @@ def run_cell(folder: Path, words: Sequence[str]) -> bool:
     return code == 0
 
 
-def read(path: Path) -> Any:
+def read_record(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -154,53 +155,53 @@ def figure_text(value: Record | None) -> str:
     return f"{mean} ({low},{high})" if value["kind"] == "range" else f"{mean} [{low},{high}]"
 
 
-def row(folder: Path) -> list[str]:
+def cell_row(folder: Path) -> list[str]:
     """The cells of a line of the table, from a run directory."""
     encoder, (views, _, eps) = folder.parent.name, folder.name.partition("-")
     start = [encoder, "", f"{eps}/255" if eps else "patch", views if eps else "camera"]
     if not (folder / "metrics.json").exists():
         return [*start, "not run", *[""] * len(FIGURES)]
-    content, manifest = read(folder / "metrics.json"), read(folder / "manifest.json")
+    content, manifest = read_record(folder / "metrics.json"), read_record(folder / "manifest.json")
     start[1], threat = manifest["config"]["task"]["name"], content["threat"]
     start[2:] = ["patch" if threat["patch"] else f"{255 * threat['eps']:g}/255", threat["transforms"]]
     figures = [figure_text(content["arms"].get(arm, {}).get(measure)) for arm, measure in FIGURES.values()]
     return [*start, *figures, f"{content['cost']['seconds'] / 60:.1f}"]
 
 
-def table(rows: Iterable[Sequence[str]]) -> str:
+def dense_table(rows: Iterable[Sequence[str]]) -> str:
     """A table of Markdown, dense: a page's words are counted."""
     return "\n".join("|" + "|".join(cells) + "|" for cells in [HEAD, ["---"] * len(HEAD), *rows])
 
 
-def page(out: Path) -> str:
+def board_page(out: Path) -> str:
     """The page of all cells of the encoders that have a finished one. Raises ValueError for none."""
     done = sorted(path.parent for path in out.glob("*/*/metrics.json") if path.parent.name in CELLS)
     if not done:
         raise ValueError(f"`--out` must hold a finished cell; {out} has none: run some first (--cells)")
-    contents, manifests = ([read(folder / f"{name}.json") for folder in done] for name in ("metrics", "manifest"))
+    contents = [read_record(folder / "metrics.json") for folder in done]
+    manifests = [read_record(folder / "manifest.json") for folder in done]
     names = sorted({folder.parent.name for folder in done})
     cells = sorted(CELLS.keys() - {"patch"}, key=lambda cell: (int(cell.partition("-")[2]), [*CELLS].index(cell)))
     verdicts = [c["verdict"] for content in contents if content["sanity"] for c in content["sanity"]["checks"]]
     versions = (f"{name} {m['versions'][name]}" for m in manifests for name in ("viewproof", "torch"))
     sizes = sorted({(len(c["queries"]), c["threat"]["gradients"], c["bank"]["views"]) for c in contents})
+    machines = {f"{m['device']} ({m['cpu']}; threads of torch: {m['threads']})" for m in manifests}
     dates = sorted(manifest["started"][:10] for manifest in manifests)
     return PAGE.format(
         settings="; ".join(f"{p} photographs, {g} gradients, {v} held-out views" for p, g, v in sizes),
         minutes=sum(content["cost"]["seconds"] for content in contents) / 60,
-        rows=table(row(out / name / cell) for name in names for cell in cells),
-        patches=table(row(out / name / "patch") for name in names),
+        rows=dense_table(cell_row(out / name / cell) for name in names for cell in cells),
+        patches=dense_table(cell_row(out / name / "patch") for name in names),
         dates=" to ".join(dict.fromkeys([dates[0], dates[-1]])),
         versions=", ".join(dict.fromkeys(versions)),
-        machine=" and ".join(
-            sorted({f"{m['device']} ({m['cpu']}; threads of torch: {m['threads']})" for m in manifests})
-        ),
+        machine=" and ".join(sorted(machines)),
         checked=CHECKED,
         checks=counts(verdicts) if verdicts else "not run yet",
     )
 
 
 def main() -> None:
-    command = parser()
+    command = board_options()
     options = command.parse_intermixed_args()
     try:
         ended = [
@@ -209,7 +210,7 @@ def main() -> None:
             for name, words in encoders(options).items()
         ]
         if options.page:
-            write_text(options.page, page(options.out))
+            write_text(options.page, board_page(options.out))
     except ValueError as error:
         command.error(str(error))
     sys.exit(0 if all(ended) else 1)

@@ -43,7 +43,7 @@ def test_every_row_has_the_numbers_of_its_run_and_others_are_not_run(tmp_path):
             views, _, eps = cell.partition("-")
             key = (encoder, f"{eps}/255" if eps else "patch", "camera" if cell == "patch" else views)
             expected[key] = write(tmp_path / encoder / cell, rng, int(eps or 4), {} if eps else {"id": "x"})
-    page = leaderboard.page(tmp_path)
+    page = leaderboard.board_page(tmp_path)
     rows = [line.strip("|").split("|") for line in page.splitlines() if re.match(r"\|[ab]\|", line)]
     assert len(rows) == 2 * len(leaderboard.CELLS)
     order = [(row[0], int(row[2].partition("/")[0])) for row in rows if row[2] != "patch"]
@@ -60,7 +60,7 @@ def test_every_row_has_the_numbers_of_its_run_and_others_are_not_run(tmp_path):
 
 
 def test_a_finished_cell_is_not_run_again_and_one_of_other_words_is_refused(tmp_path, monkeypatch, capsys):
-    options = leaderboard.parser().parse_intermixed_args(["--pictures", "2", "encoder=pocket", "data.size=64"])
+    options = leaderboard.board_options().parse_intermixed_args(["--pictures", "2", "encoder=pocket", "data.size=64"])
     assert leaderboard.encoders(options) == {"pocket": ""}
     words = leaderboard.cell_words("", "web-8", options)
     assert len({word.partition("=")[0] for word in words}) == len(words)  # a run takes a key once
