@@ -111,8 +111,9 @@ class Judge:
         voters = 0 if self.known.alone(self.truth) is None else self.neighbours
         goal = None if self.goal is None else self.goal[rows]
         own = self.own[rows.to(self.own.device)]
-        centre = own if goal is None else self.gallery[goal.to(self.gallery.device)]
-        centre = centre if self.acceptance is not None and self.acceptance.metric == "l2" else None
+        centre: Tensor | None = None
+        if self.acceptance is not None and self.acceptance.metric == "l2":
+            centre = own if goal is None else self.gallery[goal]
         with Progress(title, len(rows), visible=bool(title) and self.world.first) as progress:
             scores = evaluate(
                 scenes,

@@ -59,7 +59,8 @@ def per_image_rows(
     for bank, arms in scores.items():
         for arm, arm_scores in arms.items():
             values = _values(arm_scores, arms["clean"], success[bank][arm])
-            lost = success[bank]["clean"] if not silent else success[bank]["clean"] | arms["clean"].no_answer
+            lost, absent = success[bank]["clean"], arms["clean"].no_answer
+            lost = lost if absent is None else lost | absent
             columns = _columns(values, worst[bank][arm]) | _surviving(lost, success[bank][arm])
             columns |= {} if silent else {"no_answer": None}
             columns |= {

@@ -172,7 +172,7 @@ def evaluate(
         for i, rows, finite_rows in zip(part.images, features, finite, strict=True):
             unit = F.normalize(rows if signature is None else signature(rows), dim=1)
             alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
-            if "distance" in columns:
+            if right is not None and right.centre is not None:
                 columns["distance"][i, views] = (rows - right.centre[i].to(rows)).norm(dim=1).to(cosine)
             cosine[i, views] = alike.masked_fill(~finite_rows, torch.nan).to(cosine)
             if rankable:
