@@ -1,4 +1,4 @@
-"""dlib's face embedding, which can only be asked: `encoder.model=scripts.benchmarks.dlib_face:face_vectors`.
+"""dlib's face embedding as an encoder without a gradient: `encoder.model=scripts.benchmarks.dlib_face:face_vectors`.
 
 Needs `pip install dlib-bin face_recognition_models`. Of several faces the largest counts. Two pictures are accepted
 as one person up to the Euclidean distance 0.6.
@@ -15,7 +15,7 @@ import numpy as np
 @cache
 def _parts() -> tuple[Any, Any, Any]:
     """The detector, the landmarks, and the network (29 layers, 128 numbers)."""
-    import dlib
+    import dlib  # type: ignore[import-untyped]
 
     spec = importlib.util.find_spec("face_recognition_models")  # importing it wants pkg_resources of old setuptools
     if spec is None or spec.origin is None:
