@@ -54,9 +54,11 @@ class Ledger:
             whole = data.rfind(b"\n") + 1
             if whole < len(data):
                 os.truncate(path, whole)
+            early, self.rows = self.rows, {}  # asked about before there was a file
             self.read(path, data[:whole])
             self.path = path
             try:
+                self._record({name: row for name, row in early.items() if name not in self.rows})
                 yield
             finally:
                 self.path = None
@@ -94,18 +96,21 @@ class Ledger:
             for row in fresh.values():
                 if len(row) not in (0, width):
                     raise ValueError(f"an answer must have as many numbers as those before, {width}; got {len(row)}")
-            lines = [
-                json.dumps({"picture": name, "answer": [float(f"{value:.9g}") for value in row] or None}) + "\n"
-                for name, row in fresh.items()  # nine digits give a float32 again
-            ]
-            self._write("".join(lines).encode())
-            self.rows |= fresh
+            self._record(fresh)
         blank = np.full(self._width(self.rows) or 1, np.nan, dtype=np.float32)
         return np.stack([self.rows[name] if len(self.rows[name]) else blank for name in digests])
 
     @staticmethod
     def _width(rows: Mapping[str, np.ndarray]) -> int:
         return next((len(row) for row in rows.values() if len(row)), 0)
+
+    def _record(self, rows: Mapping[str, np.ndarray]) -> None:
+        lines = [
+            json.dumps({"picture": name, "answer": [float(f"{value:.9g}") for value in row] or None}) + "\n"
+            for name, row in rows.items()  # nine digits give a float32 again
+        ]
+        self._write("".join(lines).encode())
+        self.rows |= rows
 
     def refuse(self) -> None:
         """Record that these answers cannot be used."""
