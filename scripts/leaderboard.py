@@ -32,7 +32,7 @@ PATCH = "perturbation.quad=[[0.342,0.342],[0.658,0.342],[0.658,0.658],[0.342,0.6
 CELLS = {f"{views}-{eps}": f"transforms={views} perturbation.eps={eps}/255" for eps in EPS for views in VIEWS}
 CELLS |= {"patch": f"config=patch transforms=camera {PATCH}"}
 #: The cell whose attack is checked.
-CHECKED = "camera-4"
+CHECK_CELL = "camera-4"
 #: Column -> arm and measure.
 FIGURES = {
     "clean error": ("clean", "success"),
@@ -66,7 +66,7 @@ photographs, on those that it was made from, with a range:
 
 {patches}
 
-Measured {dates} with {versions}, on {machine}.
+Measured on {dates} with {versions}, on {machine}.
 Left out: the most resistant view, the arm of one view a step, and the checks of the attack but in the cell
 `{checked}` of an encoder ({checks}). A stronger attack may exist.
 
@@ -90,7 +90,7 @@ def board_options() -> argparse.ArgumentParser:
     root.add_argument("words", nargs="*", metavar="KEY=VALUE", help="of the runs; with encoder=..., that one alone")
     for key, table in (("encoders", ENCODERS), ("cells", CELLS)):
         names = f"all, none, or some of {','.join(table)}"
-        root.add_argument(f"--{key}", type=partial(chosen, table), default="all", help=names)
+        root.add_argument(f"--{key}", type=partial(named_keys, table), default="all", help=names)
     root.add_argument("--pictures", type=int, default=10, help="photographs of a run (%(default)s)")
     root.add_argument("--gradients", type=int, default=32, help="of a picture and attack (%(default)s)")
     root.add_argument("--views", type=int, default=16, help="held-out views of a picture (%(default)s)")
@@ -99,7 +99,7 @@ def board_options() -> argparse.ArgumentParser:
     return root
 
 
-def chosen(table: Iterable[str], text: str) -> list[str]:
+def named_keys(table: Iterable[str], text: str) -> list[str]:
     """The names of an option, in the order of the table. Raises ArgumentTypeError for another name."""
     names = {"all": [*table], "none": []}.get(text, text.split(","))
     if strange := sorted({*names} - {*table}):
@@ -118,21 +118,21 @@ def encoders(options: argparse.Namespace) -> dict[str, str]:
 
 def cell_words(encoder: str, cell: str, options: argparse.Namespace) -> list[str]:
     """The words of a run; of two with one key the later counts. `data` of the user's has no path of the table's."""
-    asked = dict(word.partition("=")[::2] for word in options.words)
-    data = "" if "data" in asked else "data=folder data.path=imagenet20"
+    user_words = dict(word.partition("=")[::2] for word in options.words)
+    data = "" if "data" in user_words else "data=folder data.path=imagenet20"
     sizes = f"data.count={options.pictures} attack.gradients={options.gradients} evaluate.views={options.views}"
-    least = "evaluate.refine=0 evaluate.one_view=false engine=fixed"
-    sanity = f"sanity={'short' if cell == CHECKED else 'none'}"
-    text = f"config=quickstart {data} {sizes} {least} {sanity} {encoder} {CELLS[cell]}"
-    words = dict(word.split("=", 1) for word in text.split()) | asked
+    settings = "evaluate.refine=0 evaluate.one_view=false engine=fixed"
+    sanity = f"sanity={'short' if cell == CHECK_CELL else 'none'}"
+    text = f"config=quickstart {data} {sizes} {settings} {sanity} {encoder} {CELLS[cell]}"
+    words = dict(word.split("=", 1) for word in text.split()) | user_words
     return [f"{key}={value}" for key, value in words.items()]
 
 
 def run_cell(folder: Path, words: Sequence[str]) -> bool:
     """Run a cell that is not done. Returns whether it is done now. Raises ValueError where another one is there."""
     if (folder / "metrics.json").exists():
-        if (found := read_record(folder / "manifest.json")["overrides"]) != [*words]:
-            differences = " ".join(sorted({*found} ^ {*words}))
+        if (overrides := read_record(folder / "manifest.json")["overrides"]) != [*words]:
+            differences = " ".join(sorted({*overrides} ^ {*words}))
             raise ValueError(f"`--out`: {folder} holds a run of other words ({differences}): name another folder")
         return True
     start = time.perf_counter()
@@ -175,12 +175,12 @@ def dense_table(rows: Iterable[Sequence[str]]) -> str:
 
 def board_page(out: Path) -> str:
     """The page of all cells of the encoders that have a finished one. Raises ValueError for none."""
-    done = sorted(path.parent for path in out.glob("*/*/metrics.json") if path.parent.name in CELLS)
-    if not done:
+    folders = sorted(path.parent for path in out.glob("*/*/metrics.json") if path.parent.name in CELLS)
+    if not folders:
         raise ValueError(f"`--out` must hold a finished cell; {out} has none: run some first (--cells)")
-    contents = [read_record(folder / "metrics.json") for folder in done]
-    manifests = [read_record(folder / "manifest.json") for folder in done]
-    names = sorted({folder.parent.name for folder in done})
+    contents = [read_record(folder / "metrics.json") for folder in folders]
+    manifests = [read_record(folder / "manifest.json") for folder in folders]
+    names = sorted({folder.parent.name for folder in folders})
     cells = sorted(CELLS.keys() - {"patch"}, key=lambda cell: (int(cell.partition("-")[2]), [*CELLS].index(cell)))
     verdicts = [c["verdict"] for content in contents if content["sanity"] for c in content["sanity"]["checks"]]
     versions = (f"{name} {m['versions'][name]}" for m in manifests for name in ("viewproof", "torch"))
@@ -195,7 +195,7 @@ def board_page(out: Path) -> str:
         dates=" to ".join(dict.fromkeys([dates[0], dates[-1]])),
         versions=", ".join(dict.fromkeys(versions)),
         machine=" and ".join(sorted(machines)),
-        checked=CHECKED,
+        checked=CHECK_CELL,
         checks=counts(verdicts) if verdicts else "not run yet",
     )
 
@@ -204,7 +204,7 @@ def main() -> None:
     command = board_options()
     options = command.parse_intermixed_args()
     try:
-        ended = [
+        results = [
             run_cell(options.out / name / cell, cell_words(words, cell, options))
             for cell in options.cells
             for name, words in encoders(options).items()
@@ -213,7 +213,7 @@ def main() -> None:
             write_text(options.page, board_page(options.out))
     except ValueError as error:
         command.error(str(error))
-    sys.exit(0 if all(ended) else 1)
+    sys.exit(0 if all(results) else 1)
 
 
 if __name__ == "__main__":

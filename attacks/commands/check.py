@@ -36,7 +36,7 @@ from attacks.schema.presets import config_word
 #: The most pictures that are read: all of them are held in memory.
 LIMIT = 2000
 #: Beyond any number of pictures.
-MOST = 10**9
+CEILING = 10**9
 #: The fewest photographs of one patch for all: half of them are held out.
 HALVED = 12
 
@@ -99,7 +99,7 @@ def _limited(options: argparse.Namespace, command: list[str], into: Path) -> lis
         if count is None:
             raise ValueError(f"`--into {into}` holds a run that is no check; give another directory")
     else:
-        order = [] if is_shared else ["evaluate.batch=8", f"evaluate.most={MOST}"]  # the photographs of the run
+        order = [] if is_shared else ["evaluate.batch=8", f"evaluate.most={CEILING}"]  # the photographs of the run
         count = _rehearsal([*command, *order], options.minutes, HALVED if is_shared else PICTURES)
     if is_shared:
         return [*(word for word in command if not word.startswith("data.count=")), f"data.count={count}"]

@@ -30,7 +30,7 @@ from attacks.schema.encoder_word import encoder_keys
 from attacks.schema.validate import Run
 
 #: The groups of the words that `--on` may add; and the cell of an arm that a run lacks.
-GROUPS, NOTHING = ("encoder", "defence"), p_value(None)
+GROUPS, DASH = ("encoder", "defence"), p_value(None)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +52,10 @@ def run(options: argparse.Namespace) -> None:
             refuse_program(node, None, f"--on '{node.encoder.name}:{getattr(node.encoder, 'model', None)}'")
     columns: list[list[Transfer]] = []
     for text, node in encoders:
-        column, loaded = list[Transfer](), dict[str, nn.Module]()
+        column, modules = list[Transfer](), dict[str, nn.Module]()
         for previous, content in runs:
             print(f"judging {previous.folder} on the encoder of {text}", file=sys.stderr)
-            column.append(judge_on(previous, content, node, loaded))
+            column.append(judge_on(previous, content, node, modules))
         columns.append(column)
     transfers = [item for row in zip(*columns, strict=True) for item in row]
     tests = eot_gains(transfers)
@@ -82,8 +82,8 @@ def _lines(transfers: Sequence[Transfer], tests: Sequence[SignFlipTest | None]) 
     table: list[tuple[str, ...]] = [("made on", "judged on", "clean", "without EOT", "with EOT", "gain by EOT", "p")]
     for item, test in zip(transfers, tests, strict=True):
         cells = (item.arms.get(arm) for arm in ("clean", "no_eot", "eot"))
-        shares = [NOTHING if cell is None else interval_text(cell.to_dict()["success"]) for cell in cells]
-        gain = NOTHING if test is None else interval_text(test.difference._asdict(), sign="+")
+        shares = [DASH if cell is None else interval_text(cell.to_dict()["success"]) for cell in cells]
+        gain = DASH if test is None else interval_text(test.difference._asdict(), sign="+")
         table.append((item.made_on, item.judged_on, *shares, gain, p_value(test and test.p, test and test.needed)))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]

@@ -30,7 +30,7 @@ def optional(encoder: object, name: str) -> Any:
     return getattr(encoder, name, None)  # any function from images to features is an encoder: no class declares these
 
 
-def unanswered(encoder: object, rows: Any) -> Tensor | None:
+def silence(encoder: object, rows: Any) -> Tensor | None:
     """Which rows (...,D) of a black box, which has a ledger, stand for no answer, those of zeros; None for another
     encoder."""
     while encoder is not None and optional(encoder, "ledger") is None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import encoder_draws
-from attacks.encoders.tree import Encoder, Tree, take, unanswered
+from attacks.encoders.tree import Encoder, Tree, silence, take
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT, check_count
 from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
@@ -54,6 +54,7 @@ class Problem:
     perturbation: Perturbation
     first: Tensor | None = None
     _encode: Encoder = field(init=False, repr=False)  # of pictures that were checked
+    _is_asked: bool = field(init=False, repr=False)  # a black box, which may not answer
 
     def __post_init__(self) -> None:
         formed(self.images)
@@ -64,6 +65,7 @@ class Problem:
             raise ValueError(f"`perturbation` must be a set such as Linf(8 / 255); got a {kind}: give a set")
         object.__setattr__(self, "encoder", in_native_precision(self.encoder))
         object.__setattr__(self, "_encode", unchecked(self.encoder))
+        object.__setattr__(self, "_is_asked", silence(self.encoder, self.images) is not None)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -100,20 +102,24 @@ class Problem:
             if self.objective.paired:
                 with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
                     clean = scene_of(self.images[uploaded(numbers, self.images.device)])
-                    anchor = self._answered(self._encode(unchecked(transforms)(clean, u), **draws), numbers)
+                    anchor = self._encode(unchecked(transforms)(clean, u), **draws)
+                if self._is_asked:
+                    anchor = self._with_answers(anchor, numbers)
             else:
                 anchor = take(self.anchor, numbers.repeat_interleave(len(u) // len(numbers)))
-            features = self._answered(self._encode(views, **draws), numbers)
+            features = self._encode(views, **draws)
+            if self._is_asked:
+                features = self._with_answers(features, numbers)
             losses = self.objective(features, anchor)
         if losses.shape != (len(u),):
             name = type(self.objective).__name__
             raise ValueError(f"objective {name} must return one loss a view, ({len(u)},); got {tuple(losses.shape)}")
         return losses
 
-    def _answered(self, features: Tree, numbers: Tensor) -> Tree:
+    def _with_answers(self, features: Tree, numbers: Tensor) -> Tree:
         """The features of views, of the images `numbers` in turn; a view that a black box gives no answer for has
         those of the untouched image, so that no attack gains by it."""
-        missing = unanswered(self.encoder, features)
+        missing = silence(self.encoder, features)
         if missing is None or not bool(missing.any()):
             return features
         assert isinstance(features, Tensor)

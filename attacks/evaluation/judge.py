@@ -110,14 +110,14 @@ class Judge:
         """The scores, on the CPU, of the pictures with numbers `rows` (n,); with a `title` progress is displayed."""
         voters = 0 if self.known.alone(self.truth) is None else self.neighbours
         goal = None if self.goal is None else self.goal[rows]
-        own = self.own[rows.to(self.own.device)]
+        embeddings = self.own[rows.to(self.own.device)]
         centre: Tensor | None = None
         if self.acceptance is not None and self.acceptance.metric == "l2":
-            centre = own if goal is None else self.gallery[goal.to(self.gallery.device)]
+            centre = embeddings if goal is None else self.gallery[goal.to(self.gallery.device)]
         with Progress(title, len(rows), visible=bool(title) and self.world.first) as progress:
             scores = evaluate(
                 scenes,
-                own,
+                embeddings,
                 self.gallery,
                 encoder=self.encoder,
                 bank=bank,

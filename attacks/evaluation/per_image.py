@@ -59,9 +59,9 @@ def per_image_rows(
     for bank, arms in scores.items():
         for arm, arm_scores in arms.items():
             values = _values(arm_scores, arms["clean"], success[bank][arm])
-            lost, blank = success[bank]["clean"], arms["clean"].no_answer
-            lost = lost if blank is None else lost | blank
-            columns = _columns(values, worst[bank][arm]) | _surviving(lost, success[bank][arm])
+            clean_hits, blank = success[bank]["clean"], arms["clean"].no_answer
+            hits = clean_hits if blank is None else clean_hits | blank
+            columns = _columns(values, worst[bank][arm]) | _surviving(hits, success[bank][arm])
             columns |= {} if silent else {"no_answer": None}
             columns |= {
                 f"{TAR}{far:g}": (arm_scores.cosine.double() >= limit).double().mean(1).tolist()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.data.vectors import has_direction
 from attacks.encoders.contract import check_encoder
-from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional, unanswered
+from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional, silence
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
 from attacks.eot.faults.locate import not_finite
@@ -150,12 +150,12 @@ def evaluate(
     check_images(images, slack=1e-9)  # roundings alone
     _check(base, clean, parts, encoder)
     check_encoder(encoder, base, bank.transforms, tree=False)
-    signature, width, own = signature or signature_method(encoder), clean.shape[1], clean
+    signature, width, anchors = signature or signature_method(encoder), clean.shape[1], clean
     clean = clean if signature is None else signature(clean)
     candidates, mine = Rows(parts, signature), list(world.share(len(bank.u)))
     cosine = base.new_zeros(len(base), len(bank.u))
     kinds = {key: None if key in ("goal_cosine", "distance") else torch.long for key in _keys(right)}
-    kinds |= {} if unanswered(encoder, clean) is None else {"no_answer": torch.long}
+    kinds |= {} if silence(encoder, clean) is None else {"no_answer": torch.long}
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
     waiting: list[_Waiting] = []
     for part, features in bank.encoded(images, encoder, chunk, mine):
@@ -163,10 +163,10 @@ def evaluate(
         if embedding(rows, "the answer of `encoder`", tokens=False).shape[1] != width:
             raise ValueError(f"`clean` must be embedded with `encoder`, {features.shape[2]} wide; got {width}")
         views = uploaded(torch.tensor(part.groups[0]), cosine.device)
-        missing = unanswered(encoder, features)
+        missing = silence(encoder, features)
         if missing is not None:
             columns["no_answer"][part.images.start : part.images.stop, views] = missing.to(columns["no_answer"])
-            features = torch.where(missing[..., None], own[list(part.images), None].to(features), features)
+            features = torch.where(missing[..., None], anchors[list(part.images), None].to(features), features)
         finite = features.isfinite().all(2)  # a signature may map NaN to bits
         rankable = bool(finite.all())  # otherwise an error is raised below
         for i, rows, finite_rows in zip(part.images, features, finite, strict=True):

@@ -14,12 +14,12 @@ from attacks.evaluation.classes import Classes
 from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.units import FAULTS
 from attacks.runtime.values import stored
-from attacks.schema.presets import is_chosen
+from attacks.schema.presets import is_choice
 
 #: Pictures that are judged, as many as a unit of an evaluation has, and views of each.
 PICTURES, VIEWS = 8, 16
 #: The largest share of lost views with which a run begins whose user did not choose the views.
-MOST_LOST = 0.5
+LIMIT = 0.5
 
 
 class LostViews(ValueError):
@@ -28,11 +28,11 @@ class LostViews(ValueError):
 
 @stored("clean_views")
 class CleanViews(NamedTuple):
-    """Without an attack, the share of views that are `lost` to the attacker already; of so many `views` those
+    """Without an attack, the share of views that `loss` has lost to the attacker already; of so many `views` those
     `right`; the mean `cosine` (None of logits); and the share of `files` with the right class (None: not annotated).
     """
 
-    lost: float
+    loss: float
     views: int
     right: int
     cosine: float | None
@@ -50,10 +50,10 @@ def clean_views(bench: Bench) -> CleanViews:
     rows = torch.arange(min(PICTURES, len(study.queries)))
     scores = judge(study.queries.images[rows].to(study.device), rows, bank._replace(u=bank.u[:VIEWS]))
     right = ~replace(judge, goal=None).success(scores, rows)
-    lost = float(judge.success(scores, rows).double().mean())
+    loss = float(judge.success(scores, rows).double().mean())
     classes = study.gallery if isinstance(study.gallery, Classes) else None
     cosine = None if classes is not None and classes.logits else float(scores.cosine.mean())
-    return CleanViews(lost, right.numel(), int(right.sum()), cosine, None if classes is None else classes.right)
+    return CleanViews(loss, right.numel(), int(right.sum()), cosine, None if classes is None else classes.right)
 
 
 def look_first(bench: Bench, manifest: Mapping[str, Any]) -> None:
@@ -69,18 +69,18 @@ def look_first(bench: Bench, manifest: Mapping[str, Any]) -> None:
         return views
 
     with suppress(*FAULTS), memory_told():  # the fault of a picture costs only that, when it is attacked
-        refuse_lost(bench.checkpoint.once("clean views", look), manifest)
+        refuse_loss(bench.checkpoint.once("clean views", look), manifest)
 
 
-def refuse_lost(views: CleanViews, manifest: Mapping[str, Any]) -> None:
+def refuse_loss(views: CleanViews, manifest: Mapping[str, Any]) -> None:
     """Raise LostViews where most clean views are lost and nobody chose them: such a run says nothing of an attack.
     Random weights are no fault of the views. `manifest`: of manifest.json."""
     is_random = manifest["encoder"]["weights"] == "random"
-    if views.lost <= MOST_LOST or is_random or is_chosen("transforms", manifest["preset"], manifest["overrides"]):
+    if views.loss <= LIMIT or is_random or is_choice("transforms", manifest["preset"], manifest["overrides"]):
         return
     name = manifest["config"]["transforms"]["name"]
     raise LostViews(
         f"`transforms` must leave most clean views right where it is a default; with {name} "
-        f"{100 * views.lost:.0f} % are lost before any attack ({views}): choose gentler views (transforms=web, "
+        f"{100 * views.loss:.0f} % are lost before any attack ({views}): choose gentler views (transforms=web, "
         f"transforms=identity, or smaller ranges), or say transforms={name} to accept them"
     )

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
 from attacks.data.images import file_names
-from attacks.encoders.black_box.asked import LEDGER, black_box
+from attacks.encoders.black_box.asked import LEDGER, black_box, recorded_answers
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import keep_freed_memory
 from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
@@ -176,9 +177,11 @@ def prepare_run(
     overrides: list[str],
     module: nn.Module | None = None,
     pipeline: Callable[[Any], Any] | None = None,
+    answers: Mapping[str, Any] = MappingProxyType({}),
 ) -> Preparation:
     """Set up torch, make the parts of a run, and decide how its engine computes. A `module` replaces the configured
-    encoder; `pipeline` is the function that the configuration records. Raises ValueError or OSError in one line."""
+    encoder; `pipeline` is the function that the configuration records; `answers` are those of a black box so far.
+    Raises ValueError or OSError in one line."""
     if run.engine.threads is not None:
         if not 1 <= run.engine.threads <= 1024:  # above the system's limit the library ends the process
             raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
@@ -189,7 +192,7 @@ def prepare_run(
     warnings.filterwarnings("ignore", message="grid_sampler_2d_backward_cuda does not have a deterministic")
     torch.set_deterministic_debug_mode("warn")
     keep_freed_memory()
-    study = build(run, module, pipeline)
+    study = build(run, module, pipeline, answers=answers)
     check(study)
     refuse_lacking(run.require, study)
     choice = engine_choice(run.engine, study, world, getattr(run.data, "cache", None))
@@ -204,7 +207,9 @@ def resume_preparation(previous: PreviousRun, run: Run, world: World, module: nn
     record = previous.manifest
     if run.require is not None:
         run = replace(run, require=str(previous.folder / POLICY))  # as it was when the run began
-    preparation = prepare_run(run, world, record["preset"], record["overrides"], module)
+    ledger = previous.folder / LEDGER
+    answers = recorded_answers(ledger) if ledger.exists() else {}
+    preparation = prepare_run(run, world, record["preset"], record["overrides"], module, answers=answers)
     refuse_other(record, preparation.manifest["identity"], previous.folder)
     return replace(preparation, manifest=record)
 

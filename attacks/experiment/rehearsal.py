@@ -12,7 +12,7 @@ import torch
 from attacks.evaluation.classes import Classes
 from attacks.experiment.arms import options_of, problem_of
 from attacks.experiment.bench import MAIN, Bench, bench_of
-from attacks.experiment.clean_views import PICTURES, CleanViews, clean_views, refuse_lost
+from attacks.experiment.clean_views import PICTURES, CleanViews, clean_views, refuse_loss
 from attacks.experiment.preparation import prepare_run
 from attacks.experiment.unit import STARTS, attempt_of
 from attacks.runtime.checkpoint import NOWHERE
@@ -65,7 +65,7 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
         bench = bench_of(study, encoder, decision, place)
         setup = time.perf_counter() - began
         images = study.queries.images[rows].to(study.device)
-        refuse_lost(clean := clean_views(bench), preparation.manifest)
+        refuse_loss(clean := clean_views(bench), preparation.manifest)
         judging = _seconds_of(lambda: bench.judge(images, rows, bench.banks[MAIN]))
         gradient = _seconds_of_a_step(bench, rows.tolist()) / (len(rows) * study.views.per_step)
     arms, checks = len(study.arms), CHECKS * study.sanity.pictures * study.sanity.steps * study.sanity.views

@@ -41,11 +41,11 @@ def eot_gains(transfers: Sequence[Transfer]) -> list[SignFlipTest | None]:
 
 
 def judge_on(
-    previous: PreviousRun, content: Mapping[str, Any], subject: Run, loaded: MutableMapping[str, nn.Module]
+    previous: PreviousRun, content: Mapping[str, Any], subject: Run, encoders: MutableMapping[str, nn.Module]
 ) -> Transfer:
     """Judge the files of a finished run on the encoder of the configuration `subject`, behind its defence, in the
     views of the run, against its gallery; of a shared perturbation those that are held out. `content` is that of
-    metrics.json. `loaded`: that encoder by device and task, for the next run. Raises ValueError or OSError, in one
+    metrics.json. `encoders`: that one by device and task, for the next run. Raises ValueError or OSError, in one
     line, for pictures that are not those of the run, and for a gallery that belongs to its encoder."""
     run, folder = previous.run, previous.folder
     place = f"{run.engine.device} {run.task}"  # a score is part of the encoder
@@ -53,8 +53,8 @@ def judge_on(
         raise ValueError("`RUN` has a gallery of embeddings, which are of its encoder alone: give one with pictures")
     evaluate = replace(run.evaluate, layers=[], pipeline=None, wide=1.0)
     run = replace(run, encoder=subject.encoder, defence=subject.defence, evaluate=evaluate)
-    study = build(run, loaded=loaded.get(place))
-    loaded[place] = study.encoder
+    study = build(run, reuse=encoders.get(place))
+    encoders[place] = study.encoder
     decision = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
     bench = bench_of(study, study.encoder, decision, Place(folder)).only(rows_in(study, content))
     clean = bench.exhibits.pictures("clean", range(len(bench.study.queries))).cpu()

@@ -25,6 +25,8 @@ POLICY = "policy.yaml"
 #: Far more than a policy needs.
 MAX_BYTES, MAX_ROWS = 2**16, 100
 ARMS, BANKS, STATISTICS = ("clean", "noise", "no_eot", "one_view", "eot"), ("same", "wide"), ("mean", "p10", "worst")
+#: The measures that a bar may be about; an outcome without an answer has no chance level.
+POLICY_MEASURES = tuple(measure for measure in (*MEANS, *SHARES) if measure != "no_answer")
 #: The arm of the attack, and the measures that rise with its success; all others fall.
 ATTACK, HARM = "eot", ("success", "success_survived", "goal_cosine")
 #: The share of clusters that must meet the bar of a row `of: p10`.
@@ -140,7 +142,7 @@ def _policy(content: Any, label: str, digest: str) -> Policy:
 def _requirement(row: Any, label: str) -> Requirement:
     _check_keys(row, Requirement, set(), label)
     result = Requirement(**({"measure": "", "arm": ""} | row))
-    for key, choices in (("measure", (*MEANS, *SHARES)), ("arm", ARMS), ("bank", BANKS), ("of", STATISTICS)):
+    for key, choices in (("measure", POLICY_MEASURES), ("arm", ARMS), ("bank", BANKS), ("of", STATISTICS)):
         value = getattr(result, key)
         if value not in choices and not (key == "measure" and re.fullmatch(r"tar_0\.\d+", str(value))):
             rule = f"must be one of {', '.join(choices)}"

@@ -58,7 +58,9 @@ RETRIEVAL = (
     Measure("median_rank", "median rank of the true match", "1 is best; the lower median", "", "median", 0),
     Measure("mrr", "mean reciprocal rank", "mean of 1 / rank of the true match", "mean reciprocal rank"),
     Measure("goal_rank", "median rank of the target", "1 is the attacker's goal", "", "median", 0),
-    Measure("no_answer", "no answer", "share of views that a black box gave none for: no success of the attacker"),
+    Measure(
+        "no_answer", "no answer", "share of views for which a black box has no answer: no success of the attacker"
+    ),
     Measure("knn", "kNN accuracy", "share of views whose nearest pictures vote for it", "put into the right class"),
 )
 EMBEDDING = (
@@ -91,8 +93,8 @@ MEASURES = {measure.key: measure for measure in (*RETRIEVAL, *EMBEDDING, TAR)}
 def fate(content: Mapping[str, Any], measure: str = "success") -> str:
     """What the views are whose share a `measure` is: for a success, that of the attacker."""
     threat, plain = content["threat"], MEASURES["tar_FAR" if measure.startswith("tar_") else measure].plain
-    lost, aimed, right = FATES.get(threat.get("task"), FATES["retrieval"])
-    return right if measure == "recall_at_1" else plain or (aimed if threat["targeted"] else lost)
+    fates = FATES.get(threat.get("task"), FATES["retrieval"])
+    return fates[2] if measure == "recall_at_1" else plain or fates[bool(threat["targeted"])]
 
 
 def arm_names(content: Mapping[str, Any]) -> dict[str, str]:

@@ -163,7 +163,7 @@ def refuse_untyped(run: Run, overrides: Iterable[str], keys: Iterable[str] = TYP
             raise ValueError(f"`{word}` {TYPED[key]}, so a preset may not choose it: {fix}")
 
 
-def is_chosen(group: str, preset: str, overrides: Iterable[str]) -> bool:
+def is_choice(group: str, preset: str, overrides: Iterable[str]) -> bool:
     """Whether a user chose a part of `group`, or a key of it: on the command line, or by a preset of their own."""
     keys = (re.split(r"[.=@]", word.lstrip("+~"))[0] for word in overrides)
     return group in keys or preset not in choices()["config"]

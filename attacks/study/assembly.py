@@ -1,8 +1,9 @@
 """A study made from a checked configuration: what is asked, and the parts that answer it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -49,11 +50,13 @@ def build(
     run: Run,
     module: nn.Module | None = None,
     function: Callable[[Any], Any] | None = None,
-    loaded: nn.Module | None = None,
+    reuse: nn.Module | None = None,
+    answers: Mapping[str, Any] = MappingProxyType({}),
 ) -> Study:
     """The study of a configuration; a `module` replaces the encoder, and `function` is the pipeline that the
-    configuration records as given in Python. `loaded`: the encoder of another study with the same encoder, defence
-    and device. Raises ValueError or FileNotFoundError in one line."""
+    configuration records as given in Python. `reuse`: the encoder of another study with the same encoder, defence
+    and device. `answers`: of a ledger, of pictures that a black box is not asked about again. Raises ValueError or
+    FileNotFoundError in one line."""
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     risk_of_views: risk.Risk = make_part("risk", run.risk)
@@ -71,7 +74,7 @@ def build(
     defended_views(run.transforms, run.defence)  # a wrong stage is refused before an encoder is loaded
     allow_tf32(False)  # float32 is float32 but where the engine decides otherwise
     target_device = device(run.engine.device)
-    encoder = subject_encoder(run, target_device, module) if loaded is None else loaded
+    encoder = subject_encoder(run, target_device, module) if reuse is None else reuse
     if getattr(run.optimiser, "surrogate", None) is not None:
         if getattr(run.objective, "target", None) is not None:
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
@@ -86,10 +89,12 @@ def build(
         transforms = randomised(transforms, encoder)
     if not transforms.dims and run.optimiser.name not in SAMPLING:  # all views are the same: a step needs one
         views = Views(1, views.gradients)
-    if (box := black_box(encoder)) is not None:  # a picture without an answer shows no width either
+    if (box := black_box(encoder)) is not None:
+        box.ledger.rows |= answers
+        # a picture without an answer shows no width either
         for rows in torch.arange(len(queries)).split(box.batch):
-            answers = encoder(queries.images[rows].to(target_device))
-            refuse_unanswered(encoder, answers, [queries.names[row] for row in rows.tolist()])
+            features = encoder(queries.images[rows].to(target_device))
+            refuse_unanswered(encoder, features, [queries.names[row] for row in rows.tolist()])
     check_encoder(encoder, queries.images[:1].to(target_device), transforms, tree=False)
     perturbation = perturb(run, queries.images, queries.placements)
     if perturbation.shared:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from attacks.data.images import read_values
-from attacks.encoders.black_box.asked import LEDGER, black_box
+from attacks.encoders.black_box.asked import LEDGER, black_box, recorded_answers
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
 from attacks.evaluation.retrieval import thresholds
@@ -44,6 +44,7 @@ from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import sha256
 from attacks.runtime.untrusted import refuse_links
 from attacks.runtime.values import Damaged, reading
+from attacks.schema.encoder import BLACK_BOXES
 from attacks.schema.validate import Run
 from attacks.study.assembly import build
 from attacks.study.study import Study
@@ -144,12 +145,10 @@ def _check_run(
     run.engine.device = device or run.engine.device
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # nothing is written
-    study = build(run, module, pipeline)
-    program_encoder, answers = black_box(study.encoder), 0
-    if program_encoder is not None:
-        with reading(LEDGER):
-            program_encoder.ledger.read(out / LEDGER, (out / LEDGER).read_bytes())
-        answers = len(program_encoder.ledger)
+    with reading(LEDGER):
+        answers = recorded_answers(out / LEDGER) if run.encoder.name in BLACK_BOXES else {}
+    study = build(run, module, pipeline, answers=answers)
+    program_encoder = black_box(study.encoder)
     with reading("manifest.json engine"):
         full = Decision.from_dict(record["engine"]["decision"]).exact
     if run.require is not None:
@@ -180,8 +179,9 @@ def _check_run(
         )
     if program_encoder is not None:
         notes.append(
-            f"{LEDGER}: its {answers} answers were used, so whether the encoder gives them today was not checked; "
-            f"{len(program_encoder.ledger) - answers} pictures were asked about anew"
+            f"{LEDGER}: its {len(answers)} answers were used, so whether the encoder gives them today was not "
+            "checked; "
+            f"{len(program_encoder.ledger) - len(answers)} pictures were asked about anew"
         )
     counts = {name: len(bank.u) for name, bank in bench.banks.items()}
     sizes = {name: portion.size(count) for name, count in counts.items()}

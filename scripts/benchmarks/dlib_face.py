@@ -15,7 +15,7 @@ import numpy as np
 @cache
 def _parts() -> tuple[Any, Any, Any]:
     """The detector, the landmarks, and the network (29 layers, 128 numbers)."""
-    import dlib  # type: ignore[import-untyped]
+    import dlib
 
     spec = importlib.util.find_spec("face_recognition_models")  # importing it wants pkg_resources of old setuptools
     if spec is None or spec.origin is None:

@@ -108,7 +108,7 @@ def metrics_of(tmp_path, words):
 
 
 @pytest.mark.parametrize(
-    ("words", "bound"),
+    ("words", "change"),
     [
         pytest.param({"task": "classification"}, 4, marks=pytest.mark.slow),
         pytest.param({"task": "classification", "objective": "cross_entropy"}, 4, marks=pytest.mark.slow),
@@ -122,9 +122,9 @@ def metrics_of(tmp_path, words):
     ],
     ids=str,
 )
-def test_a_linear_classifier_falls_at_its_known_margin(tmp_path, capsys, words, bound):
+def test_a_linear_classifier_falls_at_its_known_margin(tmp_path, capsys, words, change):
     """Within linf the least change is the lead divided by the 1-norm of the difference of two rows."""
-    for eps, expected in ((bound - 1.5, 0), (bound + 1.5, 1)):
+    for eps, expected in ((change - 1.5, 0), (change + 1.5, 1)):
         metrics = metrics_of(tmp_path, {**words, "eps": f"{round(eps)}/255"})
         assert metrics["arms"]["clean"]["success"]["mean"] == 0 and metrics["files_right"] in (1, None)
         assert metrics["arms"]["eot"]["success"]["mean"] == expected

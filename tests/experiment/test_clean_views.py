@@ -11,8 +11,8 @@ from attacks.eot.bank import bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.judge import Judge
 from attacks.experiment.bench import MAIN
-from attacks.experiment.clean_views import MOST_LOST, PICTURES, VIEWS, CleanViews, LostViews, clean_views, refuse_lost
-from attacks.schema.presets import is_chosen
+from attacks.experiment.clean_views import LIMIT, PICTURES, VIEWS, CleanViews, LostViews, clean_views, refuse_loss
+from attacks.schema.presets import is_choice
 from tests.helpers.runs import call
 from transforms import Brightness, Compose
 
@@ -35,7 +35,7 @@ def test_what_is_right_and_lost_is_counted_by_hand(errors, count, goal):
     result = clean_views(SimpleNamespace(study=study, judge=judge, banks={MAIN: views}))
     number = min(count, PICTURES)
     assert (result.views, result.right) == (number * VIEWS, (number - errors) * VIEWS)
-    assert result.lost == (errors / number if goal is None else 1 / number)
+    assert result.loss == (errors / number if goal is None else 1 / number)
     assert result.cosine == pytest.approx(1) and result.files == 0.25
     assert f"({result.right} of {result.views})" in str(result) and "clean files: 25 % right" in str(result)
 
@@ -47,21 +47,21 @@ def test_a_choice_is_a_word_or_a_preset_of_the_user():
         "+transforms.x=1",
         "~transforms.stages",
     ):
-        assert is_chosen("transforms", "quickstart", ["seed=1", word]), word
-    assert is_chosen("transforms", "mine", []) and not is_chosen(
+        assert is_choice("transforms", "quickstart", ["seed=1", word]), word
+    assert is_choice("transforms", "mine", []) and not is_choice(
         "transforms", "smoke", ["transformsx=1", "a=transforms"]
     )
 
 
 @pytest.mark.parametrize(
-    ("share", "weights", "preset"), [*product((0.0, MOST_LOST, 0.51, 1.0), (None, "random"), ("smoke", "mine"))]
+    ("share", "weights", "preset"), [*product((0.0, LIMIT, 0.51, 1.0), (None, "random"), ("smoke", "mine"))]
 )
 def test_only_lost_views_that_nobody_chose_are_refused(share, weights, preset):
     for overrides in ([], ["transforms=camera"]):
         manifest = {"preset": preset, "overrides": overrides, "encoder": {"weights": weights}}
         manifest |= {"config": {"transforms": {"name": "camera"}}}
         try:
-            refuse_lost(CleanViews(share, 100, round(100 * (1 - share)), 0.5, None), manifest)
+            refuse_loss(CleanViews(share, 100, round(100 * (1 - share)), 0.5, None), manifest)
             is_refused = False
         except LostViews as error:
             is_refused, text = True, str(error)

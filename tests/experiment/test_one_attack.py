@@ -41,15 +41,15 @@ def test_the_attack_is_that_of_a_run_that_repeats_it_at_half_of_the_cost(optimis
         words = [*WORDS, *pictures(tmp_path / "photos"), *PLAIN[1:], "attack.views=2", f"optimiser={optimiser}"]
         module(tmp_path, monkeypatch)
         words += ["encoder=callable", "encoder.model=victim:corners"]
-    folders, questions = [tmp_path / "once", tmp_path / "twice"], []
+    folders, questions = [tmp_path / "single", tmp_path / "double"], []
     for folder in folders:
         (tmp_path / "seen").unlink(missing_ok=True)
         assert call(monkeypatch, *words, f"hydra.run.dir={folder}") == 0
         questions.append(len(query_digests(tmp_path)))
         monkeypatch.setattr(Study, "arms", ("clean", "noise", "no_eot", "eot"))
     assert attacked(folders[0]) == attacked(folders[1])
-    once, twice = map(passes, folders)
-    assert once[0] > 0 and [2 * count for count in once] == twice
+    single, double = map(passes, folders)
+    assert single[0] > 0 and [2 * count for count in single] == double
     assert (questions[0] < questions[1]) == black_box
 
 

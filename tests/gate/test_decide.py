@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks import load_encoder, robustness
-from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.experiment.chance import chance_levels
 from attacks.gate.decide import decide, decided_row, weaknesses
-from attacks.gate.policy import Policy, Requirement
+from attacks.gate.policy import POLICY_MEASURES, Policy, Requirement
 from attacks.gate.verdict import size_text
 from attacks.inference.bounded import interval
 from scripts.benchmarks.zoo_encoders import with_gradient
@@ -192,7 +191,7 @@ def chance(size, targeted=False):
     return {name: level._asdict() for name, level in values.items()}
 
 
-@pytest.mark.parametrize("measure", [*MEANS, *SHARES, "tar_0.01"])
+@pytest.mark.parametrize("measure", [*POLICY_MEASURES, "tar_0.01"])
 @pytest.mark.parametrize("size", [4, 9, 300])
 @pytest.mark.parametrize("targeted", [False, True])
 @pytest.mark.parametrize("side", ["at_least", "at_most"])

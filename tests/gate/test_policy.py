@@ -4,9 +4,8 @@ import hashlib
 
 import pytest
 
-from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.gate import policy as policies
-from attacks.gate.policy import ARMS, ATTACK, HARM, POLICIES, STATISTICS, Requirement, read_policy
+from attacks.gate.policy import ARMS, ATTACK, HARM, POLICIES, POLICY_MEASURES, STATISTICS, Requirement, read_policy
 
 GOOD = """claim: Most views are still recognised.
 date: 2026-11-24
@@ -71,7 +70,7 @@ def test_a_mistake_is_one_line_with_key_and_rule(tmp_path, old, new, part):
 
 
 @pytest.mark.parametrize("of", STATISTICS)
-@pytest.mark.parametrize("measure", [*MEANS, *SHARES, "tar_0.01"])
+@pytest.mark.parametrize("measure", [*POLICY_MEASURES, "tar_0.01"])
 def test_a_row_can_fail_and_only_where_the_attack_succeeds(tmp_path, measure, of):
     """A row is accepted if and only if the best value for the attacker misses it, and the worst one meets it."""
     low, high = (-2, 2) if measure == "shift" else (-1, 1) if "cosine" in measure else (0, 1)

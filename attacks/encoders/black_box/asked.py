@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from attacks.encoders.layers import unwrap
-from attacks.encoders.tree import PictureModule, unanswered
+from attacks.encoders.tree import PictureModule, silence
 from attacks.runtime.files import Lock, named_where_unwritten
 from attacks.schema.encoder import GRADIENT_FREE
 from transforms.doors import formed
@@ -50,21 +50,22 @@ class Ledger:
         with Lock(path) as lock:
             if not lock.exclusive():
                 raise ValueError(f"`{path}`: another process asks for this run; wait for its end")
-            data = path.read_bytes()
-            whole = data.rfind(b"\n") + 1
-            if whole < len(data):
-                os.truncate(path, whole)
-            early, self.rows = self.rows, {}  # asked about before there was a file
-            self.read(path, data[:whole])
+            answers, self.rows = self.rows, {}  # asked about before there was a file
+            if (length := self.read(path)) < path.stat().st_size:
+                os.truncate(path, length)
             self.path = path
             try:
-                self._record({name: row for name, row in early.items() if name not in self.rows})
+                self._record({name: row for name, row in answers.items() if name not in self.rows})
                 yield
             finally:
                 self.path = None
 
-    def read(self, path: Path, data: bytes) -> None:
-        """Take over the answers of a ledger's lines. Raises ValueError for another line."""
+    def read(self, path: Path) -> int:
+        """Take over the answers of a file, without a torn last line. Returns the length of the whole lines. Raises
+        ValueError for another line."""
+        data = path.read_bytes()
+        length = data.rfind(b"\n") + 1
+        data = data[:length]
         for number, line in enumerate(data.splitlines(), 1):
             if line == REFUSAL:
                 raise ValueError(f"`{path}`: a picture has two answers, so none can be used: start a new run")
@@ -80,6 +81,7 @@ class Ledger:
                     f"`{path}`: line {number} is damaged ({' '.join(str(error).split())[:80]}): remove that line, "
                     "and its picture is asked about again"
                 ) from None
+        return length
 
     def answers(
         self, pixels: np.ndarray, ask: Callable[[np.ndarray], Sequence[np.ndarray]], batch: int
@@ -125,6 +127,13 @@ class Ledger:
             os.fsync(file.fileno())
 
 
+def recorded_answers(path: Path) -> dict[str, np.ndarray]:
+    """The answers of a ledger's file by picture. Raises FileNotFoundError, or ValueError for a damaged line."""
+    ledger = Ledger()
+    ledger.read(path)
+    return ledger.rows
+
+
 def picture_digest(picture: np.ndarray) -> str:
     """The sha256 of the size and the pixels of an 8-bit picture (H,W,3)."""
     return hashlib.sha256(f"{picture.shape}".encode() + np.ascontiguousarray(picture).tobytes()).hexdigest()
@@ -150,7 +159,7 @@ class AnswerMismatch(AnswerError):
 
 class BlackBox(PictureModule):
     """(N,3,H,W) in [0,1] -> (N,D): each picture is rounded to 8 bits and asked about once; its answer is kept. A
-    picture without an answer has a row of zeros, which has no direction (see `unanswered`).
+    picture without an answer has a row of zeros, which has no direction (see `silence`).
 
     Args:
         ask: see `Ask`.
@@ -247,7 +256,7 @@ def black_box(encoder: nn.Module) -> BlackBox | None:
 
 def refuse_unanswered(encoder: nn.Module, rows: Tensor, names: Sequence[str], key: str = "data.path") -> None:
     """Raise ValueError where a clean picture, by its row (n,D), has no answer."""
-    missing = unanswered(encoder, rows)
+    missing = silence(encoder, rows)
     if missing is not None and bool(missing.any()):
         name = names[int(missing.int().argmax())]
         raise ValueError(
