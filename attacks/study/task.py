@@ -145,9 +145,9 @@ def check_gallery(run: Run, gallery: Gallery | Classes) -> None:
     """Refuse a gallery that shows one thing only, and what would need all rows of a gallery of embeddings."""
     if isinstance(gallery, Classes):
         return
-    if run.task.name == "verification" and getattr(run.objective, "target", None) is None:
-        return
-    if len(gallery) < 2 or (gallery.label_numbers is not None and not bool(gallery.label_numbers.any())):
+    is_pair = run.task.name == "verification" and getattr(run.objective, "target", None) is None
+    is_single = len(gallery) < 2 or (gallery.label_numbers is not None and not bool(gallery.label_numbers.any()))
+    if is_single and not is_pair:
         raise ValueError(
             f"`data.gallery` must show two things or more, for a view to be taken for another; "
             f"{gallery.source} shows one: add pictures, name another gallery (data.gallery=bundled: the bundled "

@@ -15,8 +15,9 @@ from attacks.experiment.embeddings import embed_gallery
 from attacks.schema import groups
 from attacks.schema.objective import AwayConfig, InfoNCEConfig
 from attacks.schema.run import EvaluateConfig
+from attacks.schema.task import RetrievalConfig
 from attacks.schema.validate import Run
-from attacks.study.assembly import check_gallery
+from attacks.study.task import check_gallery
 from tests.run.test_malformed_files import npy
 
 
@@ -173,7 +174,7 @@ def test_what_is_no_such_file_is_refused_in_one_line(tmp_path, what):
 def test_an_attack_that_compares_with_all_rows_is_refused(tmp_path):
     make_array(tmp_path)
     gallery = with_vectors(pictures().shelf(), read_vectors(tmp_path / "g.npy"))
-    plain = {"objective": AwayConfig(), "attack": groups.SingleConfig()}
+    plain = {"task": RetrievalConfig(), "objective": AwayConfig(), "attack": groups.SingleConfig()}
     parts = {"attack": groups.SuiteConfig()}, {"evaluate": EvaluateConfig(failure=1)}
     for changes in ({"objective": InfoNCEConfig()}, *parts):
         with pytest.raises(ValueError, match="only for the judgement"):

@@ -16,7 +16,7 @@ from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.preprocess import Preprocess
 from attacks.eot.bank import judged
 from attacks.eot.protocols import Objective
-from attacks.objectives import Members
+from attacks.objectives import CrossEntropy, Members
 from transforms import Affine, Compose
 
 torch.manual_seed(0)
@@ -164,10 +164,11 @@ LEAVES = [kind for kind in objectives() if kind.__name__ not in ("Each", "Member
 @pytest.mark.parametrize("shape", [(2, 4, 8, 8), (2, 3, 4), (2, 4), (2,)], ids=str)
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
 def test_every_objective_gives_one_loss_a_view_or_one_sentence(kind, shape):
-    objective = kind(torch.eye(4)) if kind.__name__ in ("Retrieval", "InfoNCE") else kind()
+    parts = {"Retrieval": (torch.eye(4),), "InfoNCE": (torch.eye(4),), "ByText": (CrossEntropy(), torch.eye(4))}
+    objective = kind(*parts.get(kind.__name__, ()))
     features = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     anchors = {"Triplet": {"positive": features, "negative": features + 1}}
-    anchors |= dict.fromkeys(("Retrieval", "InfoNCE", "CrossEntropy", "DLR"), torch.tensor([0, 1]))
+    anchors |= dict.fromkeys((*parts, "CrossEntropy", "Margin", "DLR"), torch.tensor([0, 1]))
     anchor = anchors.get(kind.__name__, features)
     try:
         losses = objective(features, anchor)

@@ -23,10 +23,10 @@ from attacks.schema.groups import CHOICES
 from attacks.schema.presets import read_preset
 from attacks.schema.validate import validate
 from attacks.study.assembly import build
-from attacks.study.encoder import subject_encoder
 from attacks.study.pipeline import CONFIGS, stages
 from tests.helpers import encoder_laws as laws
 from tests.helpers.small import small, smooth
+from tests.helpers.subjects import encoder_of
 from tests.schema.test_configs import composed
 from transforms import Compose, Downscale, Jpeg, jpeg, resize
 from transforms.camera import GaussianBlur, Quantise, ResizePad, quantise
@@ -48,7 +48,7 @@ def defend(name, encoder):
 @pytest.mark.parametrize("name", [name for name in DEFENCES if name not in AMONG_VIEWS])
 def test_every_configured_defence_passes_a_gradient(name):
     run = validate(composed("config=smoke", f"defence={name}"))
-    encoder = subject_encoder(run.encoder, CPU, run.defence)
+    encoder = encoder_of(run.encoder, CPU, run.defence)
     assert isinstance(encoder, Defended) == bool(identity(run.encoder, encoder)["defence"]) == (name != "none")
     assert list(named_layers(encoder)) == list(named_layers(load_encoder()))
     images = torch.rand(2, 3, 90, 110).requires_grad_()
@@ -74,9 +74,9 @@ def test_a_stochastic_encoder_without_draws_and_unknown_stages_are_refused():
     run = validate(composed("config=smoke", "encoder.stochastic=true", "defence=jpeg"))
     for defence in (None, run.defence):
         with pytest.raises(ValueError, match=r"`encoder\.stochastic=true`"):
-            subject_encoder(run.encoder, CPU, defence)
+            encoder_of(run.encoder, CPU, defence)
     with pytest.raises(ValueError, match=r"`defence\.stages\.jpg` is unknown"):
-        subject_encoder(PocketConfig(), CPU, DefenceConfig("jpeg", {"jpg": {}}))
+        encoder_of(PocketConfig(), CPU, DefenceConfig("jpeg", {"jpg": {}}))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_bpda_uses_the_gradient_of_its_substitute():
 
 
 def test_a_defended_encoder_keeps_its_signature():
-    encoder = subject_encoder(
+    encoder = encoder_of(
         ENCODERS["phash"](stochastic=True), CPU, DefenceConfig("blur", {"gaussian_blur": {"sigma": [0.5, 1.5]}})
     )
     plain, features = load_encoder("phash"), torch.randn(3, 64)

@@ -12,10 +12,11 @@ from attacks.data.gallery import on_shelf, tiles
 from attacks.data.images import to_bytes
 from attacks.data.pictures import make_shelf
 from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
+from attacks.schema.task import RetrievalConfig
 from attacks.schema.validate import Run
 from attacks.study import data as duplicates
-from attacks.study.assembly import check_gallery
 from attacks.study.data import data
+from attacks.study.task import check_gallery
 
 
 @pytest.fixture(scope="module")
@@ -170,4 +171,4 @@ def test_a_gallery_of_one_thing_is_refused_with_the_fix(pictures, tmp_path, copi
         save_copy(pictures[0], tmp_path / f"{i}.jpg", quality=95 - i)
     _, gallery_of_run, _ = data(FolderConfig(path=str(tmp_path), size=64))
     with pytest.raises(ValueError, match=r"`data.gallery` must show two things .*data.gallery=bundled"):
-        check_gallery(Run(), gallery_of_run)
+        check_gallery(Run(task=RetrievalConfig()), gallery_of_run)

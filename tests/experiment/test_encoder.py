@@ -17,7 +17,7 @@ from attacks.encoders.preprocess import Preprocess
 from attacks.experiment.results import encoder_line
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
-from attacks.study.encoder import subject_encoder
+from tests.helpers.subjects import encoder_of
 
 CPU = torch.device("cpu")
 RANDOM = ("encoder=torchvision", "encoder.model=squeezenet1_1", "encoder.weights=random")
@@ -57,45 +57,45 @@ def test_other_keys_of_an_encoder_keep_their_types(override):
 )
 def test_a_wrong_key_or_value_gives_a_one_line_error(override, message):
     with pytest.raises(ValueError, match=message) as failure:
-        subject_encoder(compose_run(*RANDOM, override).encoder, CPU)
+        encoder_of(compose_run(*RANDOM, override).encoder, CPU)
     assert "\n" not in str(failure.value)
 
 
 def test_the_manifest_holds_everything_that_defines_an_encoder():
     node = compose_run(*RANDOM, "encoder.preprocess.kernel=cv2_area").encoder
-    encoder = subject_encoder(node, CPU)
+    encoder = encoder_of(node, CPU)
     output = identity(node, encoder)
     assert (output["name"], output["model"], output["weights"]) == ("torchvision", "squeezenet1_1", "random")
     assert output["sha256"] is None and output["preprocess"]["kernel"] == "cv2_area"
     # The printed description reproduces the same encoder.
     assert output["fingerprint"][:12] in str(encoder)
     assert Preprocess(**json.loads(json.dumps(output["preprocess"]))) == encoder.preprocess
-    assert identity(node, subject_encoder(node, CPU)) == output
+    assert identity(node, encoder_of(node, CPU)) == output
 
 
 @pytest.mark.slow
 def test_weights_are_identified_by_file_hash_and_tensor_fingerprint(tmp_path):
-    encoder = subject_encoder(compose_run(*RANDOM).encoder, CPU)
+    encoder = encoder_of(compose_run(*RANDOM).encoder, CPU)
     descriptions = []
     for name in ("a.safetensors", "b.pt"):
         state = encoder.network.state_dict()
         save_file(state, tmp_path / name) if name.startswith("a") else torch.save(state, tmp_path / name)
         node = compose_run(*RANDOM[:2], f"encoder.weights={tmp_path / name}").encoder
-        descriptions.append(identity(node, subject_encoder(node, CPU)))
+        descriptions.append(identity(node, encoder_of(node, CPU)))
         assert descriptions[-1]["sha256"] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
     assert descriptions[0]["fingerprint"] == descriptions[1]["fingerprint"] == identity(node, encoder)["fingerprint"]
 
 
 def test_the_encoder_that_ships_has_its_hash():
     node = compose_run().encoder
-    output = identity(node, subject_encoder(node, CPU))
+    output = identity(node, encoder_of(node, CPU))
     assert output["sha256"] == hashlib.sha256(Path(POCKET_WEIGHTS).read_bytes()).hexdigest()
     assert len(output["fingerprint"]) == 64
 
 
 def rows(*overrides):
     run = compose_run(*overrides)
-    return description_rows(identity(run.encoder, subject_encoder(run.encoder, CPU, run.defence)))
+    return description_rows(identity(run.encoder, encoder_of(run.encoder, CPU, run.defence)))
 
 
 @pytest.mark.slow
@@ -130,10 +130,10 @@ def test_a_report_states_whether_a_range_of_a_defence_is_sampled():
 
 def test_the_terminal_describes_the_encoder_in_one_line():
     run = compose_run("encoder.features=[stages.8]", "defence=blur")
-    output = encoder_line({"encoder": identity(run.encoder, subject_encoder(run.encoder, CPU, run.defence))})
+    output = encoder_line({"encoder": identity(run.encoder, encoder_of(run.encoder, CPU, run.defence))})
     assert re.fullmatch(r"encoder: pocket; weights .*; features stages\.8; defence Gauss.*; at the middle .*", output)
     run = compose_run(*RANDOM)
-    output = encoder_line({"encoder": identity(run.encoder, subject_encoder(run.encoder, CPU))})
+    output = encoder_line({"encoder": identity(run.encoder, encoder_of(run.encoder, CPU))})
     assert re.fullmatch("encoder: torchvision:squeezenet1_1; weights random, [^;]*; defence none", output)
 
 

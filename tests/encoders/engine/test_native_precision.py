@@ -17,9 +17,9 @@ from attacks.encoders.engine.native_precision import in_native_precision, precis
 from attacks.encoders.layers import unwrap
 from attacks.eot.bank import Bank
 from attacks.schema.encoder import ModuleConfig
-from attacks.study.encoder import subject_encoder
 from tests.helpers import encoder_laws as laws
 from tests.helpers.runs import call
+from tests.helpers.subjects import encoder_of
 from tests.helpers.tiny_models import PREPROCESS, save_script
 from transforms import Compose
 
@@ -147,17 +147,17 @@ def test_layers_have_with_gradients_in_float32(dtype):
 def test_the_configured_precision_widens_a_copy_of_a_given_module(dtype):
     module, images, cpu = network(dtype), F.interpolate(pictures(), (16, 16)), torch.device("cpu")
     node = ModuleConfig(precision="float32")
-    encoder = subject_encoder(node, cpu, module=module)
+    encoder = encoder_of(node, cpu, module=module)
     assert torch.equal(encoder(images), copy.deepcopy(module).float()(images))
     assert module[0].weight.dtype == dtype
     name = str(dtype).removeprefix("torch.")
     assert dict(description_rows(identity(node, encoder)))["precision"] == f"float32, widened from {name}"
-    native = subject_encoder(ModuleConfig(), cpu, module=module)
+    native = encoder_of(ModuleConfig(), cpu, module=module)
     assert dict(description_rows(identity(node, native)))["precision"] == name
     assert identity(node, native)["model"] == "Sequential"
-    assert "precision" not in dict(description_rows(identity(node, subject_encoder(node, cpu, module=network()))))
+    assert "precision" not in dict(description_rows(identity(node, encoder_of(node, cpu, module=network()))))
     with pytest.raises(ValueError, match=r"`encoder.precision` must be own or float32; got 'half'"):
-        subject_encoder(ModuleConfig(precision="half"), cpu, module=module)
+        encoder_of(ModuleConfig(precision="half"), cpu, module=module)
 
 
 class Program(nn.Module):

@@ -125,7 +125,7 @@ def test_what_the_packages_have_not_is_refused():
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch):
-    laws.refusal("`output` belongs to pypi", "resnet18", family="torchvision", output="logits")
+    laws.refusal("`output` belongs to pypi and timm and torchvision", "x", family="open_clip", output="logits")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'^foolbox is not installed: pip install "viewproof\[real\]"$'):
         read_files(IMAGENET20, 224)
