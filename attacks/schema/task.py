@@ -60,7 +60,7 @@ class ScoreConfig:
     Use: moderation, quality and other scores with a threshold.
     Not: several classes: classification.
     Oracle: tests/evaluation/test_tasks.py.
-    With: task.threshold=0.5
+    With: task.threshold=0 task.column=0
     """
 
     name: str = "score"

@@ -64,6 +64,7 @@ ROOMS = {
 GROUPS = {
     "transforms": PartKind("Presets of views", oracle="its views and their gradient, tests/schema/test_configs.py"),
     "attack": PartKind("Attacks", oracle="a run, tests/run/test_attacks.py", source=OWN_SOURCE),
+    "task": PartKind("Tasks", "one comparison of the answer to each view", source=OWN_SOURCE),
     "optimiser": PartKind("Optimisers"),
     "perturbation": PartKind("Perturbation sets"),
     "objective": PartKind("Objectives", "no pass of the encoder besides that of the view"),

@@ -38,7 +38,9 @@ def test_on_its_encoder_a_run_has_its_numbers_and_another_encoder_has_others(fin
 @pytest.mark.slow
 def test_an_encoder_is_loaded_once_for_all_runs(finished, tmp_path, monkeypatch):
     loads, load = [], assembly.subject_encoder
-    monkeypatch.setattr(assembly, "subject_encoder", lambda node, *rest: loads.append(node.name) or load(node, *rest))
+    monkeypatch.setattr(
+        assembly, "subject_encoder", lambda run, *rest: loads.append(run.encoder.name) or load(run, *rest)
+    )
     assert main(["judge", str(finished), str(finished), "--on", "phash", "--out", str(tmp_path)]) == 0
     assert loads == ["phash", "pocket"] and len(read_rows(tmp_path / "transfer.csv")) > 0
 

@@ -37,7 +37,8 @@ def half(shared_runs):
             assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder / 'run'}") == 130
 
     folder = shared_runs.folder("half", make) / "run"
-    assert {path.name for path in (folder / "checkpoint").glob("*.safetensors")} == {FIRST, "gallery.safetensors"}
+    files = {FIRST, "gallery.safetensors", "clean views.safetensors"}
+    assert {path.name for path in (folder / "checkpoint").glob("*.safetensors")} == files
     return folder
 
 

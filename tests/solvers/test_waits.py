@@ -162,7 +162,8 @@ def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_i
         )
     assert mode.counts.total() == 5 + chunks * (1 + arguments), mode.counts
     for score, value in zip(scores, expected, strict=True):
-        torch.testing.assert_close(score.inner, value, rtol=0, atol=1e-5)
+        if value is not None:
+            torch.testing.assert_close(score.inner, value, rtol=0, atol=1e-5)
 
 
 @pytest.mark.gpu
