@@ -46,6 +46,7 @@ def tiny(tmp_path_factory, tiny_folder, tiny_clips):
         "network.pt": folder / "network.pt",
         "my_encoder": "means",
         "lite0": "lite0",
+        "open_nsfw": "open_nsfw",
     }
 
 

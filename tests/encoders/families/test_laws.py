@@ -127,7 +127,7 @@ ERRORS = [
     ("transformers", "llava", {"pool": "cls"}, TOKENS),
     ("transformers", "vit", {"preprocess": {"size": 48}}, r"not take a picture of 48x48 by itself \(Input image"),
     ("diffusers", "./nowhere", {}, "no folder here, and no name on the hub"),
-    ("diffusers", "plain", {"pool": "mean"}, "`encoder.pool` is for transformers"),
+    ("diffusers", "plain", {"pool": "mean"}, "`pool` belongs to transformers"),
     ("diffusers", "plain", {"weights": "ema"}, "must be pretrained, random or a file; got 'ema'"),
     # without a network
     ("timm", "test_vit", {}, "timm's weights of test_vit.* could not be fetched.*encoder.weights=random"),
