@@ -71,7 +71,7 @@ Left out: the most resistant view, the arm of one view a step, and the checks of
 `{checked}` of an encoder ({checks}). A stronger attack may exist.
 
 ```bash
-python scripts/leaderboard.py --page docs/leaderboard.md
+{command}
 ```
 
 A finished row is not run again, and an interrupted one goes on. Add an encoder of your choice by its words:
@@ -186,9 +186,12 @@ def board_page(out: Path) -> str:
     versions = (f"{name} {m['versions'][name]}" for m in manifests for name in ("viewproof", "torch"))
     sizes = sorted({(len(c["queries"]), c["threat"]["gradients"], c["bank"]["views"]) for c in contents})
     machines = {f"{m['device']} ({m['cpu']}; threads of torch: {m['threads']})" for m in manifests}
+    options = "--pictures {} --gradients {} --views {}".format(*sizes[0])
+    options += "" if verdicts else " sanity=none"
     dates = sorted(manifest["started"][:10] for manifest in manifests)
     return PAGE.format(
         settings="; ".join(f"{p} photographs, {g} gradients, {v} held-out views" for p, g, v in sizes),
+        command=f"python scripts/leaderboard.py {options} --page docs/leaderboard.md",
         minutes=sum(content["cost"]["seconds"] for content in contents) / 60,
         rows=dense_table(cell_row(out / name / cell) for name in names for cell in cells),
         patches=dense_table(cell_row(out / name / "patch") for name in names),

@@ -91,4 +91,4 @@ def test_a_row_of_an_encoder_by_the_command(tmp_path, monkeypatch):
 def test_the_page_of_the_docs_is_of_this_command():
     text = (ROOT / "docs" / "leaderboard.md").read_text()
     head = "|" + "|".join(leaderboard.HEAD) + "|"
-    assert text.count(head) == 2 and text.endswith(leaderboard.PAGE.rpartition("{checks}")[2])
+    assert text.count(head) == 2 and text.endswith(leaderboard.PAGE.rpartition("{command}")[2])
