@@ -36,9 +36,8 @@ def chance_levels(
     hits = (members / len(gallery) - float(study.goal is None)).abs()  # without a target, of all others
     success = Level(cluster_mean(hits, clusters, weights), 0, 1)
     pairs = torch.zeros(1) if impostors is None or not len(impostors) else impostors
-    if study.acceptance is not None:  # of the clean pairs of different things that it accepts; of distances, none
-        by_cosine = study.acceptance.metric == "cosine"
-        share = float((pairs >= study.acceptance.threshold).double().mean()) if by_cosine else 0.0
+    if study.acceptance is not None and study.acceptance.metric == "cosine":  # of the clean pairs of different things
+        share = float((pairs >= study.acceptance.threshold).double().mean())
         success = Level(share if study.goal is not None else 1 - share, 0, 1)
     mean = float(pairs.mean())
     highest = float(pairs.quantile(views / (views + 1))) if study.goal is None else mean

@@ -28,7 +28,7 @@ class LostViews(ValueError):
 
 @stored("clean_views")
 class CleanViews(NamedTuple):
-    """Without an attack, the share of views that `loss` has lost to the attacker already; of so many `views` those
+    """Without an attack, the share of views that are lost to the attacker already (`loss`); of so many `views` those
     `right`; the mean `cosine` (None of logits); and the share of `files` with the right class (None: not annotated).
     """
 

@@ -90,19 +90,20 @@ def classes_of(
 ) -> tuple[Classes, Tensor, tuple[str, ...]]:
     """The classes of the task, that of each of the `images` (N,3,H,W), on the encoder's device, and notes (see
     `classify`). Raises ValueError or FileNotFoundError in one line."""
+    task, texts = run.task, text_tower(encoder)
+    is_embedding = run.encoder.name in BUILT_IN or answer_of(encoder) == FEATURES
+    if isinstance(task, ClassificationConfig) and texts is None and is_embedding:
+        raise ValueError(
+            f"`task=classification` needs logits, and encoder={run.encoder.name} answers an embedding: say "
+            "encoder.output=logits where it has the key, or task=retrieval"
+        )
     answers = embed(images, encoder, images.device)
     assert isinstance(answers, Tensor)
-    task = run.task
     if isinstance(task, ScoreConfig):  # without labels, the side of the untouched picture is right by definition
         classes = Classes(("below", "above"), torch.eye(2), source="the sides of task.threshold", logits=True)
         classes, truth, _ = classify(classes, answers, labels)
         return replace(classes, guessed=0), truth, ()
-    if (texts := text_tower(encoder)) is None:
-        if run.encoder.name in BUILT_IN or answer_of(encoder) == FEATURES:
-            raise ValueError(
-                f"`task=classification` needs logits, and encoder={run.encoder.name} answers an embedding: say "
-                "encoder.output=logits where it has the key, or task=retrieval"
-            )
+    if texts is None:
         classes = logit_classes(task.classes, answers.shape[1])
     elif task.classes is None:
         raise ValueError(

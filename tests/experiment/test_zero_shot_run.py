@@ -105,7 +105,7 @@ def test_a_targeted_attack_reaches_the_class_it_names(folder, monkeypatch, capsy
         (["encoder.features=[output]"], "`task.classes` are compared with what the encoder answers itself"),
         (["data.gallery={}"], "`data.gallery` has no use with task=classification"),
         (["objective=toward", "objective.target=blue", "objective.metric=l2"], "`objective.metric=l2` toward"),
-        (["objective=toward", "objective.target=mauve"], "a class of `task.classes`"),
+        (["objective=toward", "objective.target=mauve"], "a class of task.classes"),
         (["objective=toward", "objective.target=red"], "is the class of one of the attacked pictures"),
     ],
     ids=str,
