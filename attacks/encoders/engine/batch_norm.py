@@ -1,6 +1,6 @@
 """Batch norms: their gradient for one picture, and their folding into the layer before them (Jacob et al. 2018)."""
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from functools import wraps
 from itertools import pairwise
@@ -50,6 +50,9 @@ def norm_hook(_layer: nn.Module, _inputs: Any, answer: Any) -> None:
 # Exact types: a subclass may pad or normalise in a way of its own.
 CONVOLUTIONS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
 
+#: Of timm: a convolution that pads its input by its size, and a norm with dropout and an activation behind it.
+CONV_SAME, NORM_ACT = "timm.layers.conv2d_same.Conv2dSame", "timm.layers.norm_act.BatchNormAct2d"
+
 Pair = tuple[str, str]  # the names of a layer and of the batch norm after it
 
 
@@ -63,8 +66,23 @@ def fold(module: nn.Module) -> None:
     for first, second in _pairs(module):
         layer: Any = module.get_submodule(first)
         fuse: Any = fuse_linear_bn_eval if isinstance(layer, nn.Linear) else fuse_conv_bn_eval
-        module.set_submodule(first, fuse(layer, module.get_submodule(second)))
-        module.set_submodule(second, _NoNorm(layer.weight.dim()))
+        norm: Any = module.get_submodule(second)
+        module.set_submodule(first, fuse(layer, norm))
+        rest: nn.Module = _NoNorm(layer.weight.dim())
+        if _kind(norm) == NORM_ACT:
+            rest = nn.Sequential(OrderedDict(drop=norm.drop, act=norm.act))
+        module.set_submodule(second, rest)
+
+
+def _kind(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+class _Tracer(fx.Tracer):
+    """Does not look into the layers that can be folded."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return _kind(m) in (CONV_SAME, NORM_ACT) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _NoNorm(nn.Module):
@@ -94,7 +112,7 @@ def _pairs(module: nn.Module) -> list[Pair]:
 def _search(module: nn.Module, prefix: str) -> Iterator[Pair]:
     """The pairs in the largest traceable parts."""
     try:
-        graph = fx.Tracer().trace(module)
+        graph = _Tracer().trace(module)
     except Exception:  # tracing runs the encoder's code on proxies, which may raise anything
         if type(module) is nn.Sequential:
             names = [name for name, _ in module.named_children()]
@@ -115,8 +133,10 @@ def _search(module: nn.Module, prefix: str) -> Iterator[Pair]:
 
 def _fits(layer: nn.Module, norm: nn.Module) -> bool:
     """Whether `norm` after `layer` is an affine map of its channels, and neither has other hooks."""
-    if type(layer) in CONVOLUTIONS:
-        matches = type(norm) is CONVOLUTIONS[type(layer)] and layer.out_channels == norm.num_features
+    convolution = nn.Conv2d if _kind(layer) == CONV_SAME else type(layer)
+    if convolution in CONVOLUTIONS:
+        fits = type(norm) is CONVOLUTIONS[convolution] or (convolution is nn.Conv2d and _kind(norm) == NORM_ACT)
+        matches = fits and layer.out_channels == norm.num_features
     else:
         matches = type(layer) is nn.Linear and type(norm) is nn.BatchNorm1d
         matches = matches and bool(norm.affine) and layer.out_features == norm.num_features

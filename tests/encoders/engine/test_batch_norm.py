@@ -33,8 +33,19 @@ class Conv2dThrice(nn.Module):
         return self.nh(self.head(y.mean((2, 3))))
 
 
+def lite():
+    """With a convolution and a batch norm of timm's, which torch has not."""
+    torch.manual_seed(0)
+    return with_statistics(pytest.importorskip("timm").create_model("tf_efficientnet_lite0", num_classes=0))
+
+
 @pytest.mark.parametrize(
-    ("make", "count", "size"), [(resnet, 20, 64), pytest.param(load_encoder, 10, 128, marks=pytest.mark.slow)]
+    ("make", "count", "size"),
+    [
+        (resnet, 20, 64),
+        pytest.param(load_encoder, 10, 128, marks=pytest.mark.slow),
+        pytest.param(lite, 49, 64, marks=pytest.mark.families),
+    ],
 )
 def test_folding_is_exact_in_double_precision(make, count, size):
     encoder = make().double()
