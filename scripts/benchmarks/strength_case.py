@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from attacks import L2, Away, Linf, bank
+from attacks import L2, Away, Linf, bank, load_encoder
 from attacks.data.gallery import tiles
+from attacks.data.listing import IMAGENET20
+from attacks.data.pictures import read_files
 from attacks.eot.bank import Bank
 from attacks.perturbations.ball import Ball
 from attacks.runtime.progress import Progress
@@ -27,7 +29,8 @@ from transforms.draws import Uniform, stream
 from .case import CentredEncoder, GradientCase, Normalised, encoder
 from .contest import Counting
 
-SIZE = 64
+#: Of pictures; of those that a real encoder is shown.
+SIZE, REAL_SIZE = 64, 224
 #: Pictures that the peers' settings are chosen on; none of them is attacked for the table.
 SCREEN_PICTURES = 4
 #: Views of which the mean embedding of an encoder without training is taken, and its statistics of batch norm.
@@ -44,18 +47,29 @@ VIEWS: dict[str, Callable[[], Compose]] = {
     "strong": lambda: Compose([Affine(degrees=60, scale=(0.8, 1.2)), GaussianBlur((0, 1)), Jpeg((40, 90))]),
     "tiny": lambda: Compose([Affine(degrees=5, translate=0.05), Downscale((12, 24))]),
 }
-BALLS: dict[str, Ball] = {"linf4": Linf(4 / 255), "linf8": Linf(8 / 255), "l2": L2(1.5)}
+#: Those of encoders with weights of ImageNet.
+REAL_VIEWS: dict[str, Callable[[], Compose]] = {
+    "camera": VIEWS["camera"],
+    "web": lambda: preset("web"),
+    "downscale": lambda: Compose([Affine(degrees=5, translate=0.05), Downscale((56, 168))]),
+    "jpeg": lambda: Compose([Affine(translate=0.02), Jpeg((30, 90))]),
+}
+BALLS: dict[str, Ball] = {f"linf{levels}": Linf(levels / 255) for levels in (2, 4, 8)} | {"l2": L2(1.5)}
 ENCODERS = ("pocket", "resnet18", "mobilenet_v3_small", "vit_tiny", "small")
+REAL_ENCODERS = ("lite0", "lite2")
 
 
 @lru_cache(maxsize=2)
 def network(arch: str, folder: Path) -> nn.Module:
-    """(N,3,H,W) -> (N,D), frozen: the pocket encoder; a small one that is trained once and kept in `folder`; or one
-    with random weights, centred. Of `mobilenet_v3_small` batch norm's statistics are those of the same views."""
+    """(N,3,H,W) -> (N,D), frozen: the pocket encoder; a small one that is trained once and kept in `folder`; a real
+    one, from its package; or one with random weights, centred. Of `mobilenet_v3_small` batch norm's statistics are
+    those of the same views."""
     if arch == "pocket":
         return encoder(arch).requires_grad_(False)
     if arch == "small":
         return small(folder).requires_grad_(False)
+    if arch in REAL_ENCODERS:
+        return load_encoder("pypi", arch)
     views = preset("camera")
     views_of_pictures = views(tiles(SIZE).spread(CENTRE).images, bank(views, CENTRE, seed=0, purpose="centre").u)
     plain = random_encoder(arch).requires_grad_(False)
@@ -94,10 +108,14 @@ class Resized(nn.Module):
 
 
 @lru_cache(maxsize=2)
-def strength_pictures(count: int, purpose: str) -> Tensor:
-    """`count` tiles (N,3,S,S) to attack for the "table", or SCREENED others to choose settings on ("screen"): the
-    former are spread evenly over all tiles, the latter over the gaps."""
-    all_tiles = tiles(SIZE).spread(2 * count).images
+def strength_pictures(count: int, purpose: str, arch: str = "pocket") -> Tensor:
+    """`count` pictures (N,3,S,S) to attack for the "table", or SCREEN_PICTURES others to choose settings on
+    ("screen"). The former are spread evenly over all tiles, the latter over the gaps; of a real encoder the former
+    are the first of the labelled photographs."""
+    if arch in REAL_ENCODERS and purpose == "table":
+        photographs = read_files(IMAGENET20, REAL_SIZE)
+        return torch.stack([photographs.load(i) for i in range(count)])
+    all_tiles = tiles(REAL_SIZE if arch in REAL_ENCODERS else SIZE).spread(2 * count).images
     if purpose == "screen":
         screen_count = min(SCREEN_PICTURES, count)
         return all_tiles[[2 * (i * count // screen_count) + 1 for i in range(screen_count)]]
