@@ -135,7 +135,8 @@ def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tup
     attempt = attempt_of(bench, study, rows, study.seed)
     knowledge = attempt.knowledge
     problem, options = problem_of("eot", attempt), options_of("radius", attempt)
-    if knowledge.goal is None and bench.judge.signature is None and not isinstance(study.objective, LayersConfig):
+    is_retrieval = knowledge.goal is None and bench.judge.signature is None and study.acceptance is None
+    if is_retrieval and not isinstance(study.objective, LayersConfig):
         # What breaks a picture is another that is nearer: no other objective finds the smallest radius.
         margin = Retrieval(knowledge.gallery, identity=knowledge.identity)
         problem = replace(problem, objective=margin, anchor=knowledge.truth)
