@@ -88,6 +88,7 @@ class Classes:
     logits: bool = False  # whether the encoder's answers are logits of the classes
     guessed: int = 0  # number of pictures whose class is the encoder's own prediction
     right: float | None = None  # share of the annotated pictures that the encoder classifies so, without a view
+    threshold: float | None = None  # of the score, of whose sides these are
     label_numbers: None = None
     cluster_numbers: None = None
 

@@ -114,6 +114,7 @@ class Judge:
         centre: Tensor | None = None
         if self.acceptance is not None and self.acceptance.metric == "l2":
             centre = embeddings if goal is None else self.gallery[goal.to(self.gallery.device)]
+        threshold = self.known.threshold if isinstance(self.known, Classes) else None
         with Progress(title, len(rows), visible=bool(title) and self.world.first) as progress:
             scores = evaluate(
                 scenes,
@@ -124,7 +125,7 @@ class Judge:
                 chunk=self.chunk,
                 world=self.world,
                 signature=self.signature,
-                right=Right(self.truth[rows], goal, self.known.label_numbers, voters, centre),
+                right=Right(self.truth[rows], goal, self.known.label_numbers, voters, centre, threshold),
                 progress=progress.step,
             )
         return concatenate([scores])

@@ -15,11 +15,11 @@ from attacks.inference.pairs import MEASURES, Measure, fewest_clusters, sign_fli
 #: Measures summarised by their mean over pictures; shares of a picture's views; ranks and distances, by the median.
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
 SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "success_survived", "knn", "no_answer")
-MEDIANS = ("median_rank", "goal_rank", "distance")
+MEDIANS = ("median_rank", "goal_rank", "distance", "score")
 #: The measures in the order of the file.
 COLUMNS = ["cosine", "shift", "cosine_p10", "worst_cosine", "recall_at_1", "recall_at_5", "recall_at_10", "mrr"]
 COLUMNS += ["median_rank", "success", "survived", "success_survived", "knn", "goal_rank", "goal_cosine"]
-COLUMNS += ["distance", "no_answer"]
+COLUMNS += ["distance", "score", "no_answer"]
 #: Those that ask for another picture of the same identity: in a run with identities they leave out pictures without.
 RETRIEVAL_MEASURES = ("recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "knn")
 #: Prefix of the columns with true accept rates; the false accept rate follows.
@@ -91,6 +91,7 @@ def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]
         "goal_rank": scores.goal_rank,
         "goal_cosine": scores.goal_cosine,
         "distance": scores.distance,
+        "score": scores.score,
         "no_answer": scores.no_answer,
     }
     return {name: value.double() for name, value in columns.items() if value is not None}
@@ -107,8 +108,8 @@ def _columns(values: Mapping[str, Tensor], worst: Tensor) -> dict[str, list[floa
     """The columns of the file: one number for each picture."""
     columns = {name: value.mean(1) for name, value in values.items()}
     columns |= {"cosine_p10": values["cosine"].quantile(LOW, 1), "worst_cosine": worst.double()}
-    for name, key in (("median_rank", "rank"), ("goal_rank", "goal_rank"), ("distance", "distance")):
-        if key in values:
+    for name in MEDIANS:
+        if (key := name.removeprefix("median_")) in values:
             columns[name] = values[key].median(1).values
     return {name: columns[name].tolist() if name in columns else None for name in COLUMNS}
 
@@ -198,8 +199,9 @@ def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:
 def _single(values: Mapping[str, Tensor]) -> dict[str, object]:
     """Measures of a single picture with intervals over its views, but for the worst view."""
     measures = {name: interval(values[name], *span(name)) for name in MEANS if name in values}
-    measures |= {"cosine_p10": quantile(values["cosine"][0], LOW), "median_rank": median(values["rank"][0])}
-    measures |= {name: median(values[name][0]) for name in ("goal_rank", "distance") if name in values}
+    values = {**values, "median_rank": values["rank"]}
+    measures |= {"cosine_p10": quantile(values["cosine"][0], LOW)}
+    measures |= {name: median(values[name][0]) for name in MEDIANS if name in values}
     return {name: value._asdict() for name, value in measures.items()}
 
 

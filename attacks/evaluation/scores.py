@@ -50,6 +50,7 @@ class Scores(NamedTuple):
     goal_rank: Tensor | None = None
     goal_cosine: Tensor | None = None
     distance: Tensor | None = None
+    score: Tensor | None = None
     no_answer: Tensor | None = None
 
     def taken(self, rows: Sequence[int], views: Sequence[int] | slice = slice(None)) -> "Scores":
@@ -83,14 +84,15 @@ class Acceptance:
 
 class Right(NamedTuple):
     """The ground truth: each picture's row of the gallery (N,), the attacker's target row (N,) or None, each row's
-    identity (G,) or None where no two rows show the same, the number of `neighbours` that vote, and the embeddings
-    (N,D) that views have a `distance` to, or None."""
+    identity (G,) or None where no two rows show the same, the number of `neighbours` that vote, the embeddings (N,D)
+    that views have a `distance` to, or None, and the `threshold` of a score or None."""
 
     truth: Tensor
     goal: Tensor | None = None
     labels: Tensor | None = None
     neighbours: int = 5
     centre: Tensor | None = None
+    threshold: float | None = None
 
 
 @torch.no_grad()
@@ -154,7 +156,7 @@ def evaluate(
     clean = clean if signature is None else signature(clean)
     candidates, mine = Rows(parts, signature), list(world.share(len(bank.u)))
     cosine = base.new_zeros(len(base), len(bank.u))
-    kinds = {key: None if key in ("goal_cosine", "distance") else torch.long for key in _keys(right)}
+    kinds = {key: None if key in ("goal_cosine", "distance", "score") else torch.long for key in _keys(right)}
     kinds |= {} if silence(encoder, clean) is None else {"no_answer": torch.long}
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
     waiting: list[_Waiting] = []
@@ -174,6 +176,8 @@ def evaluate(
             alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
             if right is not None and right.centre is not None:
                 columns["distance"][i, views] = (rows - right.centre[i].to(rows)).norm(dim=1).to(cosine)
+            if right is not None and right.threshold is not None:
+                columns["score"][i, views] = right.threshold + (rows[:, 1] - rows[:, 0]).to(cosine) / 2
             cosine[i, views] = alike.masked_fill(~finite_rows, torch.nan).to(cosine)
             if rankable:
                 waiting.append(_Waiting(i, views, rows))
@@ -212,7 +216,8 @@ def _keys(right: Right | None) -> list[str]:
         return ["nearest"]
     vote_keys = ["vote"] if right.labels is not None and right.neighbours else []
     goal_keys = [] if right.goal is None else ["goal_rank", "goal_cosine"]
-    return ["nearest", "rank", *vote_keys, *goal_keys, *([] if right.centre is None else ["distance"])]
+    values = [name for name, part in (("distance", right.centre), ("score", right.threshold)) if part is not None]
+    return ["nearest", "rank", *vote_keys, *goal_keys, *values]
 
 
 class _Waiting(NamedTuple):

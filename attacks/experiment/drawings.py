@@ -58,7 +58,8 @@ def typical(bench: Bench, scores: Mapping[str, Scores]) -> int:
 
 def contact_sheet(path: str | Path, bench: Bench, scores: Mapping[str, Scores]) -> None:
     """Save views of the typical picture, one row per arm: the file itself, then held-out views with their class or,
-    without classes, their cosine to the clean embedding. The frame is red where they are taken for something else."""
+    without classes, their cosine to the clean embedding. The frame is red where they are taken for something else, or
+    no longer accepted; grey without an answer."""
     picture, arms = typical(bench, scores), bench.study.arms
     gallery, has_classes = bench.study.gallery, isinstance(bench.study.gallery, Classes)
     study, bank, u = bench.study, bench.banks[MAIN], bench.banks[MAIN].u[:VIEWS]
@@ -73,16 +74,28 @@ def contact_sheet(path: str | Path, bench: Bench, scores: Mapping[str, Scores]) 
         axis.text(LEFT / 2, (row + 0.5) * ROW, NAMES[arm], fontsize=9, rotation=90, ha="center", va="center")
         _show(axis, (row, 0), exhibits.pictures(arm, [picture])[0], direct, "#888888")
         views = view(bank.transforms, scene_of(exhibits.displayed(arm, [picture])), u).cpu()
-        for column, (image, cosine, nearest) in enumerate(
-            zip(views, scores[arm].cosine[picture], scores[arm].nearest[picture], strict=False), 1
-        ):
-            is_match = bool(study.gallery.same(nearest, study.truth[picture]))
-            is_goal = study.goal is not None and bool(study.gallery.same(nearest, study.goal[picture]))
-            note = "" if is_match else "  the target" if is_goal else "  not known"
-            title = gallery.names[int(nearest)][:LETTERS] if has_classes else f"{cosine:.2f}{note}"
-            _show(axis, (row, column), image, title, "#2f855a" if is_match else "#c53030")
+        for column, image in enumerate(views):
+            shown = scores[arm].taken([picture], slice(column, column + 1))
+            note, colour = _mark(bench, shown, picture)
+            title = f"{float(shown.cosine):.2f}{note}"
+            if has_classes:
+                title = gallery.names[int(shown.nearest)][:LETTERS]
+            _show(axis, (row, column + 1), image, title, colour)
     with atomic(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _mark(bench: Bench, shown: Scores, picture: int) -> tuple[str, str]:
+    """The words and the colour of a view of a picture, from its scores (1,1)."""
+    study = bench.study
+    if shown.no_answer is not None and bool(shown.no_answer):
+        return "  no answer", "#888888"
+    is_match = bool(study.gallery.same(shown.nearest, study.truth[picture]))
+    is_goal = study.goal is not None and bool(study.gallery.same(shown.nearest, study.goal[picture]))
+    if study.acceptance is not None:
+        is_accepted = bool(study.acceptance.accepts(shown))
+        is_match, is_goal = is_accepted == (study.goal is None), study.goal is not None
+    return ("" if is_match else "  the target" if is_goal else "  not known"), "#2f855a" if is_match else "#c53030"
 
 
 def _show(axis: Axes, place: tuple[int, int], image: Tensor, title: str, colour: str) -> None:

@@ -32,6 +32,10 @@ from attacks.study.study import Study
 
 #: Characters in a line of the first words in the terminal.
 WIDTH = 80
+#: Heads of the terminal's columns, and their widths.
+HEADS = {"success": "success", "cosine": "cosine to clean", "distance": "distance", "score": "score"}
+HEADS |= {"no_answer": "no answer"}
+WIDTHS = {"success": 22, "no_answer": 20, **dict.fromkeys(("cosine", "distance", "score"), 24)}
 #: How intervals are made (docs/intervals.md).
 INTERVALS = "95 %, over clusters of pictures"
 
@@ -211,19 +215,23 @@ def headline(content: dict[str, Any]) -> str:
 
 def table_text(content: dict[str, Any]) -> str:
     """The table of the arms and of the most resistant views, with what its measures are, for the terminal."""
-    width = 2 + max(map(len, content["arms"]))
-    lines = [f"{'arm':<{width}}{'success':<22}{'cosine to clean':<24}chosen step"]
+    width, clean = 2 + max(map(len, content["arms"])), content["arms"]["clean"]
+    value = next((name for name in ("score", "distance") if clean.get(name) is not None), "cosine")
+    columns = ["success", value, *(["no_answer"] if clean.get("no_answer") is not None else [])]
+    lines = [f"{'arm':<{width}}" + "".join(f"{HEADS[name]:<{WIDTHS[name]}}" for name in columns) + "chosen step"]
     for arm, row in content["arms"].items():
-        line = f"{arm:<{width}}{interval_text(row['success']):<22}{interval_text(row['cosine']):<24}{step_text(row)}"
-        lines.append(line.rstrip())
-    worst = {arm: row["worst_cosine"] for arm, row in content["arms"].items() if arm in ("eot", "no_eot")}
-    bank_note = ", refined" if content["bank"]["refine"] else " of the bank"
+        line = "".join(f"{interval_text(row[name]):<{WIDTHS[name]}}" for name in columns)
+        lines.append(f"{arm:<{width}}{line}{step_text(row)}".rstrip())
     if fit := fit_arms(content).get(MAIN):
         success = ", ".join(f"{arm} {interval_text(row['success'])}" for arm, row in fit.items())
         lines.append(f"on the pictures that they were made from: success {success}")
-    cosines = ", ".join(f"{arm} {interval_text(worst[arm])}" for arm in sorted(worst))
-    lines.append(f"most resistant view{bank_note}: cosine {cosines}")
-    return "\n".join([*lines, textwrap.fill(definitions("success", "cosine", "worst_cosine"), WIDTH)])
+    if value == "cosine":
+        worst = {arm: row["worst_cosine"] for arm, row in content["arms"].items() if arm in ("eot", "no_eot")}
+        bank_note = ", refined" if content["bank"]["refine"] else " of the bank"
+        cosines = ", ".join(f"{arm} {interval_text(worst[arm])}" for arm in sorted(worst))
+        lines.append(f"most resistant view{bank_note}: cosine {cosines}")
+        columns.append("worst_cosine")
+    return "\n".join([*lines, textwrap.fill(definitions(*columns), WIDTH)])
 
 
 def encoder_line(content: dict[str, Any]) -> str:

@@ -82,6 +82,7 @@ EMBEDDING = (
     ),
     Measure("goal_cosine", "cosine to the target", "1 is the attacker's goal", "likeness to the target"),
     Measure("distance", "distance", "to the clean embedding or, with a target, to the target's", "", "median", 3),
+    Measure("score", "score", "the number that task.threshold is compared with", "", "median", 3),
 )
 #: With a false accept rate behind its name, a row of the table of arms for each.
 TAR = Measure(

@@ -10,7 +10,7 @@ from torch import nn
 from attacks import bank, robustness
 from attacks.data.images import save_image
 from attacks.encoders import ScoreEncoder
-from attacks.evaluation.classes import classify, logit_classes
+from attacks.evaluation.classes import Classes, classify, logit_classes
 from attacks.evaluation.judge import Judge
 from attacks.objectives import DLR, ByText, CrossEntropy, InfoNCE, Margin
 from attacks.schema.composition import compose
@@ -50,6 +50,18 @@ def test_the_rank_of_a_class_is_that_of_its_logit():
     right = logits.gather(2, truth[:, None, None].expand(-1, 8, 1))
     assert torch.equal(scores.nearest, logits.argmax(2)) and scores.rank.unique().numel() > 3
     assert torch.equal(scores.rank, 1 + (logits > right).sum(2))
+
+
+@pytest.mark.parametrize("threshold", [-0.4, 0.3])
+def test_the_score_of_a_view_is_the_answer_of_the_encoder(threshold):
+    images, truth = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 1])
+    views = bank(Compose([Brightness(0.5)]), 8, seed=0, purpose="evaluate")
+    encoder = ScoreEncoder(CHANNELS, threshold=threshold, column=1)
+    classes = Classes(SIDES[::-1], torch.eye(2), logits=True, threshold=threshold)
+    scores = Judge(encoder, encoder(images), classes.rows, classes, truth)(images, torch.arange(3), views)
+    answers = views.features(images, CHANNELS, 64)[..., 1]
+    assert torch.allclose(scores.score.to(answers), answers, atol=1e-6)
+    assert torch.equal(scores.nearest == 1, answers > threshold)
 
 
 def test_margin_is_the_numerator_of_dlr_and_reaches_zero_where_the_class_changes():
