@@ -27,8 +27,8 @@ SHORT, LONGEST = 34, 3
 
 @stored("wiener_half")
 class Half(NamedTuple):
-    """The sum of the gradients of half of the steps: its `spectrum` (N,C,H,W',2) by `rfft2`, real and imaginary
-    parts, and the energy of each ring of frequencies (N,R), over all channels."""
+    """The sum of the gradients of every other step: its `spectrum` (N,C,H,W',2) by `rfft2`, real and imaginary parts,
+    and the energy of each ring of frequencies (N,R), over all channels."""
 
     spectrum: Tensor
     energy: Tensor
@@ -36,11 +36,11 @@ class Half(NamedTuple):
 
 @stored("wiener")
 class WienerState(NamedTuple):
-    """The weighted sums of the gradients of both halves of the steps, which values have had a gradient other than 0
+    """The weighted sums of the gradients of even and of odd steps, which values have had a gradient other than 0
     (like delta), the `point` that delta looks ahead from, the number of steps, and the length of the first."""
 
-    first_half: Half
-    second_half: Half
+    even_half: Half
+    odd_half: Half
     active: Tensor
     point: Tensor
     step: int
@@ -52,12 +52,9 @@ class Wiener(Optimiser):
     """PGD along the mean gradient of the run, noise filtered frequency by frequency.
 
     Gradients are normalised per image to L1 norm 1, and that of step k, counted from 1, has the weight k (as in the
-    averaging of Shamir & Zhang 2013). The sum is kept as two halves. What both have in common is signal, the rest is
-    noise (the Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and `wiener_filter` gives each
-    frequency the gain of Wiener's filter. This assumes that the halves measure one thing. But gradients drift along a
-    run, and descent that overshoots turns them with period 2; so the Thue-Morse sequence, the parity of the bits of
-    k, deals out the steps: the weighted halves of 2^n steps differ by no polynomial trend below degree n - 1, and by
-    none below degree n - 2 times (-1)^k.
+    averaging of Shamir & Zhang 2013). The sum is kept as two halves, of even and of odd steps. What both halves have
+    in common is signal, the rest is noise (the Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and
+    `wiener_filter` gives each frequency the gain of Wiener's filter.
 
     The estimate is taken at a look-ahead point, once more along the last move (Lin et al. 2020): delta is this point,
     which lies in the set, and after the last step it is the point itself.
@@ -109,13 +106,13 @@ class Wiener(Optimiser):
         self, delta: Tensor, estimate: Estimate, state: WienerState, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, WienerState]:
         grad = estimate.grad
-        first_half, second_half = state.first_half, state.second_half
-        if state.step.bit_count() % 2:
-            second_half = add_gradient(second_half, grad, state.step + 1)
+        even_half, odd_half = state.even_half, state.odd_half
+        if state.step % 2:
+            odd_half = add_gradient(odd_half, grad, state.step + 1)
         else:
-            first_half = add_gradient(first_half, grad, state.step + 1)
+            even_half = add_gradient(even_half, grad, state.step + 1)
         active = state.active | (grad != 0)
-        direction = wiener_filter(first_half, second_half, delta).masked_fill_(~active, 0)
+        direction = wiener_filter(even_half, odd_half, delta).masked_fill_(~active, 0)
         length = state.length * decay(self.schedule, progress.before, delta)
         move = constraint.steepest(direction, length, state.point)
         point = constraint.project(state.point, move)
@@ -123,7 +120,7 @@ class Wiener(Optimiser):
         if not bool(goes_on.all()):
             move = torch.where(uploaded(goes_on, delta.device)[:, None, None, None], move, 0)
         next_delta = constraint.project(point, move)
-        return next_delta, WienerState(first_half, second_half, active, point, state.step + 1, state.length)
+        return next_delta, WienerState(even_half, odd_half, active, point, state.step + 1, state.length)
 
 
 def add_gradient(half: Half, grad: Tensor, weight: float) -> Half:
@@ -136,14 +133,14 @@ def add_gradient(half: Half, grad: Tensor, weight: float) -> Half:
     return Half(spectrum, rings.sums(spectrum, spectrum))
 
 
-def wiener_filter(first_half: Half, second_half: Half, like: Tensor) -> Tensor:
+def wiener_filter(even_half: Half, odd_half: Half, like: Tensor) -> Tensor:
     """The sum of two noisy measurements of the same pictures, each frequency times the share of it that is signal: S
     / (S + N) (Wiener 1949), which is 2 r / (1 + r) of the correlation r of the two in a ring of frequencies, over all
     channels. In the type and of the size of `like` (N,C,H,W)."""
     height, width = like.shape[2:]
     rings = rings_of(height, width, like.device)
-    pair = (first_half.energy * second_half.energy).sqrt()
-    r = torch.where(pair > 0, rings.sums(first_half.spectrum, second_half.spectrum) / pair, 0).clamp(0, 1)
+    pair = (even_half.energy * odd_half.energy).sqrt()
+    r = torch.where(pair > 0, rings.sums(even_half.spectrum, odd_half.spectrum) / pair, 0).clamp(0, 1)
     gain = 2 * r / (1 + r)
     highest = gain.amax(1, keepdim=True)
     low = MIN_GAIN * min(1, SIDE / math.sqrt(height * width))
@@ -151,7 +148,7 @@ def wiener_filter(first_half: Half, second_half: Half, like: Tensor) -> Tensor:
 
     result = torch.empty_like(like)
     for channel in range(like.shape[1]):
-        spectrum = (first_half.spectrum[:, channel] + second_half.spectrum[:, channel]).mul_(gain)
+        spectrum = (even_half.spectrum[:, channel] + odd_half.spectrum[:, channel]).mul_(gain)
         result[:, channel] = torch.fft.irfft2(torch.view_as_complex(spectrum), s=(height, width))
     return result
 

@@ -8,7 +8,7 @@ from attacks import L2, PGD, Linf, Wiener
 from attacks.optimisers import wiener
 from attacks.optimisers.wiener import LONGEST, MIN_GAIN, RINGS, SHORT, Half, rings_of
 from tests.helpers.sets import double, random
-from tests.optimisers.test_gradient import estimate, gradients, moves, share, without_bound
+from tests.optimisers.test_gradient import gradients, moves
 
 SIZES = [(96, 96), (33, 48), (48, 33), (16, 40), (5, 7)]
 
@@ -118,23 +118,6 @@ def test_a_gradient_has_the_weight_of_its_step():
     start = moves(constant, grads[:-1], L2(4.0))[-1]
     torch.testing.assert_close(end - start, expected, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(previous, start)
-
-
-@pytest.mark.parametrize(
-    "trend",
-    [lambda k: k / 15, lambda k: (k / 15) ** 2, lambda k: (-1) ** k, lambda k: k / 15 * (-1) ** k],
-    ids=["drift", "bent drift", "period 2", "growing period 2"],
-)
-def test_a_trend_is_the_same_in_both_halves(trend):
-    # Positive gradients of one L1 norm: normalising keeps the trend. Even and odd steps would differ in all four.
-    pattern = random(2, 3, 12, 12).tanh()
-    pattern -= pattern.mean((1, 2, 3), keepdim=True)
-    state, constraint = Wiener().init(pattern, reach=4.0, steps=16), without_bound(L2(4.0))
-    for k in range(16):
-        grad = 2 + trend(k) * pattern
-        assert (grad > 0).all()
-        _, state = Wiener().step(0 * pattern, estimate(grad), state, constraint, share(k, 16, len(grad)))
-    torch.testing.assert_close(state.first_half.spectrum, state.second_half.spectrum, rtol=0, atol=1e-12)
 
 
 def test_without_noise_the_optimiser_is_plain_descent():
