@@ -42,11 +42,13 @@ HALVED = 12
 
 
 class Use(NamedTuple):
-    """What an encoder is for: the bundled policy, whether pictures need labels, and more words of the run."""
+    """What an encoder is for: the bundled policy, whether pictures need labels, more words of the run, and a key that
+    the user must give."""
 
     policy: str
     needs_labels: bool = False
     words: str = "config=quickstart"
+    key: str = ""
 
 
 USES = {
@@ -55,7 +57,7 @@ USES = {
     "verification": Use("face-verification", True),
     "classification": Use("classification", True),
     "classifier": Use("classifier"),
-    "moderation": Use("moderation"),
+    "moderation": Use("moderation", key="task.threshold"),
     "print": Use("print-and-photo", False, "config=patch transforms=print printer=generic"),
 }
 
@@ -115,6 +117,8 @@ def _rehearsal(command: list[str], minutes: float, least: int) -> int:
     print(f"photographs: {audit.pictures}; files that cannot be read: {audit.unreadable}\ngallery: {audit.gallery}")
     print(f"before any attack, {audit.clean}")
     print(f"minutes: about {audit.minutes(count):.1f} for {count} of {audit.pictures} photographs, less if decided")
+    if count <= least and audit.minutes(count) > minutes:
+        print(f"note: that is more than --minutes {minutes:g}; fewer than {least} photographs are never tried")
     return count
 
 
@@ -136,6 +140,8 @@ def run_words(options: argparse.Namespace) -> list[str]:
     for key in ("require", "evaluate.most", "evaluate.batch", *(("data.count",) if options.use == "print" else ())):
         if key in typed_keys:
             raise ValueError(f"`--run` must not give `{key}`, which `check` sets; use `viewproof gate --run`")
+    if use.key and use.key not in typed_keys:
+        raise ValueError(f"`--run` must give `{use.key}` with --for {options.use}: write --run '{use.key}=VALUE'")
     defaults = [*preset, *words(keys), *(f"{key}={value}" for key, value in threat.items() if key != "perturbation")]
     defaults = [word for word in defaults if word.partition("=")[0] not in typed_keys]
     return [*defaults, *words_typed, f"require={use.policy}"]

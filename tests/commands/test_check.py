@@ -103,7 +103,7 @@ def test_an_encoder_is_a_name_a_file_or_a_folder(pictures, text, keys):
         ("pocket pictures --index nowhere --for verification", "`PICTURES` must have labels"),
         ("pocket labelled --index nowhere --for verification", "`nowhere` does not exist"),
         ("pocket labelled --index pictures --for classification", "`--index` must have labels"),
-        ("pocket pictures --for moderation", "`task.threshold` has no value: give it one"),
+        ("pocket pictures --for moderation", "`--run` must give `task.threshold` with --for moderation"),
         ("pocket pictures --for everything", "invalid choice: 'everything'"),
         ("pocket pictures", "the following arguments are required: --for"),
         ("pocket pictures --for duplicates --minutes 0", "`--minutes` must be above 0"),
