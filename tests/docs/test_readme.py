@@ -101,3 +101,13 @@ def test_a_fork_runs_in_its_folder_and_its_exit_status_counts(tmp_path):
         run_in_fork(Command("verify"), tmp_path, ["viewproof", "verify", "elsewhere"])
     with pytest.raises(subprocess.CalledProcessError, match="exit status 1"):
         run_in_fork(Command("a warning is an error"), tmp_path, ["-c", "import warnings; warnings.warn('x')"])
+
+
+def test_the_rows_of_real_encoders_are_those_of_the_leaderboard():
+    text = (ROOT / "docs" / "leaderboard.md").read_text()
+    board = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    rows = [line.strip("|").split("|") for line in README.splitlines() if re.match(r"\|(EfficientNet|open_nsfw)", line)]
+    assert len(rows) == 4
+    for name, *figures in rows:
+        encoder = name.replace("EfficientNet-Lite", "lite")
+        assert [row[4:7] for row in board if row[0] == encoder and row[2:4] == ["4/255", "camera"]] == [figures]
