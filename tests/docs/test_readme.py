@@ -106,7 +106,9 @@ def test_a_fork_runs_in_its_folder_and_its_exit_status_counts(tmp_path):
 def test_the_rows_of_real_encoders_are_those_of_the_leaderboard():
     text = (ROOT / "docs" / "leaderboard.md").read_text()
     board = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
-    rows = [line.strip("|").split("|") for line in README.splitlines() if re.match(r"\|(EfficientNet|open_nsfw)", line)]
+    rows = [
+        line.strip("|").split("|") for line in README.splitlines() if re.match(r"\|(EfficientNet|open_nsfw)", line)
+    ]
     assert len(rows) == 4
     for name, *figures in rows:
         encoder = name.replace("EfficientNet-Lite", "lite")
