@@ -18,6 +18,7 @@ from attacks import L2, Away, Linf, bank, load_encoder
 from attacks.data.gallery import tiles
 from attacks.data.listing import IMAGENET20
 from attacks.data.pictures import read_files
+from attacks.encoders.engine.batch_norm import fold
 from attacks.eot.bank import Bank
 from attacks.perturbations.ball import Ball
 from attacks.runtime.progress import Progress
@@ -69,7 +70,9 @@ def network(arch: str, folder: Path) -> nn.Module:
     if arch == "small":
         return small(folder).requires_grad_(False)
     if arch in REAL_ENCODERS:
-        return load_encoder("pypi", arch)
+        real = load_encoder("pypi", arch)
+        fold(real)
+        return real.to(memory_format=torch.channels_last)
     views = preset("camera")
     views_of_pictures = views(tiles(SIZE).spread(CENTRE).images, bank(views, CENTRE, seed=0, purpose="centre").u)
     plain = random_encoder(arch).requires_grad_(False)
