@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attacks.data.images import as_path
 from attacks.experiment.job import job
-from attacks.experiment.results import headline, table_text
+from attacks.experiment.results import HEADS, headline, table_columns, table_text
 from attacks.report.columns import text_rows
 from attacks.report.comparison import RANKING, ComparedRuns, compare_runs, refuse_foreign, write_comparison
 from attacks.report.words import interval_text, measure_name
@@ -52,13 +52,10 @@ class Robustness:
         return [{key: text if key in TEXTS else _number(text) for key, text in row.items()} for row in rows]
 
     def table(self) -> "Table":
-        """The arms with their success and cosine, each with its 95 % interval."""
-
-        def text(row: Any, measure: str) -> str:
-            return interval_text(row[measure]) if row.get(measure) else ""
-
-        rows = ((arm, text(row, "success"), text(row, "cosine")) for arm, row in self.arms.items())
-        return Table(("arm", "success", "cosine to clean"), tuple(rows))
+        """The arms with their success and cosine, or their score or distance, with 95 % intervals."""
+        columns = table_columns(self.metrics)
+        rows = ((arm, *(interval_text(row[name]) for name in columns)) for arm, row in self.arms.items())
+        return Table(("arm", *(HEADS[name] for name in columns)), tuple(rows))
 
     def plot(self) -> "Figure":
         """The primary measure of each arm with its 95 % interval, as a figure of matplotlib."""

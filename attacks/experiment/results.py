@@ -213,11 +213,16 @@ def headline(content: dict[str, Any]) -> str:
     return "\n".join(fill(join_percent(line)) for line in lines if line).replace("\u00a0", " ")
 
 
+def table_columns(content: dict[str, Any]) -> list[str]:
+    """The measures of a short table of the arms: a score or a distance where the task has one."""
+    clean = content["arms"]["clean"]
+    value = next((name for name in ("score", "distance") if clean.get(name) is not None), "cosine")
+    return ["success", value, *(["no_answer"] if clean.get("no_answer") is not None else [])]
+
+
 def table_text(content: dict[str, Any]) -> str:
     """The table of the arms and of the most resistant views, with what its measures are, for the terminal."""
-    width, clean = 2 + max(map(len, content["arms"])), content["arms"]["clean"]
-    value = next((name for name in ("score", "distance") if clean.get(name) is not None), "cosine")
-    columns = ["success", value, *(["no_answer"] if clean.get("no_answer") is not None else [])]
+    width, columns = 2 + max(map(len, content["arms"])), table_columns(content)
     lines = [f"{'arm':<{width}}" + "".join(f"{HEADS[name]:<{WIDTHS[name]}}" for name in columns) + "chosen step"]
     for arm, row in content["arms"].items():
         line = "".join(f"{interval_text(row[name]):<{WIDTHS[name]}}" for name in columns)
@@ -225,7 +230,7 @@ def table_text(content: dict[str, Any]) -> str:
     if fit := fit_arms(content).get(MAIN):
         success = ", ".join(f"{arm} {interval_text(row['success'])}" for arm, row in fit.items())
         lines.append(f"on the pictures that they were made from: success {success}")
-    if value == "cosine":
+    if "cosine" in columns:
         worst = {arm: row["worst_cosine"] for arm, row in content["arms"].items() if arm in ("eot", "no_eot")}
         bank_note = ", refined" if content["bank"]["refine"] else " of the bank"
         cosines = ", ".join(f"{arm} {interval_text(worst[arm])}" for arm in sorted(worst))
