@@ -51,7 +51,7 @@ The pictures are the first of 20 labelled ImageNet photographs: few, so the inte
 ([compare](compare_runs.md) decides between encoders).
 
 - *clean error*: share of held-out views, before any attack, whose first class is not the label; with task=retrieval,
-  whose nearest picture is another; with task=score, whose score lies across the threshold, 0.5.
+  whose nearest picture is another; with task=score, whose score lies across its threshold (of open_nsfw 0.5).
 - *without EOT*, *with EOT*: the same after an attack on the file alone, and on the mean over views; where the view
   is the file, the two are one.
 - *with EOT, survived*: of the views in which the clean picture is right.

@@ -118,7 +118,7 @@ def _rehearsal(command: list[str], minutes: float, least: int) -> int:
     print(f"before any attack, {audit.clean}")
     print(f"minutes: about {audit.minutes(count):.1f} for {count} of {audit.pictures} photographs, less if decided")
     if count <= least and audit.minutes(count) > minutes:
-        print(f"note: that is more than --minutes {minutes:g}; fewer than {least} photographs are never tried")
+        print(f"note: that is more than --minutes {minutes:g}: {count} photographs are the fewest that are tried")
     return count
 
 

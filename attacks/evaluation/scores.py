@@ -40,6 +40,7 @@ class Scores(NamedTuple):
     goal_rank, goal_cosine: (N,V) rank of, and cosine to, the attacker's target.
 
     distance: (N,V) Euclidean, to the clean embedding or, with a target, to the target's; None for cosines alone.
+    score: (N,V) of a task=score, which its threshold is compared with; else None.
     no_answer: (N,V) whether a black box gave none. All else of such a view is that of the clean picture.
     """
 

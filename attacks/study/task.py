@@ -100,9 +100,8 @@ def classes_of(
     answers = embed(images, encoder, images.device)
     assert isinstance(answers, Tensor)
     if isinstance(task, ScoreConfig):  # without labels, the side of the untouched picture is right by definition
-        classes = Classes(
-            ("below", "above"), torch.eye(2), "the sides of task.threshold", True, threshold=task.threshold
-        )
+        source = "the sides of task.threshold"
+        classes = Classes(("below", "above"), torch.eye(2), source, logits=True, threshold=task.threshold)
         classes, truth, _ = classify(classes, answers, labels)
         return replace(classes, guessed=0), truth, ()
     if texts is None:

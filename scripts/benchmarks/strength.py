@@ -43,7 +43,7 @@ class StrengthCell(NamedTuple):
 
 
 #: A fraction of the whole grid: each encoder and each kind of views has three cells, one for each ball, and no two
-#: cells share both encoder and views. `_LONG` are those with 256 gradients.
+#: cells share both encoder and views. `_LONG` and `_LONG_REAL` are those with 256 gradients.
 _LONG = {("pocket", "linf8"), ("mobilenet_v3_small", "l2"), ("small", "l2"), ("small", "linf4")}
 _LONG_REAL = {("camera", "linf4"), ("web", "linf8")}
 _OFFSETS = {"linf8": 0, "l2": 2, "linf4": 4}

@@ -1,7 +1,9 @@
 """Verification with a threshold, and views that a black box gives no answer for."""
 
 import importlib.util
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,10 @@ from attacks.encoders.black_box.asked import BlackBox, Ledger, function
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.judge import Judge
-from attacks.evaluation.scores import Acceptance
+from attacks.evaluation.scores import Acceptance, Scores
+from attacks.experiment import drawings
+from attacks.experiment.results import table_text
+from tests.helpers import report_pages
 from transforms import Compose
 from transforms.colour import Gain
 
@@ -157,3 +162,28 @@ def test_the_face_of_the_astronaut_has_dlibs_embedding_and_a_wall_has_none():
     rows = encoder(pictures).numpy()
     np.testing.assert_allclose(rows[0], expected, atol=1e-5)
     assert 0 < np.linalg.norm(rows[1] - rows[0]) < 0.6 < np.linalg.norm(rows[0]) and not rows[2].any()
+
+
+@pytest.mark.parametrize("goal", [None, torch.tensor([1])])
+def test_a_view_is_marked_by_the_threshold_of_a_verification_and_grey_without_an_answer(goal):
+    acceptance = Acceptance(0.5)
+    gallery = SimpleNamespace(same=torch.eq)
+    bench = SimpleNamespace(study=SimpleNamespace(gallery=gallery, truth=torch.tensor([0]), goal=goal))
+    bench.study.acceptance = acceptance
+    for nearest, value, blank in itertools.product((0, 1), (0.4, 0.6), (False, True)):
+        cosine, row = torch.tensor([[value]]), torch.tensor([[nearest]])
+        scores = Scores(cosine, row, row + 1, goal_cosine=None if goal is None else cosine)
+        scores = scores._replace(no_answer=torch.tensor([[True]]) if blank else None)
+        succeeds = (value >= 0.5) == (goal is not None)
+        expected = "#888888" if blank else "#c53030" if succeeds else "#2f855a"
+        assert drawings._mark(bench, scores, 0)[1] == expected
+
+
+@pytest.mark.parametrize("value", ["score", "distance"])
+def test_the_short_table_has_the_value_of_the_task(value):
+    content = report_pages.content()
+    for row in content["arms"].values():
+        row |= {value: row["cosine"], "no_answer": row["success"]}
+    text = table_text(content)
+    assert text.splitlines()[0].split() == ["arm", "success", value, "no", "answer", "chosen", "step"]
+    assert "most resistant" not in text and "cosine" not in text
