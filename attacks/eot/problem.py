@@ -23,8 +23,14 @@ STEPS = 100
 #: The views of a step that are chosen where their number must be the same in all steps: APGD counts steps, a search
 #: and fixed draws keep their views, and an adversary chooses among others.
 FIXED = 4
-#: Those of NES and its like, which are the losses of a step.
-LOSSES = 20
+#: Those of NES and its like, which are the losses of a step: the former in a run of fewer than MANY queries, which
+#: has few steps.
+LOSSES, MANY = (10, 20), 1000
+
+
+def losses_of_a_step(queries: int | Tensor) -> int:
+    """How many NES and its like take in a run of so many queries of a picture."""
+    return LOSSES[int(torch.as_tensor(queries).max()) >= MANY]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +191,9 @@ class Options:
         eot, by_losses = self.eot, self.optimiser.gradient_free and not hasattr(self.optimiser, "direction")
         constant = self.optimiser.gradient_free or getattr(self.optimiser, "counts_steps", False)
         constant = constant or isinstance(eot.draws, Fixed | Grid) or self.adversary is not None
-        views = LOSSES if by_losses else FIXED if constant and eot.transforms.dims else 1
+        views = FIXED if constant and eot.transforms.dims else 1
+        if by_losses:
+            views = losses_of_a_step(self.steps * LOSSES[0] if self.budget is None else self.budget)
         object.__setattr__(self, "eot", replace(eot, views=views))
         free = not constant and eot.transforms.dims and self.adaptive is None and not isinstance(self.budget, Tensor)
         total = self.steps * views if self.budget is None else self.budget

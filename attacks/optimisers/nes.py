@@ -128,6 +128,27 @@ class LabelOnly(NES):
         return (0.5 - share).exp()
 
 
+@dataclass(frozen=True)
+class NESSquare(NES):
+    """NES for 0.3 of the queries (0.8 where answers are bits), then the Square attack from where it ends.
+
+    Few queries lead far along a few smooth patterns; the windows then find what these cannot show, and no part of
+    what was reached is given up. Most windows change no bit of a hash. Arguments are those of `NES`. The windows are
+    those of `Square` with its defaults, after as many queries.
+
+    Use: the default of an encoder that can only be asked and answers with numbers.
+    Not: answers that only say same or not: `LabelOnly`.
+    Source: Ilyas et al. 2018, then Andriushchenko et al. 2020; the order, and the share: docs/benchmarks.md.
+    Cost: forward passes only, of each step as many as it has views; what it reaches: docs/benchmarks.md.
+    Oracle: both phases' laws, tests/solvers/test_nes_square.py.
+
+    Examples:
+        >>> from attacks.optimisers import NESSquare
+        >>> NESSquare().gradient_free, NESSquare().keep
+        (True, 8)
+    """
+
+
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def dct_rows(keep: int, size: int) -> Tensor:

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
+from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, OPTIMISER
 from attacks.schema.groups import CHOICES, FILES, ViewsConfig
 from attacks.schema.options import CONFIGS
 from attacks.schema.run import Run
@@ -45,6 +46,9 @@ def register() -> None:
             store.store(group=f"schema/{group}" if group in FILES else group, name=name, node=node)
     for task, name in OBJECTIVES.items():
         store.store(group="objective", name=f"of_{task}", node=OmegaConf.structured(CHOICES["objective"][name]))
+    for encoder in CHOICES["encoder"]:
+        name = GRADIENT_FREE[0] if encoder in BLACK_BOXES else OPTIMISER
+        store.store(group="optimiser", name=f"of_{encoder}", node=OmegaConf.structured(CHOICES["optimiser"][name]))
     store.store(group="schema/transforms", name="views", node=ViewsConfig)
     launchers.register_launchers()
 

@@ -165,10 +165,12 @@ ENCODERS: dict[str, type] = {
 PARTICULAR = {"pool": ("transformers",), "output": ("pypi", "timm", "torchvision"), "tag": ("open_clip",)}
 #: Encoders that can only be asked: what they answer has no gradient.
 BLACK_BOXES = ("callable", "command", "http")
-#: The optimisers that need none.
-GRADIENT_FREE = ("square", "nes", "label_only")
+#: The optimiser that stands where none is chosen; and those that need no gradient, the first in its place where an
+#: encoder can only be asked.
+OPTIMISER = "wiener"
+GRADIENT_FREE = ("nes_square", "square", "nes", "label_only")
 #: Those of them whose views are the losses of a step.
-SAMPLING = ("nes", "label_only")
+SAMPLING = ("nes_square", "nes", "label_only")
 #: Encoders that run a program or send pictures away, and which of the two: only the command line may choose one.
 PROGRAMS = {
     "torchscript": "runs the program in a file",

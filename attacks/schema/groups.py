@@ -202,6 +202,7 @@ DECLARED = {
         "apgd": "attacks.optimisers.apgd.APGD",
         "square": "attacks.optimisers.square.Square",
         "nes": "attacks.optimisers.nes.NES",
+        "nes_square": "attacks.optimisers.nes.NESSquare",
         "label_only": "attacks.optimisers.nes.LabelOnly",
     },
     "draws": {

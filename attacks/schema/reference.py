@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from attacks.schema.encoder import OPTIMISER
 from attacks.schema.groups import CHOICES, FILES, OPEN
 from attacks.schema.options import CONFIGS, MISSING, Option, options
 from attacks.schema.run import OF_THE_RUN
@@ -82,7 +83,10 @@ def defaults() -> dict[str, str]:
     """Group -> the choice that is made where nothing else is named, from configs/run.yaml."""
     entries: list[Any] = yaml.safe_load((CONFIGS / "run.yaml").read_text())["defaults"]
     pairs = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
-    return {group: name for group, name in pairs if group != "config"} | {"objective": OBJECTIVES["retrieval"]}
+    return {group: name for group, name in pairs if group != "config"} | {
+        "objective": OBJECTIVES["retrieval"],
+        "optimiser": OPTIMISER,
+    }
 
 
 def _choices(group: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from attacks.encoders.engine.precision import allow_tf32
 from attacks.encoders.randomness import randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
-from attacks.eot.problem import FIXED, LOSSES
+from attacks.eot.problem import FIXED, losses_of_a_step
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.deployment import deployed_size
 from attacks.resizers.pipeline import GIVEN, Pipeline, function_pipeline
@@ -264,6 +264,11 @@ def check_black_box(run: Run) -> None:
             f"`{key}={getattr(run, key).name}` follows gradients, and encoder={name} can only be asked: use "
             f"attack=single with {' or '.join(f'optimiser={each}' for each in GRADIENT_FREE)}"
         )
+    if run.encoder.answer == "same" and run.optimiser.name != "label_only":
+        raise ValueError(
+            f"`optimiser={run.optimiser.name}` compares numbers, and encoder.answer=same says 1 or 0, alike nearly "
+            "everywhere: use optimiser=label_only"
+        )
     if evaluate.explain:
         raise ValueError(f"`evaluate.explain` needs gradients, and encoder={name} has none; got {evaluate.explain}")
     if run.workers != 1 or run.shard is not None:
@@ -304,7 +309,7 @@ def plan_views(run: Run) -> Views:
     )
     free = isinstance(node, groups.SingleConfig) and not kept
     if views == "auto":
-        fixed = LOSSES if run.optimiser.name in SAMPLING else FIXED
+        fixed = losses_of_a_step(node.gradients) if run.optimiser.name in SAMPLING else FIXED
         views = 1 if free else fixed
     if type(views) is not int or not 1 <= views <= MOST_VIEWS:
         raise ValueError(

@@ -25,18 +25,21 @@ OURS = "ours"
 class Setting:
     """What a user of a library sets: the `step` as a share of eps (0: the attack finds its own), the `views` of a
     step, the `momentum`. With the `schedule` "cosine" the step falls to zero. To `keep` the "best" is to return the
-    iterate with the lowest loss on its own views; else it is the last."""
+    iterate with the lowest loss on its own views; else it is the last. The `size` of the patterns that a search
+    moves is its own (0: it has none)."""
 
     step: float
     views: int
     momentum: float | None = None
     schedule: str = ""
     keep: str = ""
+    size: float = 0.0
 
     def __str__(self) -> str:
         step = f"step {self.step:.3g} eps" if self.step else ""
         momentum = "" if self.momentum is None else f"momentum {self.momentum:g}"
-        return ", ".join(filter(None, [step, self.schedule, f"{self.views} views", momentum, self.keep]))
+        size = f"size {self.size:g}" if self.size else ""
+        return ", ".join(filter(None, [step, self.schedule, f"{self.views} views", momentum, self.keep, size]))
 
 
 @dataclass(frozen=True)

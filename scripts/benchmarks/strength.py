@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import re
 import statistics
@@ -16,14 +17,28 @@ from torch import Tensor
 
 from attacks.runtime.progress import Progress
 
-from .contest import OURS, Map, Setting, spread_over
-from .strength_case import ENCODERS, REAL_ENCODERS, REAL_VIEWS, VIEWS, network, strength_bank, strength_pictures, task
+from .contest import OURS, Contestant, Map, Setting, spread_over
+from .strength_case import (
+    ENCODERS,
+    QUERY_VIEWS,
+    REAL_ENCODERS,
+    REAL_VIEWS,
+    VIEWS,
+    network,
+    strength_bank,
+    strength_pictures,
+    task,
+)
 from .strength_peers import CONTESTANTS, LINF_ATTACKS
+from .strength_queries import QUERY_CONTESTANTS, WHITE_BOX
 from .table import MISSING, BenchmarkTable, Row
 
 SCREEN_VIEWS = 64
+#: One picture chooses one in HALVING of a peer's settings, and some more the best of these (successive halving,
+#: Jamieson & Talwalkar 2016).
+HALVING = 3
 
-Purpose = Literal["table", "screen"]
+Purpose = Literal["table", "screen", "first"]
 Verdict = Literal["lowest", "level", "beaten"]
 Key = TypeVar("Key")
 #: The row of the verdicts on all peers together.
@@ -31,15 +46,21 @@ ALL_PEERS = "every peer"
 
 
 class StrengthCell(NamedTuple):
-    """One comparison: an encoder, views, a ball, and a number of gradients of each picture."""
+    """One comparison: an encoder, views, a ball, and a number of gradients of each picture, or of "queries"."""
 
     arch: str
     views: str
     ball: str
     evals: int
+    unit: str = "gradients"
 
     def __str__(self) -> str:
-        return "-".join(map(str, self))
+        return "-".join(map(str, self)).removesuffix("-gradients")
+
+    @property
+    def contestants(self) -> Mapping[str, Contestant]:
+        """The attacks that are compared."""
+        return QUERY_CONTESTANTS if self.unit == "queries" else CONTESTANTS
 
 
 #: A fraction of the whole grid: each encoder and each kind of views has three cells, one for each ball, and no two
@@ -58,6 +79,19 @@ REAL_CELLS = tuple(
     for i, views in enumerate(REAL_VIEWS)
     for j, ball in enumerate(("linf4", "linf2", "linf8"))
 )
+#: Of encoders that can only be asked; "none": the picture itself is the view.
+QUERY_CELLS = tuple(
+    StrengthCell(arch, views, "linf8", count, "queries")
+    for arch, views, counts in (
+        ("pocket", "none", (500, 1000, 3000, 10_000)),
+        ("hash", "none", (500, 1000, 3000, 10_000)),
+        ("pocket", "camera", (500, 1000, 3000)),
+        ("lite0", "none", (500, 1000)),
+    )
+    for count in counts
+)
+#: The cell of all first rounds of real encoders.
+REAL_FIRST = StrengthCell(REAL_ENCODERS[0], "camera", "linf8", 64)
 
 
 @dataclass(frozen=True)
@@ -87,11 +121,12 @@ def strength_outcome(job: StrengthJob) -> list[float]:
     if job.file.exists():
         cosines: list[float] = json.loads(job.file.read_text())["outcome"]["cosine"]
         return cosines
-    views = (VIEWS | REAL_VIEWS)[job.cell.views]()
+    views = (VIEWS | REAL_VIEWS | QUERY_VIEWS)[job.cell.views]()
+    judges = job.views if views.dims else 1
     images = strength_pictures(job.count, job.purpose, job.cell.arch)
     question = task(network(job.cell.arch, job.folder), images, job.cell.ball, views, job.cell.evals, job.seed)
-    attacked_images = CONTESTANTS[job.name].prepare(question, job.setting)()
-    cosines = question.score(attacked_images, strength_bank(views, job.views, job.purpose)).double().mean(1).tolist()
+    attacked_images = job.cell.contestants[job.name].prepare(question, job.setting)()
+    cosines = question.score(attacked_images, strength_bank(views, judges, job.purpose)).double().mean(1).tolist()
     job.file.parent.mkdir(parents=True, exist_ok=True)
     part = job.file.with_suffix(f".{os.getpid()}")
     facts = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed}
@@ -113,7 +148,8 @@ def run(
     A table of how many are won, then one for each with its contestants. Every finished attack is a file in the folder
     `jobs`: a run that was stopped continues.
     """
-    groups = {"all": CELLS, "real": REAL_CELLS} | {str(cell): (cell,) for cell in CELLS + REAL_CELLS}
+    groups: dict[str, tuple[StrengthCell, ...]] = {"all": CELLS, "real": REAL_CELLS, "queries": QUERY_CELLS}
+    groups |= {str(cell): (cell,) for cell in CELLS + REAL_CELLS + QUERY_CELLS}
     if strange := [name for name in cells if name not in groups]:
         raise ValueError(f"`--cells` must name some of {', '.join(groups)}; got {strange[0]!r}")
     chosen_cells = [*dict.fromkeys(cell for name in cells for cell in groups[name])]
@@ -127,7 +163,8 @@ def run(
 def compare_cell(
     cell: StrengthCell, count: int, seeds: int, views: int, folder: Path, spread: Map[StrengthJob, list[float]]
 ) -> "CellResult":
-    """Screen the settings of each installed peer, attack with the best of each and with ours."""
+    """Choose a third of the settings of each installed peer on one picture, the best of these on some more; attack
+    with it, and with ours."""
 
     def outcomes(title: str, plan: Mapping[Key, Sequence[StrengthJob]]) -> dict[Key, list[list[float]]]:
         """The outcomes of all jobs of each row."""
@@ -136,25 +173,39 @@ def compare_cell(
             for cosines in spread(strength_outcome, jobs):
                 results.append(cosines)
                 progress.step(cosine=statistics.fmean(cosines))
-        remaining = iter(results)
-        return {key: [*itertools.islice(remaining, len(row))] for key, row in plan.items()}
+        unread = iter(results)
+        return {key: [*itertools.islice(unread, len(row))] for key, row in plan.items()}
 
     def job(name: str, setting: Setting, purpose: Purpose, seed: int) -> StrengthJob:
-        judges = min(SCREEN_VIEWS, views) if purpose == "screen" else views
-        return StrengthJob(cell, name, setting, purpose, seed, count, judges, folder)
+        judges = views if purpose == "table" else min(SCREEN_VIEWS, views)
+        return StrengthJob(cell_of(cell, purpose), name, setting, purpose, seed, count, judges, folder)
 
-    exist = [name for name in CONTESTANTS if cell.ball != "l2" or name not in LINF_ATTACKS]
-    peers = {name: CONTESTANTS[name].grid for name in exist if name != OURS and CONTESTANTS[name].installed}
-    pairs = [(name, setting) for name, grid in peers.items() for setting in grid if 2 * setting.views <= cell.evals]
-    screening = outcomes(f"{cell}, settings", {pair: [job(*pair, "screen", 0)] for pair in pairs})
-    best: dict[str, Setting] = {}
-    for name, setting in sorted(screening, key=lambda pair: statistics.fmean(screening[pair][0])):
-        best.setdefault(name, setting)
-    (our_setting,) = CONTESTANTS[OURS].grid
-    settings = {**best, OURS: our_setting}
+    def ranked(purpose: Purpose, grids: Mapping[str, Sequence[Setting]]) -> dict[str, list[Setting]]:
+        """The settings of each peer, the best first."""
+        plan = {(name, setting): [job(name, setting, purpose, 0)] for name, grid in grids.items() for setting in grid}
+        means = {pair: statistics.fmean(rows[0]) for pair, rows in outcomes(f"{cell}, settings", plan).items()}
+        return {name: sorted(grid, key=lambda setting: means[name, setting]) for name, grid in grids.items()}
+
+    contestants = {
+        name: entry for name, entry in cell.contestants.items() if cell.ball != "l2" or name not in LINF_ATTACKS
+    }
+    installed = {name: entry.grid for name, entry in contestants.items() if entry.installed}
+    peers = {name: grid for name, grid in installed.items() if name not in (OURS, WHITE_BOX)}
+    grids = {name: [setting for setting in grid if 2 * setting.views <= cell.evals] for name, grid in peers.items()}
+    remaining = {name: grid[: math.ceil(len(grid) / HALVING)] for name, grid in ranked("first", grids).items()}
+    best = {name: grid[0] for name, grid in ranked("screen", remaining).items()}
+    settings = best | {name: installed[name][0] for name in (OURS, WHITE_BOX) if name in installed}
     plan = {name: [job(name, setting, "table", seed) for seed in range(seeds)] for name, setting in settings.items()}
-    missing: dict[str, Row] = {name: MISSING for name in exist if name not in settings}
+    missing: dict[str, Row] = {name: MISSING for name in contestants if name not in settings}
     return CellResult(cell, best, outcomes(str(cell), plan), missing)
+
+
+def cell_of(cell: StrengthCell, purpose: Purpose) -> StrengthCell:
+    """That of a cell's jobs. A real encoder takes long: settings for any are chosen on the first one, and the first
+    round of all cells is that of one cell with as many gradients."""
+    if cell.arch not in REAL_ENCODERS or purpose == "table" or cell.unit == "queries":
+        return cell
+    return cell._replace(arch=REAL_ENCODERS[0]) if purpose == "screen" else REAL_FIRST._replace(evals=cell.evals)
 
 
 @dataclass(frozen=True)
@@ -190,7 +241,7 @@ class CellResult:
     def table(self) -> BenchmarkTable:
         """The contestants."""
         rows: dict[str, Row] = {}
-        for name in (OURS, *self.settings):
+        for name in (OURS, *self.settings, *({WHITE_BOX} & {*self.cosines})):
             mean, low, high = self.difference(name)
             rows[name] = (float(self.cosine(name).mean()), -mean, -high, -low)
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")

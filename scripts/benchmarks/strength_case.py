@@ -48,6 +48,8 @@ VIEWS: dict[str, Callable[[], Compose]] = {
     "strong": lambda: Compose([Affine(degrees=60, scale=(0.8, 1.2)), GaussianBlur((0, 1)), Jpeg((40, 90))]),
     "tiny": lambda: Compose([Affine(degrees=5, translate=0.05), Downscale((12, 24))]),
 }
+#: The picture itself, for attacks that only ask.
+QUERY_VIEWS: dict[str, Callable[[], Compose]] = {"none": Compose}
 #: Those of encoders with weights of ImageNet.
 REAL_VIEWS: dict[str, Callable[[], Compose]] = {
     "camera": VIEWS["camera"],
@@ -63,12 +65,14 @@ REAL_ENCODERS = ("lite0", "lite2")
 @lru_cache(maxsize=2)
 def network(arch: str, folder: Path) -> nn.Module:
     """(N,3,H,W) -> (N,D), frozen: the pocket encoder; a small one that is trained once and kept in `folder`; a real
-    one, from its package; or one with random weights, centred. Of `mobilenet_v3_small` batch norm's statistics are
-    those of the same views."""
+    one, from its package; a perceptual hash, as its bits; or one with random weights, centred. Of
+    `mobilenet_v3_small` batch norm's statistics are those of the same views."""
     if arch == "pocket":
         return encoder(arch).requires_grad_(False)
     if arch == "small":
         return small(folder).requires_grad_(False)
+    if arch == "hash":
+        return HashBits(load_encoder("phash")).eval()
     if arch in REAL_ENCODERS:
         real = load_encoder("pypi", arch)
         fold(real)
@@ -96,6 +100,18 @@ def random_encoder(arch: str) -> nn.Module:
     return Normalised(network).eval()
 
 
+class HashBits(nn.Module):
+    """The signs of a hash's answers, without gradients."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, images: Tensor) -> Tensor:
+        answers: Tensor = self.encoder(images)
+        return answers.sign()
+
+
 class Resized(nn.Module):
     """An encoder of pictures of one size."""
 
@@ -113,16 +129,17 @@ class Resized(nn.Module):
 @lru_cache(maxsize=2)
 def strength_pictures(count: int, purpose: str, arch: str = "pocket") -> Tensor:
     """`count` pictures (N,3,S,S) to attack for the "table", or SCREEN_PICTURES others to choose settings on
-    ("screen"). The former are spread evenly over all tiles, the latter over the gaps; of a real encoder the former
-    are the first of the labelled photographs."""
+    ("screen"), or the "first" of these. The former are spread evenly over all tiles, the latter over the gaps; of a
+    real encoder the former are the first of the labelled photographs."""
     if arch in REAL_ENCODERS and purpose == "table":
         photographs = read_files(IMAGENET20, REAL_SIZE)
         return torch.stack([photographs.load(i) for i in range(count)])
     all_tiles = tiles(REAL_SIZE if arch in REAL_ENCODERS else SIZE).spread(2 * count).images
-    if purpose == "screen":
-        screen_count = min(SCREEN_PICTURES, count)
-        return all_tiles[[2 * (i * count // screen_count) + 1 for i in range(screen_count)]]
-    return all_tiles[::2]
+    if purpose == "table":
+        return all_tiles[::2]
+    screen_count = min(SCREEN_PICTURES, count)
+    screen_tiles = all_tiles[[2 * (i * count // screen_count) + 1 for i in range(screen_count)]]
+    return screen_tiles[:1] if purpose == "first" else screen_tiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +190,7 @@ def task(frozen: nn.Module, images: Tensor, ball: str, views: Compose, evals: in
 
 def strength_bank(views: Compose, count: int, purpose: str) -> Bank:
     """Views that no attack has seen; settings are chosen on others than those that judge."""
-    return bank(views, count, seed=SEED, purpose="screen" if purpose == "screen" else "evaluate")
+    return bank(views, count, seed=SEED, purpose="evaluate" if purpose == "table" else "screen")
 
 
 class Small(nn.Module):

@@ -177,7 +177,7 @@ def test_a_check_repeats_every_piece(copy, capsys):
 
 
 #: The optimisers that see answers only, by docs/black_box.md.
-BLIND = ("square", "nes", "label_only")
+BLIND = ("nes_square", "square", "nes", "label_only")
 POLICY_OF_NOTHING = Policy("A claim.", "2026-11-24", (), "0" * 64)
 
 

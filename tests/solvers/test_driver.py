@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from attacks import EOT, L2, NES, PGD, SGD, Linf, Universal, attack
-from attacks.optimisers import LabelOnly
+from attacks.optimisers import LabelOnly, NESSquare
 from attacks.optimisers.square import Square
 from tests.helpers.solving import VIEWS, mark_checked, small_problem
 
 BALLS = {"linf": Linf(0.1, random_start=False), "l2": L2(1.0, random_start=False)}
 KINDS = {
     f"{type(optimiser).__name__} {name}": (optimiser, ball)
-    for optimiser in (PGD(), SGD(1.0), Square(), NES(), LabelOnly())
+    for optimiser in (PGD(), SGD(1.0), Square(), NES(), NESSquare(), LabelOnly())
     for name, ball in BALLS.items()
 }
-KINDS |= {f"{type(o).__name__} shared": (o, Universal(BALLS["linf"])) for o in (PGD(), Square(), NES())}
+KINDS |= {f"{type(o).__name__} shared": (o, Universal(BALLS["linf"])) for o in (PGD(), Square(), NES(), NESSquare())}
 STEPS, COST = 6, 4
 every_kind = pytest.mark.parametrize(("optimiser", "perturbation"), KINDS.values(), ids=KINDS)
 

@@ -290,7 +290,7 @@ def function(model: str, answer: str = "vector") -> BlackBox:
     Source: this project's own.
     Cost: one call for each new picture; what was answered is kept.
     Oracle: eight bits, asked about once, tests/encoders/black_box/test_asked.py.
-    With: encoder.model=victim:embed optimiser=nes
+    With: encoder.model=victim:embed
 
     Raises ValueError in one line: no such module or function, or an error in either.
     """

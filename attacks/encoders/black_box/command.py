@@ -33,7 +33,7 @@ def command(model: str, answer: str = "vector", timeout: float = 30.0) -> BlackB
     Source: this project's own.
     Cost: one line written and one read for each new picture.
     Oracle: a program that is started once, tests/encoders/black_box/test_command.py.
-    With: 'encoder.model="python victim.py"' optimiser=nes
+    With: 'encoder.model="python victim.py"'
 
     Args:
         answer: as of `BlackBox`.

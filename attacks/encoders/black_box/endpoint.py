@@ -45,7 +45,7 @@ def endpoint(
     Source: this project's own.
     Cost: one request for each `batch` of new pictures.
     Oracle: the hash behind an address, tests/encoders/black_box/test_endpoint.py.
-    With: encoder.model=http://localhost:8000/embed optimiser=nes
+    With: encoder.model=http://localhost:8000/embed
 
     Args:
         answer: as of `BlackBox`.
