@@ -26,6 +26,6 @@ def _refuse_other_transforms() -> None:
 
 _refuse_other_transforms()
 
-from transforms.moved import attach  # noqa: E402
+import lazy_loader  # noqa: E402
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

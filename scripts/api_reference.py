@@ -7,16 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 from textwrap import indent
 
-from transforms.moved import ROOMS as MOVED_TO
-
 ROOT = Path(__file__).resolve().parents[1]
+#: Public classes of modules that are no rooms.
+OF_MODULES = {"transforms.compose": "Geometry Homography", "transforms.scene": "Layer Scene"}
 
 
 def public_names() -> dict[str, str]:
     """Each public name, as it is imported (`attacks.PGD`), with its room (`attacks.optimisers`).
 
-    Public is what a stub `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports, and each class that
-    has moved from a package into a module. What both a package and its room export is listed once, as the package
+    Public is what a stub `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports, and `OF_MODULES`.
+    What both a package and its room export is listed once, as the package
     has it.
     """
     return {name: ".".join(home.split(".")[:2]) for name, home in _homes().items()}
@@ -52,10 +52,7 @@ def _homes() -> dict[str, str]:
                 if (home, alias.name) not in homes:
                     homes.add((home, alias.name))
                     names[f"{package}.{alias.asname or alias.name}"] = home
-    for module in (room for room in MOVED_TO if (ROOT / f"{room.replace('.', '/')}.py").exists()):
-        values = vars(importlib.import_module(module))
-        names |= {f"{module}.{name}": module for name in MOVED_TO[module].split() if inspect.isclass(values[name])}
-    return names
+    return names | {f"{module}.{name}": module for module, classes in OF_MODULES.items() for name in classes.split()}
 
 
 def pages() -> dict[str, str]:

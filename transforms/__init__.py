@@ -8,6 +8,6 @@ clockwise as displayed. A view is a point `u` (N,dims) of the unit cube; its phy
 The public names stand in `__init__.pyi`, the rest in those of the rooms; each is imported when it is first used.
 """
 
-from transforms.moved import attach
+import lazy_loader
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,7 +10,6 @@ import yaml
 import attacks
 import transforms
 from attacks.run import cli
-from transforms.moved import NEW_ROOMS
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = [stub for package in ("attacks", "transforms") for stub in (ROOT / package).rglob("__init__.pyi")]
@@ -34,16 +33,6 @@ def test_public_names_exist_and_do_not_clash_with_modules(stub):
     package = importlib.import_module(".".join(stub.parent.relative_to(ROOT).parts))
     assert not {path.stem for path in stub.parent.iterdir()} & {*package.__all__}
     assert all(hasattr(package, name) for name in package.__all__)
-
-
-@pytest.mark.parametrize("name", NEW_ROOMS)
-def test_a_name_that_has_moved_works_with_a_warning_that_names_its_room(name):
-    package, _, attribute = name.partition(".")
-    assert attribute not in importlib.import_module(package).__all__
-    with pytest.warns(DeprecationWarning, match=f"`{name}` .*from {NEW_ROOMS[name]} import {attribute}") as records:
-        value = getattr(importlib.import_module(package), attribute)
-    assert value is getattr(importlib.import_module(NEW_ROOMS[name]), attribute)
-    assert {warning.filename for warning in records} == {__file__}
 
 
 def test_the_packages_export_the_names_that_most_work_needs():

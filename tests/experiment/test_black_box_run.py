@@ -82,6 +82,7 @@ def test_a_stopped_and_resumed_run_repeats_no_question(encoder, words, tmp_path,
         (["workers=2"], "`workers`"),
         (["data.cache=cache"], "`data.cache`"),
         (["encoder.answer=label"], "`encoder.answer`"),
+        (["encoder.answer=same"], "use optimiser=label_only"),
         (["encoder.model=victim"], "`encoder.model`"),
     ],
 )

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from attacks.encoders import Preprocess, with_preprocess
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
+from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE
 from attacks.schema.groups import CHOICES, FILES, OPEN
 from attacks.schema.suggestions import choices
 from attacks.study import pipeline as pipelines
@@ -41,6 +42,15 @@ def test_every_choice_is_typed_by_its_schema(group, name):
 def test_every_choice_of_files_is_a_file():
     for group in set(FILES) - set(OPEN):
         assert sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")) == sorted(CHOICES[group])
+
+
+@pytest.mark.parametrize("name", sorted(CHOICES["encoder"]))
+def test_the_default_optimiser_needs_no_gradient_where_an_encoder_has_none(name):
+    run = composed("config=quickstart", f"encoder={name}")
+    assert (run.optimiser.name in GRADIENT_FREE) == (name in BLACK_BOXES)
+    assert (
+        composed("config=quickstart", f"encoder={name}", "optimiser=pgd").optimiser.name == "pgd"
+    )  # a chosen one stands
 
 
 def test_defaults_follow_the_estimator_study():
