@@ -96,7 +96,7 @@ def art_square(task: StrengthTask, setting: Setting) -> Tensor:
         return np.array([float(answers[key]) for key in keys])
 
     classifiers = importlib.import_module("art.estimators.classification")
-    classes = np.tile(np.float32([1, 0]), (len(task.image), 1))
+    classes = np.tile(np.array([1, 0], np.float32), (len(task.image), 1))
     classifier = classifiers.BlackBoxClassifierNeuralNetwork(
         lambda _: classes, task.image.shape[1:], 2, channels_first=True, clip_values=(0, 1)
     )
