@@ -29,6 +29,7 @@ from scripts.benchmarks.strength_case import (
     task,
 )
 from scripts.benchmarks.strength_peers import CONTESTANTS, LINF_ATTACKS, NewView, by_hand, gradients, task_cosines
+from scripts.benchmarks.strength_queries import QUERY_CONTESTANTS, WHITE_BOX
 from transforms import Affine, Brightness, Compose
 
 #: Among them no view is the picture itself, so that an attack can start there.
@@ -66,6 +67,28 @@ def test_an_attack_spends_its_budget_and_stays_in_the_ball(name, ball, views):
     assert problem.counter.gradients == 8 * 16 <= problem.counter.forwards <= limit
     assert problem.ball.norm(attacked_images - problem.image).max() <= problem.eps * 1.001
     bank = strength_bank(ROTATIONS, 16, "table")
+    assert problem.score(attacked_images, bank).mean() < problem.score(problem.image, bank).mean()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=SLOW if entry.module == "attacks" else pytest.mark.peers)
+        for name, entry in QUERY_CONTESTANTS.items()
+        if name != WHITE_BOX
+    ],
+)
+@pytest.mark.parametrize("views", [Compose(), ROTATIONS], ids=["one view", "views"])
+def test_an_attack_that_asks_spends_its_queries(name, views):
+    pytest.importorskip(QUERY_CONTESTANTS[name].module, exc_type=ImportError)
+    problem = question(evals=80, views=views)
+    attacked_images = QUERY_CONTESTANTS[name].prepare(problem, Setting(0.3, 4, size=4 if name == "NES" else 0.5))()
+    # Ours compares iterates on further views. A library may leave a few queries, or ask once more at the end.
+    limit = 80 * 11 / 9 if QUERY_CONTESTANTS[name].module == "attacks" else 80 + 4
+    assert problem.counter.gradients == 0 and 70 <= problem.counter.forwards / 8 <= limit
+    assert problem.ball.norm(attacked_images - problem.image).max() <= problem.eps * 1.001
+    bank = strength_bank(views, 16 if views.dims else 1, "table")
     assert problem.score(attacked_images, bank).mean() < problem.score(problem.image, bank).mean()
 
 
@@ -149,6 +172,7 @@ def test_settings_are_chosen_on_other_pictures_and_views():
     attacked_images, screen_pictures = strength_pictures(12, "table"), strength_pictures(12, "screen")
     assert len(attacked_images) == 12 and len(screen_pictures) == strength_case.SCREEN_PICTURES
     assert not (attacked_images[:, None] == screen_pictures[None]).flatten(2).all(2).any()
+    assert torch.equal(strength_pictures(12, "first"), screen_pictures[:1])
     table_points, other = strength_bank(ROTATIONS, 16, "table").u, strength_bank(ROTATIONS, 16, "screen").u
     assert not (table_points[:, None] == other[None]).all(2).any()
 
@@ -199,7 +223,7 @@ def test_finished_job_is_not_run_again(job, monkeypatch):
 
 @pytest.mark.slow
 def test_table_gives_the_best_setting_of_each_peer(monkeypatch, tmp_path):
-    pgd = replace(CONTESTANTS["PGD"], grid=(Setting(0.001, 1), Setting(0.3, 1)))
+    pgd = replace(CONTESTANTS["PGD"], grid=tuple(Setting(step, 1) for step in (0.001, 0.3, 0.002, 0.003)))
     contestants = {OURS: CONTESTANTS[OURS], "PGD": pgd, "absent": replace(pgd, module="no_such")}
     monkeypatch.setattr(strength, "CONTESTANTS", contestants)
     monkeypatch.setattr(strength, "CELLS", (CELL,))
@@ -210,7 +234,7 @@ def test_table_gives_the_best_setting_of_each_peer(monkeypatch, tmp_path):
     assert low <= difference <= high and difference == pytest.approx(theirs - rows.rows[OURS][0], abs=1e-9)
     assert sum(verdicts.rows[ALL_PEERS][:3]) == 1 and str(rows) and str(verdicts)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
-    assert len(files) == 2 + 2 + 2  # screening, ours and PGD in the table
+    assert len(files) == 4 + 2 + 2 + 2  # one picture chooses two, which all choose from; ours and PGD in the table
     strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")} == files
 
