@@ -56,8 +56,8 @@ def leading_out(folder):
 def patch(folder):
     fake_run(folder / "run")
     path = folder / "run" / "placement.json"
-    whole = [[0, 0], [1, 0], [1, 1], [0, 1]]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"pictures": ["a.png"], "quads": [[whole]]}))
+    corners = [[0, 0], [1, 0], [1, 1], [0, 1]]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pictures": ["a.png"], "quads": [[corners]]}))
     (folder / "in").mkdir()
 
 

@@ -108,10 +108,10 @@ def test_custom_parts_are_solved_evaluated_and_resumed(images, optimiser, tmp_pa
     worst = worst_views(scene, anchor, encoder=features, objective=Shift(), transforms=CAMERA, k=4, refine_steps=1)
     assert worst.losses.isfinite().all()
 
-    whole = list(watch(images, anchor, restarts=2, **setup))
-    write_values(tmp_path / "state", whole[3][0].state, "key")
+    progress = list(watch(images, anchor, restarts=2, **setup))
+    write_values(tmp_path / "state", progress[3][0].state, "key")
     rest = list(watch(images, anchor, restarts=2, state=load_values(tmp_path / "state", "key"), **setup))
-    for (ours, best), (expected, last) in zip(rest, whole[4:], strict=True):
+    for (ours, best), (expected, last) in zip(rest, progress[4:], strict=True):
         assert torch.equal(ours.delta, expected.delta) and ours.evals == expected.evals
         assert best is last is None or all(torch.equal(a, b) for a, b in zip(best, last, strict=True))
 

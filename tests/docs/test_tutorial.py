@@ -29,9 +29,9 @@ def defaults():
 def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, defaults):
     prepare_folder(tmp_path, PAGE)
     monkeypatch.chdir(tmp_path)
-    whole, module_pictures = fenced_blocks(PAGE, "python")
+    picture_block, module_pictures = fenced_blocks(PAGE, "python")
     outputs = []
-    for number, block in enumerate((whole, module_pictures)):
+    for number, block in enumerate((picture_block, module_pictures)):
         exec(compile(block, f"tutorial, block {number}", "exec"), {})
         outputs.append(capsys.readouterr().out)
     table_words = [line.split()[0] for line in fenced_blocks(PAGE, "text")[0].splitlines()]  # columns and arms

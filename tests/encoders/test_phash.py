@@ -79,8 +79,8 @@ def test_grey_levels_equal_pillow():
 
 def test_the_transform_equals_the_scipy_dct():
     levels = 255 * torch.rand(3, 1, SIDE, SIDE, generator=seed(), dtype=double)
-    whole = scipy.fft.dctn(levels.numpy(), type=2, axes=(2, 3))[:, 0, :FREQUENCIES, :FREQUENCIES].reshape(3, -1)
-    distances, expected = above_median(levels), torch.from_numpy(whole) / 64
+    spectrum = scipy.fft.dctn(levels.numpy(), type=2, axes=(2, 3))[:, 0, :FREQUENCIES, :FREQUENCIES].reshape(3, -1)
+    distances, expected = above_median(levels), torch.from_numpy(spectrum) / 64
     torch.testing.assert_close(distances - distances[:, :1], expected - expected[:, :1], rtol=0, atol=1e-9)
     assert (distances > 0).sum(1).tolist() == [32] * 3  # half of them lie above the median
 

@@ -133,17 +133,17 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 @every_kind
 def test_a_row_depends_only_on_its_picture_and_coordinate(kind):
     encoder, images, w = Stochastic(Tokens(KINDS[kind]())), pictures(6), torch.rand(6, 1)
-    whole, state = encoder(images, draws=w), torch.get_rng_state()
+    output, state = encoder(images, draws=w), torch.get_rng_state()
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    torch.testing.assert_close(encoder(images[order], draws=w[order]), whole[order], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(encoder(images[order], draws=w[order]), output[order], rtol=1e-12, atol=1e-12)
     for size in (1, 2, 4):
         parts = [encoder(a, draws=b) for a, b in zip(images.split(size), w.split(size), strict=True)]
-        torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-12, atol=1e-12)
-    assert torch.equal(encoder(images, draws=w), whole)
+        torch.testing.assert_close(torch.cat(parts), output, rtol=1e-12, atol=1e-12)
+    assert torch.equal(encoder(images, draws=w), output)
     assert torch.equal(torch.get_rng_state(), state), "the global RNG state is unchanged"
     with torch.enable_grad():  # fused kernels without a gradient would leave the dropout out
         features = encoder(images.clone().requires_grad_(), draws=w)
-    torch.testing.assert_close(features.detach(), whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(features.detach(), output, rtol=1e-12, atol=1e-12)
 
 
 @every_kind

@@ -114,9 +114,9 @@ def test_torchscript_programs_and_foreign_archives_are_refused(tmp_path):
 
 def test_weights_that_grow_when_they_are_read_are_refused(tmp_path, monkeypatch):
     torch.save({"w": torch.zeros(2**20)}, tmp_path / "whole.pt")
-    with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "grown.pt", "w", 8) as grown_zip:
-        for name in whole.namelist():
-            grown_zip.writestr(name, whole.read(name))
+    with zipfile.ZipFile(tmp_path / "whole.pt") as first, zipfile.ZipFile(tmp_path / "grown.pt", "w", 8) as grown_zip:
+        for name in first.namelist():
+            grown_zip.writestr(name, first.read(name))
     assert read_state(tmp_path / "whole.pt")["w"].shape == (2**20,)
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("read"))
     assert_refused(tmp_path / "grown.pt", "compressed")

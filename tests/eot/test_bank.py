@@ -143,9 +143,9 @@ def test_pictures_on_a_device_must_lie_in_the_range(images, net):
 
 
 def test_pictures_of_zeros_and_ones_and_a_scene_and_a_rounding_beyond_the_range_are_scored(images, net):
-    clean, whole, above = net(images), images.round(), images.clone()  # a picture plus its perturbation rounds so
+    clean, rounded, above = net(images), images.round(), images.clone()  # a picture plus its perturbation rounds so
     above[0, 0, 0, 0], above[-1, 0, 0, 0] = 1 + torch.finfo(images.dtype).eps, -1e-17
-    for pictures in (whole, over(whole, 1.0), above):
+    for pictures in (rounded, over(rounded, 1.0), above):
         cosine = evaluate(pictures, clean, clean, encoder=net, bank=judge(VIEWS, 3)).cosine
         assert cosine.shape == (4, 3) and cosine.isfinite().all()
 

@@ -131,14 +131,14 @@ def test_the_cosines_equal_those_of_directly_computed_features(pictures):
 def test_chunks_and_processes_change_only_the_last_digits(pictures):
     clean, attacked_arms = pictures
     encoder = load_encoder()
-    whole = layer_drift(encoder, clean, attacked_arms, VIEWS)
+    drift = layer_drift(encoder, clean, attacked_arms, VIEWS)
     small = layer_drift(encoder, clean, attacked_arms, VIEWS, chunk=1)
     shares = together(4, lambda world: layer_drift(load_encoder(), clean, attacked_arms, VIEWS, world=world))
-    for arm, cosine in whole.cosine.items():
+    for arm, cosine in drift.cosine.items():
         torch.testing.assert_close(small.cosine[arm], cosine, rtol=0, atol=1e-5)
         for share in shares:
             torch.testing.assert_close(share.cosine[arm], cosine, rtol=0, atol=1e-5)
-    assert whole.forward == small.forward == 3 * 3 * 6  # untouched and two arms, pictures, views
+    assert drift.forward == small.forward == 3 * 3 * 6  # untouched and two arms, pictures, views
 
 
 class Long(nn.Sequential):

@@ -81,9 +81,9 @@ def test_the_nearest_of_other_pictures_vote_and_the_nearer_identity_wins_a_tie(l
 
 
 def test_a_gallery_without_the_picture_or_with_nan_is_refused():
-    unit, whole = torch.ones(1, 3).double(), Rows((torch.eye(3),))
+    unit, rows = torch.ones(1, 3).double(), Rows((torch.eye(3),))
     with pytest.raises(ValueError, match="`truth`"):
-        best(unit, whole, torch.empty(0, dtype=torch.long))
+        best(unit, rows, torch.empty(0, dtype=torch.long))
     with pytest.raises(ValueError, match="NaN"):
         search(unit, Rows((torch.eye(3) / 0,)), 1)
     with pytest.raises(ValueError, match="one row"):

@@ -33,12 +33,12 @@ def refusal(message, model=None, kind=ValueError, *, family, **options):
 
 def assert_broken_files_are_refused(path, assert_line, message):
     """An empty file, a text, a part of the file and a pickle; a folder, and a missing file. Each line names it."""
-    whole = path.read_bytes()
-    contents = {b"": "is an empty file", b"only text\n": message, whole[: 3 * len(whole) // 4]: message}
+    data = path.read_bytes()
+    contents = {b"": "is an empty file", b"only text\n": message, data[: 3 * len(data) // 4]: message}
     for content, text in (contents | {pickle.dumps(Bomb()): message}).items():
         path.write_bytes(content)
         assert path.name in assert_line(text, path)
-    path.write_bytes(whole)
+    path.write_bytes(data)
     for other, text in ((path.parent, "is a folder"), (path.parent / "none", "does not exist")):
         assert other.name in assert_line(text, other, FileNotFoundError)
 

@@ -250,9 +250,9 @@ TAGS[False] += [{b"cICP": bytes([12, 13, 0, 1])}, {b"cICP": bytes([9, 16, 0, 1])
 
 
 def test_colours_other_than_srgb_are_noted(tmp_path):
-    whole, path = encode(Image.fromarray(PHOTO), "PNG"), tmp_path / "a"
+    content, path = encode(Image.fromarray(PHOTO), "PNG"), tmp_path / "a"
     files = [
-        (usual, whole[:33] + b"".join(chunk(*item) for item in tags.items()) + whole[33:])
+        (usual, content[:33] + b"".join(chunk(*item) for item in tags.items()) + content[33:])
         for usual in TAGS
         for tags in TAGS[usual]
     ]

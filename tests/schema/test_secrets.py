@@ -68,11 +68,11 @@ def test_a_secret_for_a_resumed_run_is_refused_and_not_repeated(tmp_path, monkey
     "address", ["https://me:{}@host/x", "http://{}@host", "socks5://a:b{}@host:1/", "https://me:a/{}@host", "x://{}@"]
 )
 def test_an_address_is_masked_and_refused(address):
-    whole = f"cannot reach {address.format(CANARY)}: no route"
-    assert CANARY not in masked(whole) and masked(whole).startswith("cannot reach ") and "***@" in masked(whole)
+    message = f"cannot reach {address.format(CANARY)}: no route"
+    assert CANARY not in masked(message) and masked(message).startswith("cannot reach ") and "***@" in masked(message)
     with pytest.raises(ValueError, match="holds the name or password"):
-        refuse_credentials(whole, "`tracker.uri`")
-    assert CANARY not in one_line(ConnectionError(whole))
+        refuse_credentials(message, "`tracker.uri`")
+    assert CANARY not in one_line(ConnectionError(message))
 
 
 @pytest.mark.parametrize("plain", ["https://host/x", "sqlite:///a@b.db", "me@host", "a: b@c", "https://host:1/x", ""])

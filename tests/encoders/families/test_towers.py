@@ -63,9 +63,9 @@ def test_the_language_model_is_not_read(tiny_folder, kind, tmp_path):
     state = load_file(folder / "model.safetensors")
     tower = {name: tensor for name, tensor in state.items() if "language_model" not in name}
     save_file(tower, folder / "model.safetensors", {"format": "pt"})
-    whole = load(tiny_folder(kind))
-    assert load(folder).fingerprint() == whole.fingerprint()
-    assert sum(tensor.numel() for tensor in tower.values()) >= sum(p.numel() for p in whole.parameters())
+    encoder = load(tiny_folder(kind))
+    assert load(folder).fingerprint() == encoder.fingerprint()
+    assert sum(tensor.numel() for tensor in tower.values()) >= sum(p.numel() for p in encoder.parameters())
     tower.pop(next(name for name in tower if ".patch_" in name))
     save_file(tower, folder / "model.safetensors", {"format": "pt"})
     laws.refusal(r"do not fit \w+: 1 keys missing", folder, family="transformers")
@@ -98,20 +98,20 @@ def test_pixels_equal_the_processor(tiny_folder, kind):
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("kind", ["llava", "qwen2-vl"])
 def test_of_a_name_on_the_hub_only_the_files_with_the_tower_are_fetched(tiny_folder, kind, tmp_path, monkeypatch):
-    state, whole, names_of_files = load_file(tiny_folder(kind) / "model.safetensors"), tmp_path / "whole", []
-    shutil.copytree(tiny_folder(kind), whole)
-    (whole / "model.safetensors").unlink()
+    state, model_folder, names_of_files = load_file(tiny_folder(kind) / "model.safetensors"), tmp_path / "whole", []
+    shutil.copytree(tiny_folder(kind), model_folder)
+    (model_folder / "model.safetensors").unlink()
     places = {name: f"model-{i % 2 if 'language' in name else 2}.safetensors" for i, name in enumerate(state)}
     for file in set(places.values()):
-        save_file({name: state[name] for name in state if places[name] == file}, whole / file)
-    (whole / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        save_file({name: state[name] for name in state if places[name] == file}, model_folder / file)
+    (model_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
     def snapshot_download(name, *, revision="b" * 40, allow_patterns, local_files_only=False):
         assert name == "some/model" and revision == "b" * 40
         if local_files_only:
             raise FileNotFoundError("empty cache")
         (snapshot := tmp_path / revision).mkdir(exist_ok=True)
-        for file in whole.iterdir():
+        for file in model_folder.iterdir():
             if any(file.match(pattern) for pattern in allow_patterns):
                 shutil.copy(file, snapshot)
                 names_of_files.append(file.name)
