@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.colour.spaces import at_least_float32
-from transforms.devices import picked
+from transforms.devices import HOST, picked
 from transforms.doors import Doored, unchecked
 from transforms.draws.ranges import (
     Coordinate,
@@ -22,11 +22,14 @@ from transforms.draws.ranges import (
     spread_whole,
     whole_pair,
 )
-from transforms.resizing.resize import DENSE, axes, check_kernel, resize, target_size
+from transforms.resizing.kernels import Bands
+from transforms.resizing.resize import axes, check_kernel, is_dense, resize, target_size
 from transforms.sampling.straight_through import saturate
 
 #: The longest side of a view, in pixels; the most rows and columns that a `PixelCrop` cuts off.
 MAX_SIDE, MAX_MARGIN = 8192, 4096
+#: Up to this side two steps are one matrix: the product of two larger ones takes longer than both steps.
+ONE_MATRIX = 1024
 
 
 @dataclass(frozen=True)
@@ -104,13 +107,20 @@ class Downscale(WholeRanged):
             sides, final_side = [int(side) for side in self.values(u)[:, 0].tolist()], final_side or number[1]
         size = (images.shape[2], images.shape[3])
         final, kernels = target_size(size, final_side), (self.kernel, self.then_kernel or self.kernel)
-        if self.eight_bit or max(size) > DENSE:
+        if self.eight_bit or max(size) > ONE_MATRIX:
             return self._by_side(images, sides, final)
         wide = at_least_float32(images)
         like = (wide.dtype, images.device)
-        steps = {side: _both_steps(size, target_size(size, side), final, kernels, *like) for side in set(sides)}
-        rows, columns = zip(*[steps[side] for side in sides], strict=True)
-        return saturate(torch.stack(rows)[:, None] @ wide @ torch.stack(columns)[:, None].mT).to(images.dtype)
+        steps = {side: (size, target_size(size, side), final, kernels, *like) for side in set(sides)}
+        if is_dense(size, final, images.device):
+            left, right = zip(*[_both_steps(*steps[side]) for side in sides], strict=True)
+            views = torch.stack(left)[:, None] @ wide @ torch.stack(right)[:, None].mT
+        else:
+            pairs = [_both_bands(*steps[side]) for side in (sides if len(steps) > 1 else steps)]
+            blocks = zip(wide.chunk(len(pairs)), pairs, strict=True)
+            parts = [columns.across(rows.down(part)) for part, (rows, columns) in blocks]
+            views = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return saturate(views).to(images.dtype)
 
     def _by_side(self, images: Tensor, sides: list[int], final: tuple[int, int]) -> Tensor:
         """The rows of one side at a time: with a rounding between the steps they are not one matrix, and for a large
@@ -138,6 +148,21 @@ def _both_steps(
     like = torch.empty(0, dtype=dtype, device=device)
     first, second = axes(size, small, kernels[0], like), axes(small, final, kernels[1], like)
     return second[0] @ first[0], second[1] @ first[1]
+
+
+@lru_cache(maxsize=1024)
+@torch.inference_mode(False)
+def _both_bands(
+    size: tuple[int, int],
+    small: tuple[int, int],
+    final: tuple[int, int],
+    kernels: tuple[str, str],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Bands, Bands]:
+    """The same as bands."""
+    rows, columns = _both_steps.__wrapped__(size, small, final, kernels, dtype, HOST)
+    return Bands.of(rows, device), Bands.of(columns, device)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Where the points of the unit cube come from. A draw is a pure function of (n, dims, seed, step)."""
 
 import hashlib
+from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -57,7 +59,8 @@ class Sobol:
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:
         if dims == 0:
             return torch.zeros(n, 0)
-        engine = SobolEngine(dims, scramble=True, seed=stream(seed, "sobol") % 2**31)
+        engine = copy(_scrambled(dims, stream(seed, "sobol") % 2**31))
+        engine.quasi = engine.quasi.clone()  # drawing changes it in place
         if step:
             _jump(engine, n * step)
         points = engine.draw(n, dtype=torch.float64).to(torch.float32)
@@ -185,6 +188,13 @@ class Grid:
             )
         axis = (torch.arange(k) + 0.5) / k
         return torch.cartesian_prod(*[axis] * dims).reshape(n, dims) if dims else torch.zeros(n, 0)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _scrambled(dims: int, seed: int) -> SobolEngine:
+    """A new engine, not to be drawn from: to scramble takes longer than to draw a few points."""
+    return SobolEngine(dims, scramble=True, seed=seed)
 
 
 def _generator(seed: int, name: str, step: int) -> torch.Generator:

@@ -19,14 +19,16 @@ import torch
 from torch import Tensor
 
 from transforms.colour.spaces import at_least_float32
+from transforms.devices import HOST
 from transforms.doors import OVERSHOOT, door
 from transforms.resizing.eight_bit import resize_levels
 from transforms.resizing.kernels import NAMES, Bands, bands, check_kernel, weights
 
 __all__ = ["NAMES", "axes", "check_kernel", "resize", "target_size"]
 
-#: Pictures with a longer side are resized block by block: there a dense product costs more.
-DENSE = 1024
+#: With more weights an axis is resized block by block, on the host and on a device, where each block is a launch: a
+#: dense product of all costs more.
+DENSE, DENSE_ON_DEVICE = 160**2, 1024**2
 
 
 @door(slack=OVERSHOOT)
@@ -62,7 +64,7 @@ def resize(
     new = target_size(old, size)
     if not eight_bit:
         wide = at_least_float32(images)  # half-precision weights would not add up to 1
-        if max(old) <= DENSE:
+        if is_dense(old, new, images.device):
             rows, columns = axes(old, new, kernel, wide)
             return (rows @ wide @ columns.mT).to(images.dtype)
         left, right = _bands(old, new, kernel, wide)
@@ -109,6 +111,11 @@ def target_size(
     if min(target) < 1:
         raise ValueError(f"`size` must be at least 1 pixel each way; got {target}")
     return target
+
+
+def is_dense(old: tuple[int, int], new: tuple[int, int], device: torch.device) -> bool:
+    """Whether a picture is resized by two dense products (see `DENSE`)."""
+    return max(old[0] * new[0], old[1] * new[1]) <= (DENSE if device == HOST else DENSE_ON_DEVICE)
 
 
 def _in_range(images: Tensor, rows: Bands) -> bool:

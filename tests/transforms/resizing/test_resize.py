@@ -14,7 +14,7 @@ from tests.helpers.sampling import mostly_slow
 from transforms import Downscale, resize
 from transforms.resizing.eight_bit import resize_levels
 from transforms.resizing.kernels import Bands
-from transforms.resizing.resize import DENSE, NAMES, axes
+from transforms.resizing.resize import NAMES, axes
 
 
 def double(*shape):
@@ -98,7 +98,7 @@ def test_gradients_work_after_a_first_use_in_inference_mode():
     assert bool((images.grad != 0).any())
 
 
-LARGE = (70, DENSE + 77)
+LARGE = (70, 1101)
 KERNELS = mostly_slow([*NAMES, "keys(-0.6)", "keys_aa(-0.6)"], 4)
 
 
@@ -172,10 +172,13 @@ def test_a_large_file_equals_the_library(kernel, size):
     assert gap.max() <= (1 if kernel in OPENCV else 0) and gap.mean() < 0.01
 
 
-def test_a_downscale_of_large_pictures_equals_that_of_small_ones(monkeypatch):
+@pytest.mark.parametrize("limit", ["resizing.resize.DENSE", "camera.sizes.ONE_MATRIX"])
+def test_a_downscale_of_large_pictures_equals_that_of_small_ones(monkeypatch, limit):
     stage, u = Downscale((9, 14), "cv2_cubic"), torch.rand(5, 1)
     images = torch.rand(5, 3, 40, 50)
     dense = stage(images, u)
-    monkeypatch.setattr("transforms.camera.sizes.DENSE", 20)
-    monkeypatch.setattr("transforms.resizing.resize.DENSE", 20)
+    monkeypatch.setattr(f"transforms.{limit}", 20)
     torch.testing.assert_close(stage(images, u), dense, rtol=0, atol=1e-5)
+    torch.testing.assert_close(stage(images[2:], u[2:]), stage(images, u)[2:], rtol=0, atol=1e-6)
+    one_side = u[:1].repeat(5, 1)
+    torch.testing.assert_close(stage(images, one_side)[3:4], stage(images[3:4], u[:1]), rtol=0, atol=1e-6)
