@@ -97,6 +97,10 @@ class GradientCase:
         """(B*V,3,S,S), picture by picture -> (B*V,), the cosine similarities; lower is better for the attacker."""
         return cosines_to_anchors(encode(views), self.anchor)
 
+    def entropy(self, embeddings: Tensor) -> Tensor:
+        """(B*V,D), picture by picture -> (B*V,): 2 - cosine, the higher, the better for the attacker."""
+        return 2 - cosines_to_anchors(embeddings, self.anchor)
+
     def estimate(self, eot: EOT, encode: Callable[[Tensor], Tensor], delta: Tensor, u: Tensor) -> Estimate:
         """The estimate of EOT at `image + delta` from the views `u`."""
         return eot.estimate(Problem(self.image, self.anchor, encode, Away(), Linf(1.0)), delta, u)

@@ -13,13 +13,14 @@ import torch
 
 from attacks.encoders.engine.precision import allow_tf32
 
-from . import cards, coverage, engine, memory, rare, strength, zoo
+from . import cards, coverage, engine, memory, rare, steps, strength, zoo
 from .case import ENCODERS
 from .table import BenchmarkTable, machine, save_tables
 
 #: Name -> benchmark. Its keyword arguments are the options, its docstring's first paragraph says what it measures.
 BENCHMARKS: dict[str, Callable[..., list[BenchmarkTable]]] = {
     "engine": engine.run,
+    "steps": steps.run,
     "memory": memory.run,
     "strength": strength.run,
     "coverage": coverage.run,

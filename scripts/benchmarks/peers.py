@@ -19,7 +19,7 @@ import kornia.geometry.transform as warps
 import torch
 from torch import Tensor, nn
 
-from .case import PIPELINE, GradientCase, cosines_to_anchors
+from .case import PIPELINE, GradientCase
 from .contest import Attack, Contestant, Setting
 
 
@@ -70,31 +70,31 @@ class NextView(nn.Module):
 
 
 class LogProbabilities(nn.Module):
-    """Two classes for views (B*V,3,S,S) and anchors (B,D): the cross-entropy of the first is exactly 2 - cosine, so
-    raising it lowers the cosine."""
+    """Two classes for views (B*V,3,S,S): the cross-entropy of the first is exactly the case's `entropy`, 2 - cosine,
+    so raising it lowers the cosine."""
 
-    def __init__(self, encoder: nn.Module, anchor: Tensor) -> None:
+    def __init__(self, case: GradientCase) -> None:
         super().__init__()
-        self.encoder, self.anchor = encoder, anchor
+        self.case = case
 
     def forward(self, views: Tensor) -> Tensor:
-        entropy = 2 - cosines_to_anchors(self.encoder(views), self.anchor)
+        entropy = self.case.entropy(self.case.ordinary(views))
         return torch.stack([-entropy, (-torch.expm1(-entropy)).log()], dim=1)
 
 
-class CosineLogit(LogProbabilities):
-    """Two classes, for a library that averages the *logits* of the views: with (cosine, 0) that is the mean cosine,
-    of which the cross-entropy of the first class is a falling function."""
+class MeanLogit(LogProbabilities):
+    """Two classes, for a library that averages the *logits* of the views: with (2 - entropy, 0) that is the mean
+    cosine, of which the cross-entropy of the first class is a falling function."""
 
     def forward(self, views: Tensor) -> Tensor:
-        cosine = cosines_to_anchors(self.encoder(views), self.anchor)
+        cosine = 2 - self.case.entropy(self.case.ordinary(views))
         return torch.stack([cosine, torch.zeros_like(cosine)], dim=1)
 
 
 def eotpgd(case: GradientCase, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Attack:
     """torchattacks' `EOTPGD`, the views drawn by `show` inside the model. Returns what runs it."""
     pgd = importlib.import_module("torchattacks").EOTPGD(
-        nn.Sequential(show, LogProbabilities(case.ordinary, case.anchor)).eval(),
+        nn.Sequential(show, LogProbabilities(case)).eval(),
         eps=case.eps,
         alpha=setting.step * case.eps,
         steps=steps,
@@ -115,7 +115,7 @@ def foolbox_pgd(
 ) -> Attack:
     """Foolbox's `LinfPGD` or `L2PGD` through its `ExpectationOverTransformationWrapper`, likewise."""
     library, device = importlib.import_module("foolbox"), case.image.device
-    network = nn.Sequential(show, CosineLogit(case.ordinary, case.anchor)).eval()
+    network = nn.Sequential(show, MeanLogit(case)).eval()
     inner = library.PyTorchModel(network, (0, 1), device=device)
     model = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
     make = getattr(library.attacks, name)
@@ -141,7 +141,7 @@ def art_eot(case: GradientCase, show: Callable[[Tensor], Tensor], views: int) ->
             return show(x), y
 
     return importlib.import_module("art.estimators.classification").PyTorchClassifier(
-        LogProbabilities(case.ordinary, case.anchor).eval(),
+        LogProbabilities(case).eval(),
         nn.CrossEntropyLoss(),
         input_shape=tuple(case.image.shape[1:]),
         nb_classes=2,

@@ -19,17 +19,17 @@ from attacks.runtime.progress import Progress
 
 from .contest import OURS, Contestant, Map, Setting, spread_over
 from .strength_case import (
-    ENCODERS,
-    QUERY_VIEWS,
-    REAL_ENCODERS,
-    REAL_VIEWS,
+    BALLS,
+    REAL_SIZE,
+    SIZE,
     VIEWS,
-    network,
+    anchor_of,
     strength_bank,
     strength_pictures,
     task,
 )
-from .strength_peers import CONTESTANTS, LINF_ATTACKS
+from .strength_encoders import REAL_ENCODERS, network
+from .strength_peers import CONTESTANTS, fits
 from .strength_queries import QUERY_CONTESTANTS, WHITE_BOX
 from .table import MISSING, BenchmarkTable, Row
 
@@ -46,38 +46,100 @@ ALL_PEERS = "every peer"
 
 
 class StrengthCell(NamedTuple):
-    """One comparison: an encoder, views, a ball, and a number of gradients of each picture, or of "queries"."""
+    """One comparison: an encoder, views, a ball, a number of gradients of each picture, or of "queries", and a
+    goal."""
 
     arch: str
     views: str
     ball: str
     evals: int
     unit: str = "gradients"
+    goal: str = "away"
 
     def __str__(self) -> str:
-        return "-".join(map(str, self)).removesuffix("-gradients")
+        ball = self.ball if self.goal == "away" else f"{self.ball}-{self.goal}"
+        return "-".join(map(str, self._replace(ball=ball)[:5])).removesuffix("-gradients")
+
+    @property
+    def side(self) -> int:
+        """Of the pictures, in pixels."""
+        return REAL_SIZE if self.arch in REAL_ENCODERS else SIZE
 
     @property
     def contestants(self) -> Mapping[str, Contestant]:
         """The attacks that are compared."""
-        return QUERY_CONTESTANTS if self.unit == "queries" else CONTESTANTS
+        if self.unit == "queries":
+            return QUERY_CONTESTANTS
+        return {name: entry for name, entry in CONTESTANTS.items() if fits(name, self.ball)}
 
 
-#: A fraction of the whole grid: each encoder and each kind of views has three cells, one for each ball, and no two
-#: cells share both encoder and views. `_LONG` and `_LONG_REAL` are those with 256 gradients.
-_LONG = {("pocket", "linf8"), ("mobilenet_v3_small", "l2"), ("small", "l2"), ("small", "linf4")}
-_LONG_REAL = {("camera", "linf4"), ("web", "linf8")}
-_OFFSETS = {"linf8": 0, "l2": 2, "linf4": 4}
-CELLS = tuple(
-    StrengthCell(arch, tuple(VIEWS)[(i + offset) % len(VIEWS)], ball, 256 if (arch, ball) in _LONG else 64)
-    for i, arch in enumerate(ENCODERS)
-    for ball, offset in _OFFSETS.items()
+def cells_of(arch: str, lines: str) -> tuple[StrengthCell, ...]:
+    """The cells of an encoder: of each line views, ball, number of gradients and, perhaps, goal."""
+    rows = [line.split() for line in lines.strip().splitlines()]
+    return tuple(
+        StrengthCell(arch, views, ball, int(evals), goal="".join(goal) or "away")
+        for views, ball, evals, *goal in rows
+    )
+
+
+#: A fraction of the whole grid: every encoder with all five kinds of views; balls, goals and numbers of gradients are
+#: spread over them.
+CELLS = (
+    *cells_of(
+        "pocket",
+        """
+        mild       linf8   32
+        camera     linf8  128
+        heavy      linf16  32 toward
+        jpeg       l2     128 toward
+        downscale  patch  512
+        """,
+    ),
+    *cells_of(
+        "convnext",
+        """
+        mild       l2      32 toward
+        camera     patch  128
+        heavy      linf8  512
+        jpeg       linf4  128
+        downscale  linf16  32
+        """,
+    ),
+    *cells_of(
+        "vit",
+        """
+        mild       patch   32
+        camera     linf4  512 toward
+        heavy      l2     128
+        jpeg       linf16  32
+        downscale  linf8  128 toward
+        """,
+    ),
 )
-#: Likewise of real encoders at 224 pixels: of their balls and kinds of views one has half, the other the other half.
-REAL_CELLS = tuple(
-    StrengthCell(REAL_ENCODERS[(i + j) % 2], views, ball, 256 if (views, ball) in _LONG_REAL else 64)
-    for i, views in enumerate(REAL_VIEWS)
-    for j, ball in enumerate(("linf4", "linf2", "linf8"))
+#: Likewise of real encoders at 224 pixels.
+REAL_CELLS = (
+    *cells_of(
+        "lite0",
+        """
+        camera     linf4   64
+        camera     linf4  256
+        camera     linf8   64
+        downscale  linf4   64
+        jpeg       linf2   64
+        mild       linf2   32 class
+        heavy      linf16  64 toward
+        """,
+    ),
+    *cells_of(
+        "lite2",
+        """
+        web        linf4   64
+        camera     linf8   32 toward
+        jpeg       linf4   32 class
+        downscale  l2      64
+        mild       patch   32
+        """,
+    ),
 )
 #: Of encoders that can only be asked; "none": the picture itself is the view.
 QUERY_CELLS = tuple(
@@ -92,6 +154,8 @@ QUERY_CELLS = tuple(
 )
 #: The cell of all first rounds of real encoders.
 REAL_FIRST = StrengthCell(REAL_ENCODERS[0], "camera", "linf8", 64)
+#: The shares of a cell's gradients that ours has, too, for how many it needs to the best peer's value.
+SHARES = (0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True)
@@ -121,10 +185,13 @@ def strength_outcome(job: StrengthJob) -> list[float]:
     if job.file.exists():
         cosines: list[float] = json.loads(job.file.read_text())["outcome"]["cosine"]
         return cosines
-    views = (VIEWS | REAL_VIEWS | QUERY_VIEWS)[job.cell.views]()
+    cell = job.cell
+    views, ball = VIEWS[cell.views](cell.side), BALLS[cell.ball](cell.side)
     judges = job.views if views.dims else 1
-    images = strength_pictures(job.count, job.purpose, job.cell.arch)
-    question = task(network(job.cell.arch, job.folder), images, job.cell.ball, views, job.cell.evals, job.seed)
+    images, others = (strength_pictures(job.count, purpose, cell.arch) for purpose in (job.purpose, "screen"))
+    frozen = network(cell.arch, job.folder, cell.goal == "class")
+    anchor = anchor_of(cell.goal, frozen, images, others)
+    question = task(frozen, images, ball, views, cell.evals, job.seed, anchor)
     attacked_images = job.cell.contestants[job.name].prepare(question, job.setting)()
     cosines = question.score(attacked_images, strength_bank(views, judges, job.purpose)).double().mean(1).tolist()
     job.file.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +224,9 @@ def run(
         network(arch, Path(jobs))  # trained before several processes need it
     with spread_over(workers) as spread:
         results = [compare_cell(cell, pictures, seeds, held_out, Path(jobs), spread) for cell in chosen_cells]
-    return [verdict_table(results), *(entry.table() for entry in results)]
+    graded = [entry for entry in results if entry.cell.unit == "gradients"]
+    tables = [verdict_table(results), *([gradients_table(graded)] if graded else [])]
+    return [*tables, *(entry.table() for entry in results)]
 
 
 def compare_cell(
@@ -186,9 +255,7 @@ def compare_cell(
         means = {pair: statistics.fmean(rows[0]) for pair, rows in outcomes(f"{cell}, settings", plan).items()}
         return {name: sorted(grid, key=lambda setting: means[name, setting]) for name, grid in grids.items()}
 
-    contestants = {
-        name: entry for name, entry in cell.contestants.items() if cell.ball != "l2" or name not in LINF_ATTACKS
-    }
+    contestants = cell.contestants
     installed = {name: entry.grid for name, entry in contestants.items() if entry.installed}
     peers = {name: grid for name, grid in installed.items() if name not in (OURS, WHITE_BOX)}
     grids = {name: [setting for setting in grid if 2 * setting.views <= cell.evals] for name, grid in peers.items()}
@@ -196,6 +263,8 @@ def compare_cell(
     best = {name: grid[0] for name, grid in ranked("screen", remaining).items()}
     settings = best | {name: installed[name][0] for name in (OURS, WHITE_BOX) if name in installed}
     plan = {name: [job(name, setting, "table", seed) for seed in range(seeds)] for name, setting in settings.items()}
+    for evals in (int(share * cell.evals) for share in SHARES if cell.unit == "gradients"):
+        plan[f"{OURS}, {evals}"] = [replace(entry, cell=cell._replace(evals=evals)) for entry in plan[OURS]]
     missing: dict[str, Row] = {name: MISSING for name in contestants if name not in settings}
     return CellResult(cell, best, outcomes(str(cell), plan), missing)
 
@@ -231,12 +300,40 @@ class CellResult:
         return float(units.mean()), float(low), float(high)
 
     @property
+    def p_values(self) -> tuple[float, float]:
+        """One-sided, that ours is not lower than every peer (the largest of all), and that no peer is lower than ours
+        (the smallest, times their number)."""
+        pairs = [self.cosine(OURS).mean(1).numpy() - self.cosine(name).mean(1).numpy() for name in self.settings]
+        lower, higher = (
+            [float(scipy.stats.ttest_1samp(units, 0, alternative=side).pvalue) for units in pairs]
+            for side in ("less", "greater")
+        )
+        return max(lower), min(1.0, len(higher) * min(higher))
+
+    @property
     def verdict(self) -> Verdict:
         """Whether ours is significantly lower than every peer, higher than any, or neither."""
         intervals = [self.difference(name) for name in self.settings]
         if any(low > 0 for _, low, _ in intervals):
             return "beaten"
         return "lowest" if all(high < 0 for *_, high in intervals) else "level"
+
+    @property
+    def share_of_gradients(self) -> float:
+        """Of its gradients those that ours needs to the value of the best peer, between the shares that were run: at
+        most the smallest of these, and infinity where it is not reached."""
+        goal = min(float(self.cosine(name).mean()) for name in self.settings)
+        values = [float(self.cosine(f"{OURS}, {int(share * self.cell.evals)}").mean()) for share in SHARES]
+        previous = None
+        for share, value in zip((*SHARES, 1.0), (*values, float(self.cosine(OURS).mean())), strict=True):
+            if value <= goal:
+                return (
+                    share
+                    if previous is None
+                    else previous[0] + (share - previous[0]) * (previous[1] - goal) / (previous[1] - value)
+                )
+            previous = share, value
+        return math.inf
 
     def table(self) -> BenchmarkTable:
         """The contestants."""
@@ -252,13 +349,17 @@ class CellResult:
 
 
 def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
-    """How many cells are won against every peer, and against each one alone."""
+    """How many cells are won against every peer, also with Holm's correction for so many cells, and against each one
+    alone."""
 
     def row(entry: Sequence[CellResult]) -> Row:
         verdicts = [comparison_of_cell.verdict for comparison_of_cell in entry]
         return tuple(float(verdicts.count(name)) for name in ("lowest", "level", "beaten"))
 
     rows = {ALL_PEERS: row(results)}
+    if len(results[0].cosine(OURS)) > 1:
+        lowest, beaten = (holm(p_values) for p_values in zip(*(entry.p_values for entry in results), strict=True))
+        rows[f"{ALL_PEERS}, Holm"] = (float(lowest), float(len(results) - lowest - beaten), float(beaten))
     for name in dict.fromkeys(name for entry in results for name in entry.settings):
         single_comparisons = [
             replace(entry, settings={name: entry.settings[name]}) for entry in results if name in entry.settings
@@ -270,3 +371,20 @@ def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
         rows,
         ("lowest: significantly below every peer, or this one; beaten: significantly above one; level: neither",),
     )
+
+
+def holm(p_values: Sequence[float], level: float = 0.025) -> int:
+    """How many of several one-sided hypotheses are rejected (Holm 1979)."""
+    count = len(p_values)
+    return next((i for i, p in enumerate(sorted(p_values)) if p > level / (count - i)), count)
+
+
+def gradients_table(results: Sequence[CellResult]) -> BenchmarkTable:
+    """The share of its gradients that ours needs to the best peer's value: the median over cells, by encoder."""
+    shares = [(entry.cell.arch, entry.share_of_gradients) for entry in results]
+    rows: dict[str, Row] = {"all": (statistics.median(share for _, share in shares), float(len(shares)))}
+    for arch in dict.fromkeys(arch for arch, _ in shares):
+        group = [share for name, share in shares if name == arch]
+        rows[arch] = (statistics.median(group), float(len(group)))
+    title = "Share of its gradients that ours needs to the best peer's cosine, median"
+    return BenchmarkTable(title, {"share": ".2f", "cells": ".0f"}, rows, ("inf: not reached",))

@@ -1,4 +1,4 @@
-"""The attacks that are compared: ours as shipped, MI-FGSM, PGD and Adam written by hand, and those of five libraries.
+"""The attacks that are compared: ours as shipped, the literature's written by hand, and those of five libraries.
 
 All have the same views, as many gradients, and the same ball. The libraries get labels whose cross-entropy has the
 gradient of the cosine (see `peers`), and views drawn at random in front of the encoder, as their documentation says.
@@ -15,9 +15,11 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision.transforms.functional import InterpolationMode, rotate
 
 from attacks import EOT, L2, Away, Wiener, solve
 from attacks.eot import Adaptive
+from attacks.objectives import Margin
 from transforms.auditing.steps import seeded
 from transforms.draws import stream
 
@@ -48,14 +50,16 @@ class MeanOfViews(nn.Module):
         self.task, self.count, self.show = task, views, NewView(task)
 
     def forward(self, images: Tensor) -> Tensor:
-        mean = task_cosines(self.task, self.show, images, self.count).mean(0)
+        mean = losses_of_views(self.task, self.show, images, self.count).mean(0)
         return torch.stack([mean, torch.full_like(mean, 2)], 1)
 
 
-def task_cosines(task: StrengthTask, show: nn.Module, images: Tensor, views: int) -> Tensor:
-    """(B,3,S,S) -> (V,B)."""
-    embeddings = task.ordinary(show(images.repeat(views, 1, 1, 1)))
-    return F.cosine_similarity(embeddings, task.anchor.repeat(views, 1), dim=1).view(views, -1)
+def losses_of_views(task: StrengthTask, show: nn.Module, images: Tensor, views: int) -> Tensor:
+    """(B,3,S,S) -> (V,B), the cosines, or 2 and the logarithm of the label's probability."""
+    embeddings: Tensor = task.ordinary(show(images.repeat(views, 1, 1, 1)))
+    by_picture = embeddings.unflatten(0, (views, -1)).transpose(0, 1).flatten(0, 1)
+    losses: Tensor = 2 - task.entropy(by_picture).unflatten(0, (-1, views)).T
+    return losses
 
 
 def step_count(task: StrengthTask, setting: Setting) -> int:
@@ -63,15 +67,11 @@ def step_count(task: StrengthTask, setting: Setting) -> int:
     return max(1, task.evals // setting.views)
 
 
-def gradients(task: StrengthTask, setting: Setting, delta: Tensor) -> Iterable[tuple[Tensor, float]]:
-    """For each step the gradient of the mean cosine at `delta`, which the caller changes in place, and the step's
-    length as a share of eps."""
-    show, count = NewView(task), step_count(task, setting)
+def shares(task: StrengthTask, setting: Setting) -> Iterable[float]:
+    """The length of each step as a share of eps."""
+    count = step_count(task, setting)
     for k in range(count):
-        leaf = delta.clone().requires_grad_()
-        loss = task_cosines(task, show, task.image + leaf, setting.views).mean(0).sum()
-        share = (1 + math.cos(math.pi * k / count)) / 2 if setting.schedule else 1.0
-        yield torch.autograd.grad(loss, leaf)[0], setting.step * share
+        yield setting.step * ((1 + math.cos(math.pi * k / count)) / 2 if setting.schedule else 1.0)
 
 
 def random_start(task: StrengthTask) -> Tensor:
@@ -79,22 +79,129 @@ def random_start(task: StrengthTask) -> Tensor:
     return task.ball.start(task.image, torch.Generator().manual_seed(stream(task.seed, "start")))
 
 
-def by_hand(task: StrengthTask, setting: Setting) -> Tensor:
+class Ask:
+    """Gradients of the mean loss of new views."""
+
+    def __init__(self, task: StrengthTask) -> None:
+        self.task, self.show = task, NewView(task)
+
+    def __call__(self, delta: Tensor, views: int, change: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """At pictures plus `delta`, before the views drawn through a `change`."""
+        leaf = (self.task.image + delta).clamp(0, 1).requires_grad_()
+        show = self.show if change is None else nn.Sequential(Change(change), self.show)
+        loss = losses_of_views(self.task, show, leaf, views).mean(0).sum()
+        return torch.autograd.grad(loss, leaf)[0]
+
+    def near(self, delta: Tensor, views: int, radius: float) -> Tensor:
+        """The mean over `views` points at random, at most `radius` eps away along each axis."""
+        total = torch.zeros_like(delta)
+        for _ in range(views):
+            noise = (2 * torch.rand_like(delta) - 1) * radius * value_eps(self.task)
+            total += self(delta + self.task.ball.restrict(noise), 1) / views
+        return total
+
+
+class Change(nn.Module):
+    """A function of pictures."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.change(images)
+
+
+def value_eps(task: StrengthTask) -> float:
+    """The share of single values in eps, which those of an L2 ball share."""
+    return task.eps / math.sqrt(task.image[0].numel()) if isinstance(task.ball, L2) else task.eps
+
+
+#: What stands for the gradient in a step: of `ask` at `delta`, before a move of `length` along the `total`.
+Rule = Callable[[Ask, Tensor, Tensor, float, Setting], Tensor]
+
+
+def plain(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:  # noqa: ARG001
     """PGD (Madry et al. 2018); with momentum MI-FGSM (Dong et al. 2018)."""
-    delta, total = random_start(task), torch.zeros_like(task.image)
-    for gradient, share in gradients(task, setting, delta):
-        total = (setting.momentum or 0) * total + F.normalize(gradient.flatten(1), 1).view_as(gradient)
-        delta[:] = task.ball.project(delta - share * task.eps * task.ball.steepest(total), task.image)
-    return task.image + delta
+    return ask(delta, setting.views)
+
+
+def ahead(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:
+    """NI-FGSM (Lin et al. 2020): the gradient at the place where momentum leads."""
+    return ask(delta - length * (setting.momentum or 0) * ask.task.ball.steepest(total), setting.views)
+
+
+class Variance:
+    """VMI-FGSM (Wang & He 2021): the gradient and, of the step before, how much that of points nearby differed."""
+
+    def __init__(self) -> None:
+        self.variance: Tensor | float = 0.0
+
+    def __call__(self, ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:  # noqa: ARG002
+        gradient = ask(delta, 1)
+        result = gradient + self.variance
+        self.variance = ask.near(delta, setting.views - 1, setting.size) - gradient
+        return result
+
+
+def relevance(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:  # noqa: ARG001
+    """GRA (Zhu et al. 2023): the gradient and that of points nearby, weighed by their cosine."""
+    gradient, near = ask(delta, 1), ask.near(delta, setting.views - 1, setting.size)
+    cosine = F.cosine_similarity(gradient.flatten(1), near.flatten(1))[:, None, None, None]
+    return cosine * gradient + (1 - cosine) * near
+
+
+def sharpness(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:  # noqa: ARG001
+    """The gradient at the worst place nearby, as of SAM (Foret et al. 2021): up the loss by a share of eps."""
+    half = setting.views // 2
+    up = setting.size * ask.task.eps * ask.task.ball.steepest(ask(delta, half))
+    return ask(ask.task.ball.project(delta + up, ask.task.image), half)
+
+
+def shuffled_blocks(images: Tensor) -> Tensor:
+    """BSR (Wang et al. 2024): two strips, cut at random, change places and turn by up to 24 degrees, and so do two
+    blocks of each strip."""
+    dim = int(torch.randint(2, 4, ()))
+    strips = []
+    for strip in swapped(images, dim):
+        angle = float(torch.empty(()).uniform_(-24, 24))
+        turned = rotate(strip, angle, InterpolationMode.BILINEAR)
+        strips.append(torch.cat(swapped(turned, 5 - dim), 5 - dim))
+    return torch.cat(strips, dim)
+
+
+def swapped(images: Tensor, dim: int) -> list[Tensor]:
+    """Two parts of random lengths, in random order."""
+    cut = int(torch.randint(1, images.shape[dim], ()))
+    parts = images.split([cut, images.shape[dim] - cut], dim)
+    return [parts[i] for i in torch.randperm(2).tolist()]
+
+
+def blocks(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:  # noqa: ARG001
+    """BSR: the gradient through shuffled blocks."""
+    return ask(delta, setting.views, shuffled_blocks)
+
+
+def by_hand(make_rule: Callable[[], Rule]) -> Callable[[StrengthTask, Setting], Tensor]:
+    """Steps along the sum of a rule's gradients, normalised, of which momentum keeps a share."""
+
+    def run(task: StrengthTask, setting: Setting) -> Tensor:
+        delta, total, ask, rule = random_start(task), torch.zeros_like(task.image), Ask(task), make_rule()
+        for share in shares(task, setting):
+            gradient = rule(ask, delta, total, share * task.eps, setting)
+            total = (setting.momentum or 0) * total + F.normalize(gradient.flatten(1), 1).view_as(gradient)
+            delta = task.ball.project(delta - share * task.eps * task.ball.steepest(total), task.image)
+        return task.image + delta
+
+    return run
 
 
 def adam(task: StrengthTask, setting: Setting) -> Tensor:
-    """Projected Adam (Kingma & Ba 2015). Its steps are those of single values, which share an L2 ball's eps."""
-    delta = random_start(task)
-    value_eps = task.eps / math.sqrt(delta[0].numel()) if isinstance(task.ball, L2) else task.eps
+    """Projected Adam (Kingma & Ba 2015)."""
+    delta, ask = random_start(task), Ask(task)
     optimiser = torch.optim.Adam([delta], eps=1e-16)
-    for gradient, share in gradients(task, setting, delta):
-        delta.grad, optimiser.param_groups[0]["lr"] = gradient, share * value_eps
+    for share in shares(task, setting):
+        delta.grad, optimiser.param_groups[0]["lr"] = ask(delta, setting.views), share * value_eps(task)
         optimiser.step()
         delta[:] = task.ball.project(delta, task.image)
     return task.image + delta
@@ -107,7 +214,7 @@ def ball_norm(task: StrengthTask) -> float:
 
 def one_view_model(task: StrengthTask) -> nn.Module:
     """Two classes from one new view of each picture."""
-    return nn.Sequential(NewView(task), LogProbabilities(task.ordinary, task.anchor)).eval()
+    return nn.Sequential(NewView(task), LogProbabilities(task)).eval()
 
 
 def first_class(task: StrengthTask) -> Tensor:
@@ -193,7 +300,7 @@ def our_attack(task: StrengthTask, _: Setting) -> Tensor:
         task.image,
         task.anchor,
         encoder=task.counter,
-        objective=Away(),
+        objective=Away() if task.anchor.is_floating_point() else Margin(),
         perturbation=task.ball,
         optimiser=Wiener(),
         eot=EOT(task.views, views=1, chunk=32),
@@ -230,20 +337,38 @@ def settings_grid(
 
 OWN_STEPS = tuple(Setting(0, n, keep=keep) for n, keep in itertools.product(VIEWS, ("best", "")))
 PLAIN = settings_grid((0.05, 0.1, 0.2), views=(1, 2, 4))
+COSINE = (0.2, 0.4, 0.8, 1.6)
+NEAR = tuple(Setting(a, n, 1.0, "cosine", size=b) for a, n, b in itertools.product(COSINE[1:], (2, 4), (0.1, 1.5)))
 #: Ours has one setting.
 CONTESTANTS = {
     OURS: contestant("attacks", our_attack, Setting(0, 1)),
     "MI-FGSM": contestant(
-        "torch", by_hand, *settings_grid((0.1, 0.2), "", 1.0), *settings_grid((0.2, 0.4, 0.8, 1.6), "cosine", 1.0)
+        "torch",
+        by_hand(lambda: plain),
+        *settings_grid((0.1, 0.2), "", 1.0),
+        *settings_grid((*COSINE, 3.2), "cosine", 1.0),
     ),
-    "PGD": contestant("torch", by_hand, *settings_grid((0.1,)), *settings_grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
-    "Adam": contestant("torch", adam, *settings_grid((0.2,)), *settings_grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
+    "NI-FGSM": contestant("torch", by_hand(lambda: ahead), *settings_grid(COSINE, "cosine", 1.0, (1, 2, 4))),
+    "VMI-FGSM": contestant("torch", by_hand(Variance), *NEAR),
+    "GRA": contestant("torch", by_hand(lambda: relevance), *NEAR),
+    "SAM": contestant("torch", by_hand(lambda: sharpness), *NEAR),
+    "BSR": contestant("torch", by_hand(lambda: blocks), *settings_grid(COSINE, "cosine", 1.0, (1, 4))),
+    "PGD": contestant(
+        "torch", by_hand(lambda: plain), *settings_grid((0.1,)), *settings_grid((0.1, *COSINE), "cosine")
+    ),
+    "Adam": contestant("torch", adam, *settings_grid((0.2,)), *settings_grid((0.1, *COSINE), "cosine")),
     "adv-lib APGD": contestant("adv_lib", library_apgd, *OWN_STEPS),
     "AutoAttack APGD": contestant("pyautoattack", auto_attack, *OWN_STEPS),
     "adv-lib PGD": contestant("adv_lib", library_pgd, *PLAIN),
     "torchattacks": contestant("torchattacks", torchattacks, *PLAIN),
-    "ART": contestant("art", art_pgd, *settings_grid((0.1, 0.2, 0.4), "", 1.0, (1, 2, 4))),
+    "ART": contestant("art", art_pgd, *settings_grid((0.1, 0.2, 0.4, 0.8), "", 1.0, (1, 2, 4))),
     "Foolbox": contestant("foolbox", foolbox, *settings_grid((0.1, 0.2), views=(1, 4))),
 }
-#: adversarial-library's PGD is for L-inf alone.
-LINF_ATTACKS = ("adv-lib PGD",)
+
+
+def fits(name: str, ball: str) -> bool:
+    """Whether a contestant can stay in a ball: adversarial-library's PGD is for L-inf alone, and no library's attack
+    knows a region."""
+    return (ball != "l2" or name != "adv-lib PGD") and (
+        ball != "patch" or CONTESTANTS[name].module in ("attacks", "torch")
+    )

@@ -18,7 +18,8 @@ from attacks.optimisers import NESSquare
 from attacks.optimisers.square import Square
 
 from .contest import OURS, Setting
-from .strength_case import HashBits, StrengthTask
+from .strength_case import StrengthTask
+from .strength_encoders import HashBits
 from .strength_peers import MeanOfViews, contestant, step_count
 
 #: What any of them could reach: our default with the encoder's gradients, and their number.

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from scripts.benchmarks import commands, coverage, engine, memory, peers, rare
+from scripts.benchmarks import commands, coverage, engine, memory, peers, rare, steps
 from scripts.benchmarks.case import PIPELINE, GradientCase
-from scripts.benchmarks.contest import Contestant, Setting
+from scripts.benchmarks.contest import Contestant, Counting, Setting
 from scripts.benchmarks.table import MISSING
 from scripts.benchmarks.timing import astronaut, median_seconds
 from transforms import Compose, Sobol
@@ -114,9 +114,18 @@ def test_gradient_of_each_peer_equals_ours(name, case):
 def test_classifier_loss_of_peers_equals_the_cosine_loss(case):
     views, first = PIPELINE(case.image, case.u), torch.zeros(6, dtype=torch.long)
     cosines = F.cosine_similarity(case.frozen(views), case.anchor, dim=1)
-    logs, linear = (model(case.frozen, case.anchor)(views) for model in (peers.LogProbabilities, peers.CosineLogit))
+    logs, linear = (model(case)(views) for model in (peers.LogProbabilities, peers.MeanLogit))
     torch.testing.assert_close(F.cross_entropy(logs, first, reduction="none"), 2 - cosines)
     torch.testing.assert_close(linear, torch.stack([cosines, 0 * cosines], 1))
+
+
+def test_a_step_and_the_bare_encoder_have_as_many_views(case):
+    counting = Counting(case.frozen)
+    runs = steps.contestants(counting, case.image, PIPELINE, 4)
+    for name, count in (("step", 4), ("bare", 4), ("step", 4)):
+        before = counting.gradients
+        runs[name]()
+        assert counting.gradients - before == count, name
 
 
 @pytest.fixture

@@ -21,14 +21,15 @@ from scripts.benchmarks.strength import (
 )
 from scripts.benchmarks.strength_case import (
     BALLS,
-    CentredEncoder,
-    network,
-    random_encoder,
+    GOALS,
+    SIZE,
+    anchor_of,
     strength_bank,
     strength_pictures,
     task,
 )
-from scripts.benchmarks.strength_peers import CONTESTANTS, LINF_ATTACKS, NewView, by_hand, gradients, task_cosines
+from scripts.benchmarks.strength_encoders import TRAINED_ENCODERS, train, untrained
+from scripts.benchmarks.strength_peers import CONTESTANTS, Ask, NewView, fits, losses_of_views, shares
 from scripts.benchmarks.strength_queries import QUERY_CONTESTANTS, WHITE_BOX
 from transforms import Affine, Brightness, Compose
 
@@ -44,28 +45,31 @@ def tiny():
     return nn.Sequential(*layers, nn.Linear(8 * 6 * 6, 16)).eval().requires_grad_(False)
 
 
-def question(ball="linf8", evals=16, views=ROTATIONS, **changes):
+def question(ball="linf8", evals=16, views=ROTATIONS, goal="away", **changes):
     """Eight pictures away from black and white: some libraries average over a batch, and a power of two is exact."""
-    images = 0.1 + 0.8 * strength_pictures(8, "table")
-    return replace(task(tiny(), images, ball, views, evals, 0), **changes)
+    images, encoder = 0.1 + 0.8 * strength_pictures(8, "table"), tiny()
+    anchor = anchor_of(goal, encoder, images, images)
+    return replace(task(encoder, images, BALLS[ball](SIZE), views, evals, 0, anchor), **changes)
 
 
 @pytest.mark.filterwarnings("ignore")  # raised by the libraries
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.peers if name in LIBRARIES else SLOW) for name in CONTESTANTS]
 )
-@pytest.mark.parametrize("ball", BALLS)
-@pytest.mark.parametrize("views", [1, 4])
-def test_an_attack_spends_its_budget_and_stays_in_the_ball(name, ball, views):
-    if ball == "l2" and name in LINF_ATTACKS:
-        pytest.skip("for L-inf alone")
+@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("ball", ["linf8", "l2", "patch"])
+def test_an_attack_spends_its_budget_and_stays_in_the_ball(name, ball, goal):
+    if not fits(name, ball):
+        pytest.skip("not for this ball")
     pytest.importorskip(CONTESTANTS[name].module, exc_type=ImportError)
-    problem = question(ball)
-    setting = Setting(0.3, views) if name in LIBRARIES else Setting(0.3, views, 1.0, "cosine")
+    problem, views = question(ball, goal=goal), 4 if goal == "away" else 2
+    setting = Setting(0.3, views) if name in LIBRARIES else Setting(0.3, views, 1.0, "cosine", size=0.1)
     attacked_images = CONTESTANTS[name].prepare(problem, setting)()
     limit = 8 * 16 * 11 / 9 if name == OURS else 8 * 16  # it chooses an iterate by further forward passes
     assert problem.counter.gradients == 8 * 16 <= problem.counter.forwards <= limit
     assert problem.ball.norm(attacked_images - problem.image).max() <= problem.eps * 1.001
+    change = attacked_images - problem.image
+    assert torch.equal(problem.ball.restrict(change), change)
     bank = strength_bank(ROTATIONS, 16, "table")
     assert problem.score(attacked_images, bank).mean() < problem.score(problem.image, bank).mean()
 
@@ -102,7 +106,7 @@ def test_pgd_by_hand_equals_torchattacks_on_the_same_views(views):
     first, second = question(), question()
     first = replace(first, ball=fixed_start)
     theirs = eotpgd(second, NewView(second), setting, 16 // views, random_start=False)()
-    differences = (by_hand(first, setting) - theirs).abs()
+    differences = (CONTESTANTS["PGD"].prepare(first, setting)() - theirs).abs()
     assert (theirs - second.image).abs().max() > 7.9 / 255
     assert (differences > 1e-6).float().mean() < 1e-3
 
@@ -116,12 +120,12 @@ def test_mifgsm_by_hand_equals_torchattacks():
 
     class Model(nn.Module):
         def forward(self, images):
-            mean = task_cosines(problem, NewView(problem), images, 1)[0]
+            mean = losses_of_views(problem, NewView(problem), images, 1)[0]
             return torch.stack([mean, torch.full_like(mean, 30)], 1)  # its cross-entropy is 30 less the cosine
 
     attack = module.MIFGSM(Model().eval(), eps=8 / 255, alpha=2 / 255, steps=16, decay=1.0)
     theirs = attack(problem.image, torch.zeros(8, dtype=torch.long))
-    differences = (by_hand(problem, Setting(0.25, 1, 1.0)) - theirs).abs()
+    differences = (CONTESTANTS["MI-FGSM"].prepare(problem, Setting(0.25, 1, 1.0))() - theirs).abs()
     assert (theirs - problem.image).abs().max() > 7.9 / 255
     assert (differences > 1e-6).float().mean() < 1e-3
 
@@ -129,31 +133,41 @@ def test_mifgsm_by_hand_equals_torchattacks():
 def test_adam_by_hand_takes_the_steps_of_the_paper():
     problem = question(evals=2)
     problem = replace(problem, ball=Linf(8 / 255, random_start=False))
-    delta, m, v = torch.zeros_like(problem.image), 0, 0
-    for k, (gradient, share) in enumerate(gradients(problem, Setting(0.2, 1), delta), 1):
+    delta, m, v, ask, setting = torch.zeros_like(problem.image), 0, 0, Ask(problem), Setting(0.2, 1)
+    for k, share in enumerate(shares(problem, setting), 1):
+        gradient = ask(delta, 1)
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
         step = (m / (1 - 0.9**k)) / ((v / (1 - 0.999**k)).sqrt() + 1e-16)
-        delta[:] = (delta - share * problem.eps * step).clamp(-problem.eps, problem.eps)
-    attacked_images = CONTESTANTS["Adam"].prepare(problem, Setting(0.2, 1))()
+        delta = (delta - share * problem.eps * step).clamp(-problem.eps, problem.eps)
+    attacked_images = CONTESTANTS["Adam"].prepare(problem, setting)()
     torch.testing.assert_close(attacked_images, problem.image + delta, rtol=0, atol=1e-5)
 
 
 def test_steps_fall_along_half_a_cosine():
-    shares = [
-        share for _, share in gradients(question(), Setting(0.4, 4, schedule="cosine"), torch.zeros(8, 3, 64, 64))
-    ]
-    assert shares == pytest.approx([0.4 * math.cos(math.pi * k / 8) ** 2 for k in range(4)])
+    lengths = [*shares(question(), Setting(0.4, 4, schedule="cosine"))]
+    assert lengths == pytest.approx([0.4 * math.cos(math.pi * k / 8) ** 2 for k in range(4)])
 
 
 def test_gradient_is_that_of_the_mean_cosine_of_each_picture():
     problem, delta = question(), 0.01 * torch.randn(8, 3, 64, 64)
-    gradient, _ = next(iter(gradients(problem, Setting(1, 4), delta)))
+    gradient = Ask(problem)(delta, 4)
     rows = torch.rand(4 * 8, ROTATIONS.dims, generator=NewView(problem).generator).view(4, 8, -1)
     for i in (0, 5):  # alone, from its own views
         leaf = (problem.image[i] + delta[i]).clone().requires_grad_()
         embeddings = problem.counter.encoder(ROTATIONS(leaf.expand(4, -1, -1, -1), rows[:, i]))
         loss = F.cosine_similarity(embeddings, problem.anchor[i : i + 1], dim=1).mean()
         torch.testing.assert_close(gradient[i], torch.autograd.grad(loss, leaf)[0], rtol=1e-3, atol=1e-6)
+
+
+def test_a_goal_is_a_cosine_or_a_probability():
+    problem, bank = question(goal="toward"), strength_bank(ROTATIONS, 4, "table")
+    embeddings = problem.counter.encoder(problem.image)
+    views = ROTATIONS(problem.file(problem.image), bank.u.repeat(8, 1))
+    expected = -F.cosine_similarity(problem.counter.encoder(views), embeddings.roll(-1, 0).repeat_interleave(4, 0))
+    torch.testing.assert_close(problem.score(problem.image, bank), expected.view(8, 4), rtol=0, atol=1e-5)
+    problem = question(goal="class")
+    expected = problem.counter.encoder(views).softmax(1).view(8, 4, -1)[torch.arange(8), :, embeddings.argmax(1)]
+    torch.testing.assert_close(problem.score(problem.image, bank), expected, rtol=0, atol=1e-5)
 
 
 def test_only_completed_backward_passes_are_counted():
@@ -180,7 +194,7 @@ def test_settings_are_chosen_on_other_pictures_and_views():
 @pytest.mark.parametrize("ball", [Linf(8 / 255), L2(1.0)])
 def test_scored_picture_is_an_8_bit_file_within_the_ball(ball):
     images = strength_pictures(2, "table")
-    problem = replace(task(tiny(), images, "linf8", ROTATIONS, 4, 0), ball=ball)
+    problem = task(tiny(), images, ball, ROTATIONS, 4, 0)
     wild = problem.file(images + torch.randn_like(images))
     assert ball.norm(wild - images).max() <= ball.reach * (1 + 1e-4)
     torch.testing.assert_close(255 * wild, (255 * wild).round(), rtol=0, atol=1e-3)
@@ -188,23 +202,21 @@ def test_scored_picture_is_an_8_bit_file_within_the_ball(ball):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "vit_tiny"])
-def test_an_encoder_without_training_can_be_moved_when_centred(arch, tmp_path):
-    """Less their mean, and with batch norm's statistics of pictures, the embeddings no longer have cosines near 1."""
-    images, centred_encoder = strength_pictures(8, "table"), network(arch, tmp_path)
-    assert isinstance(centred_encoder, CentredEncoder) and not any(
-        entry.training for entry in centred_encoder.modules()
-    )
+@pytest.mark.parametrize("arch", TRAINED_ENCODERS)
+def test_training_brings_a_picture_and_its_view_together(arch):
+    images = strength_pictures(8, "table")
+    views = ROTATIONS(images, torch.full((8, ROTATIONS.dims), 0.5))
 
-    def likeness(embeddings):
-        rows = F.normalize(embeddings, dim=1)
-        return (rows @ rows.T)[~torch.eye(8, dtype=torch.bool)].mean()
+    def right(encoder):
+        with torch.no_grad():
+            rows, other = (F.normalize(encoder.eval()(part), dim=1) for part in (images, views))
+        matches = rows @ other.T
+        return float((matches.diag()[:, None] - matches).sum() / 56)
 
-    with torch.no_grad():
-        assert likeness(centred_encoder(images)) < min(0.5, likeness(random_encoder(arch)(images)))
+    assert right(train(arch, 24, 20)) > right(untrained(arch)) + 0.1
 
 
-CELL = StrengthCell("pocket", "di", "linf8", 16)
+CELL = StrengthCell("pocket", "camera", "linf8", 16)
 
 
 @pytest.fixture
@@ -227,14 +239,15 @@ def test_table_gives_the_best_setting_of_each_peer(monkeypatch, tmp_path):
     contestants = {OURS: CONTESTANTS[OURS], "PGD": pgd, "absent": replace(pgd, module="no_such")}
     monkeypatch.setattr(strength, "CONTESTANTS", contestants)
     monkeypatch.setattr(strength, "CELLS", (CELL,))
-    verdicts, rows = strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
+    verdicts, shares_of_gradients, rows = strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
     assert list(rows.rows) == [OURS, "PGD", "absent"] and rows.rows["absent"] == "not installed"
     assert rows.notes[1:] == ("PGD: step 0.3 eps, 1 views",)
     theirs, difference, low, high = rows.rows["PGD"]
     assert low <= difference <= high and difference == pytest.approx(theirs - rows.rows[OURS][0], abs=1e-9)
     assert sum(verdicts.rows[ALL_PEERS][:3]) == 1 and str(rows) and str(verdicts)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
-    assert len(files) == 4 + 2 + 2 + 2  # one picture chooses two, which all choose from; ours and PGD in the table
+    # One picture chooses two, which all choose from; ours and PGD in the table, ours with fewer gradients, too.
+    assert len(files) == 4 + 2 + 2 + 2 + 3 * 2 and shares_of_gradients.rows["pocket"][1] == 1
     strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")} == files
 
@@ -247,7 +260,7 @@ def comparison(**means):
 
     outcomes = {name: [outcome(mean, k)] for k, (name, mean) in enumerate(means.items())}
     peers = {name: Setting(0.1, 1) for name in means if name != OURS}
-    return CellResult(StrengthCell("pocket", "di", "linf8", 64), peers, outcomes, {})
+    return CellResult(StrengthCell("pocket", "camera", "linf8", 64), peers, outcomes, {})
 
 
 @pytest.mark.parametrize(
