@@ -19,7 +19,7 @@ from transforms.devices import uploaded, wide_dtype
 #: Rings of the frequency plane that share one gain, at most; and the least gain of a ring, as a share of the highest:
 #: two steps agree less where the loss is curved, too. An encoder sees no more frequencies of a larger picture, so the
 #: share falls with the side above SIDE pixels.
-RINGS, MIN_GAIN, SIDE = 24, 0.3, 256
+RINGS, MIN_GAIN, SIDE = 24, 0.1, 256
 #: In a run of fewer than SHORT steps they are longer, by SHORT / steps, but at most LONGEST times: they could not go
 #: far enough.
 SHORT, LONGEST = 34, 3
@@ -27,8 +27,8 @@ SHORT, LONGEST = 34, 3
 
 @stored("wiener_half")
 class Half(NamedTuple):
-    """The sum of the gradients of every other step: its `spectrum` (N,C,H,W',2) by `rfft2`, real and imaginary parts,
-    and the energy of each ring of frequencies (N,R), over all channels."""
+    """The sum of the gradients of half of the steps: its `spectrum` (N,C,H,W',2) by `rfft2`, real and imaginary
+    parts, and the energy of each ring of frequencies (N,R), over all channels."""
 
     spectrum: Tensor
     energy: Tensor
@@ -36,11 +36,11 @@ class Half(NamedTuple):
 
 @stored("wiener")
 class WienerState(NamedTuple):
-    """The weighted sums of the gradients of even and of odd steps, which values have had a gradient other than 0
+    """The weighted sums of the gradients of both halves of the steps, which values have had a gradient other than 0
     (like delta), the `point` that delta looks ahead from, the number of steps, and the length of the first."""
 
-    even_half: Half
-    odd_half: Half
+    first_half: Half
+    second_half: Half
     active: Tensor
     point: Tensor
     step: int
@@ -52,9 +52,12 @@ class Wiener(Optimiser):
     """PGD along the mean gradient of the run, noise filtered frequency by frequency.
 
     Gradients are normalised per image to L1 norm 1, and that of step k, counted from 1, has the weight k (as in the
-    averaging of Shamir & Zhang 2013). The sum is kept as two halves, of even and of odd steps. What both halves have
-    in common is signal, the rest is noise (the Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and
-    `wiener_filter` gives each frequency the gain of Wiener's filter.
+    averaging of Shamir & Zhang 2013). The sum is kept as two halves. What both have in common is signal, the rest is
+    noise (the Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and `wiener_filter` gives each
+    frequency the gain of Wiener's filter. This assumes that the halves measure one thing. But gradients drift along a
+    run, and descent that overshoots turns them with period 2; so the Thue-Morse sequence, the parity of the bits of
+    k, deals out the steps: the weighted halves of 2^n steps differ by no polynomial trend below degree n - 1, and by
+    none below degree n - 2 times (-1)^k.
 
     The estimate is taken at a look-ahead point, once more along the last move (Lin et al. 2020): delta is this point,
     which lies in the set, and after the last step it is the point itself.
@@ -81,7 +84,7 @@ class Wiener(Optimiser):
     """
 
     rel_step_size: float = option(
-        0.3,
+        0.8,
         "first step as a share of eps; more in runs of fewer than 34 steps",
         range="above 0",
         paper="this project's own: [decisions](decisions.md#the-attack)",
@@ -92,10 +95,10 @@ class Wiener(Optimiser):
         check_step("rel_step_size", self.rel_step_size, self.schedule)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> WienerState:
-        """The state before the first of `steps` steps. The sums are float64 where the device has it: rounding in
-        float32 would turn signs, and several processes would diverge."""
+        """The state before the first of `steps` steps."""
         height, width = delta.shape[2:]
-        spectrum = delta.new_zeros(*delta.shape[:3], width // 2 + 1, 2, dtype=wide_dtype(delta))
+        dtype = torch.promote_types(delta.dtype, torch.float32)
+        spectrum = delta.new_zeros(*delta.shape[:3], width // 2 + 1, 2, dtype=dtype)
         rings = rings_of(height, width, delta.device)
         empty = Half(spectrum, spectrum.new_zeros(len(delta), len(rings.sizes)))
         longer = min(LONGEST, max(1, SHORT / steps))
@@ -106,13 +109,13 @@ class Wiener(Optimiser):
         self, delta: Tensor, estimate: Estimate, state: WienerState, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, WienerState]:
         grad = estimate.grad
-        even_half, odd_half = state.even_half, state.odd_half
-        if state.step % 2:
-            odd_half = add_gradient(odd_half, grad, state.step + 1)
+        first_half, second_half = state.first_half, state.second_half
+        if state.step.bit_count() % 2:
+            second_half = add_gradient(second_half, grad, state.step + 1)
         else:
-            even_half = add_gradient(even_half, grad, state.step + 1)
+            first_half = add_gradient(first_half, grad, state.step + 1)
         active = state.active | (grad != 0)
-        direction = wiener_filter(even_half, odd_half, delta).masked_fill_(~active, 0)
+        direction = wiener_filter(first_half, second_half, delta).masked_fill_(~active, 0)
         length = state.length * decay(self.schedule, progress.before, delta)
         move = constraint.steepest(direction, length, state.point)
         point = constraint.project(state.point, move)
@@ -120,37 +123,32 @@ class Wiener(Optimiser):
         if not bool(goes_on.all()):
             move = torch.where(uploaded(goes_on, delta.device)[:, None, None, None], move, 0)
         next_delta = constraint.project(point, move)
-        return next_delta, WienerState(even_half, odd_half, active, point, state.step + 1, state.length)
+        return next_delta, WienerState(first_half, second_half, active, point, state.step + 1, state.length)
 
 
 def add_gradient(half: Half, grad: Tensor, weight: float) -> Half:
     """The sum with a gradient (N,C,H,W), normalised to L1 norm 1, times its `weight`."""
-    spectrum, norm = torch.empty_like(half.spectrum), l1_norm(grad, half.spectrum.dtype)[:, 0]
-    for channel in range(grad.shape[1]):  # of a large picture a spectrum takes more memory than the picture
-        part = torch.view_as_real(torch.fft.rfft2(grad[:, channel] / norm))
-        torch.add(half.spectrum[:, channel], part, alpha=weight, out=spectrum[:, channel])
+    dtype = half.spectrum.dtype
+    norm = l1_norm(grad, wide_dtype(grad)).clamp(min=torch.finfo(dtype).tiny).to(dtype)
+    spectrum = half.spectrum.add(torch.view_as_real(torch.fft.rfft2(grad.to(dtype) / norm)), alpha=weight)
     rings = rings_of(*grad.shape[2:], grad.device)
     return Half(spectrum, rings.sums(spectrum, spectrum))
 
 
-def wiener_filter(even_half: Half, odd_half: Half, like: Tensor) -> Tensor:
+def wiener_filter(first_half: Half, second_half: Half, like: Tensor) -> Tensor:
     """The sum of two noisy measurements of the same pictures, each frequency times the share of it that is signal: S
     / (S + N) (Wiener 1949), which is 2 r / (1 + r) of the correlation r of the two in a ring of frequencies, over all
     channels. In the type and of the size of `like` (N,C,H,W)."""
     height, width = like.shape[2:]
     rings = rings_of(height, width, like.device)
-    pair = (even_half.energy * odd_half.energy).sqrt()
-    r = torch.where(pair > 0, rings.sums(even_half.spectrum, odd_half.spectrum) / pair, 0).clamp(0, 1)
+    pair = (first_half.energy * second_half.energy).sqrt()
+    r = torch.where(pair > 0, rings.sums(first_half.spectrum, second_half.spectrum) / pair, 0).clamp(0, 1)
     gain = 2 * r / (1 + r)
     highest = gain.amax(1, keepdim=True)
     low = MIN_GAIN * min(1, SIDE / math.sqrt(height * width))
-    gain = torch.where(highest > 0, torch.maximum(gain, low * highest), 1)[:, rings.of, None]
-
-    result = torch.empty_like(like)
-    for channel in range(like.shape[1]):
-        spectrum = (even_half.spectrum[:, channel] + odd_half.spectrum[:, channel]).mul_(gain)
-        result[:, channel] = torch.fft.irfft2(torch.view_as_complex(spectrum), s=(height, width))
-    return result
+    gain = torch.where(highest > 0, torch.maximum(gain, low * highest), 1)[:, None, rings.of]
+    spectrum = torch.view_as_complex(first_half.spectrum + second_half.spectrum).mul_(gain)
+    return torch.fft.irfft2(spectrum, s=(height, width)).to(like)
 
 
 SUM = partial(torch.sum, dim=1)
@@ -174,7 +172,7 @@ class Rings(NamedTuple):
         for left, right in zip(first.split(rows, 2), other.split(rows, 2), strict=True):
             parts = (left * right).sum(1)
             products.append((parts[..., 0] + parts[..., 1]) * self.weights)
-        by_ring = torch.cat(products, 1).flatten(1)[:, self.order]
+        by_ring = torch.cat(products, 1).flatten(1).index_select(1, self.order)
         # Sums of slices have the same bits every time, on any device. Sums by a scatter do not.
         return torch.stack(list(map(SUM, by_ring.split(self.sizes, 1))), 1)
 

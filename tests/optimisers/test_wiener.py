@@ -8,7 +8,7 @@ from attacks import L2, PGD, Linf, Wiener
 from attacks.optimisers import wiener
 from attacks.optimisers.wiener import LONGEST, MIN_GAIN, RINGS, SHORT, Half, rings_of
 from tests.helpers.sets import double, random
-from tests.optimisers.test_gradient import gradients, moves
+from tests.optimisers.test_gradient import estimate, gradients, moves, share, without_bound
 
 SIZES = [(96, 96), (33, 48), (48, 33), (16, 40), (5, 7)]
 
@@ -112,7 +112,7 @@ def test_a_gradient_has_the_weight_of_its_step():
     weights = torch.arange(1, 10, dtype=double)
     shares = grads / grads.flatten(2).abs().sum(2)[:, :, None, None, None]
     direction = (weights[:, None, None, None, None] * shares).sum(0)
-    expected = -0.3 * LONGEST * 4 * direction / torch.linalg.vector_norm(direction, dim=(1, 2, 3), keepdim=True)
+    expected = -0.8 * LONGEST * 4 * direction / torch.linalg.vector_norm(direction, dim=(1, 2, 3), keepdim=True)
     previous, end = (moves(constant, grads, L2(4.0))[k] for k in (-2, -1))
     # The last move ends at the point, the one before it a move ahead of its own.
     start = moves(constant, grads[:-1], L2(4.0))[-1]
@@ -120,11 +120,28 @@ def test_a_gradient_has_the_weight_of_its_step():
     assert not torch.allclose(previous, start)
 
 
+@pytest.mark.parametrize(
+    "trend",
+    [lambda k: k / 15, lambda k: (k / 15) ** 2, lambda k: (-1) ** k, lambda k: k / 15 * (-1) ** k],
+    ids=["drift", "bent drift", "period 2", "growing period 2"],
+)
+def test_a_trend_is_the_same_in_both_halves(trend):
+    # Positive gradients of one L1 norm: normalising keeps the trend. Even and odd steps would differ in all four.
+    pattern = random(2, 3, 12, 12).tanh()
+    pattern -= pattern.mean((1, 2, 3), keepdim=True)
+    state, constraint = Wiener().init(pattern, reach=4.0, steps=16), without_bound(L2(4.0))
+    for k in range(16):
+        grad = 2 + trend(k) * pattern
+        assert (grad > 0).all()
+        _, state = Wiener().step(0 * pattern, estimate(grad), state, constraint, share(k, 16, len(grad)))
+    torch.testing.assert_close(state.first_half.spectrum, state.second_half.spectrum, rtol=0, atol=1e-12)
+
+
 def test_without_noise_the_optimiser_is_plain_descent():
     grads = gradients(1).expand(12, -1, -1, -1, -1)
     for perturbation in (Linf(0.1), L2(4.0)):
         ours, plain = (
-            moves(optimiser, grads, perturbation) for optimiser in (Wiener(), PGD(0.3 * SHORT / 12, momentum=0.0))
+            moves(optimiser, grads, perturbation) for optimiser in (Wiener(), PGD(0.8 * SHORT / 12, momentum=0.0))
         )
         torch.testing.assert_close(ours[-1], plain.sum(0), rtol=0, atol=1e-12)
 
@@ -132,6 +149,6 @@ def test_without_noise_the_optimiser_is_plain_descent():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_accumulated_in_full_precision(dtype):
     grads = gradients(steps=40).to(dtype)
-    result, expected = (moves(Wiener(), values, L2(4.0)) for values in (grads, grads.float()))
+    result, expected = (moves(Wiener(0.3), values, L2(4.0)) for values in (grads, grads.float()))
     assert result.dtype == dtype
     torch.testing.assert_close(result.float(), expected, rtol=0, atol=0.03 * 4)
