@@ -29,14 +29,14 @@ def run(rounds: int = 15, arch: Sequence[str] = ("pocket", "resnet18"), device: 
 def compare_presets(arch: str, rounds: int, device: str) -> BenchmarkTable:
     """The ratio for each number of views and, of one view, the milliseconds of a step and of what is not encoder."""
     side = SIDES.get(arch, SIZE)
-    frozen = encoder(arch).requires_grad_(False).to(device)
-    fold(frozen)
-    frozen, image = frozen.to(memory_format=torch.channels_last), astronaut(side).to(device)
+    network = encoder(arch).requires_grad_(False).to(device)
+    fold(network)
+    network, image = network.to(memory_format=torch.channels_last), astronaut(side).to(device)
     rows: dict[str, Row] = {}
     for name in sorted(path.stem for path in (CONFIGS / "transforms").glob("*.yaml")):
         figures: list[float] = []
         for count in VIEWS:
-            seconds = median_seconds(contestants(frozen, image, preset(name), count), rounds, device, warm=True)
+            seconds = median_seconds(step_and_bare(network, image, preset(name), count), rounds, device, warm=True)
             if count == VIEWS[0]:
                 figures += [1e3 * seconds["step"], 1e3 * (seconds["step"] - seconds["bare"])]
             figures.append(seconds["step"] / seconds["bare"])
@@ -46,14 +46,14 @@ def compare_presets(arch: str, rounds: int, device: str) -> BenchmarkTable:
     return BenchmarkTable(f"{title}, {rounds} rounds", columns, rows, across="by views")
 
 
-def contestants(frozen: nn.Module, image: Tensor, views: Compose, count: int) -> dict[str, Callable[[], object]]:
+def step_and_bare(network: nn.Module, image: Tensor, views: Compose, count: int) -> dict[str, Callable[[], object]]:
     """A step of an attack that never ends, and the encoder on views like its own."""
     with torch.no_grad():
-        anchor = frozen(image)
+        anchor = network(image)
         ready = views(image, Sobol()(count, views.dims, seed=0))
     eot = EOT(views, views=count)
     parts: dict[str, Any] = {
-        "encoder": frozen,
+        "encoder": network,
         "objective": Away(),
         "perturbation": Linf(8 / 255),
         "optimiser": Wiener(),
@@ -63,7 +63,7 @@ def contestants(frozen: nn.Module, image: Tensor, views: Compose, count: int) ->
 
     def bare() -> Tensor:
         leaf = ready.detach().requires_grad_()
-        losses = nn.functional.cosine_similarity(frozen(leaf), anchor)
+        losses = nn.functional.cosine_similarity(network(leaf), anchor)
         return torch.autograd.grad(losses.sum(), leaf)[0]
 
     return {"step": partial(next, steps), "bare": bare}

@@ -73,7 +73,7 @@ class StrengthCell(NamedTuple):
         return {name: entry for name, entry in CONTESTANTS.items() if fits(name, self.ball)}
 
 
-def cells_of(arch: str, lines: str) -> tuple[StrengthCell, ...]:
+def grid_cells(arch: str, lines: str) -> tuple[StrengthCell, ...]:
     """The cells of an encoder: of each line views, ball, number of gradients and, perhaps, goal."""
     rows = [line.split() for line in lines.strip().splitlines()]
     return tuple(
@@ -85,7 +85,7 @@ def cells_of(arch: str, lines: str) -> tuple[StrengthCell, ...]:
 #: A fraction of the whole grid: every encoder with all five kinds of views; balls, goals and numbers of gradients are
 #: spread over them.
 CELLS = (
-    *cells_of(
+    *grid_cells(
         "pocket",
         """
         mild       linf8   32
@@ -95,7 +95,7 @@ CELLS = (
         downscale  patch  512
         """,
     ),
-    *cells_of(
+    *grid_cells(
         "convnext",
         """
         mild       l2      32 toward
@@ -105,7 +105,7 @@ CELLS = (
         downscale  linf16  32
         """,
     ),
-    *cells_of(
+    *grid_cells(
         "vit",
         """
         mild       patch   32
@@ -118,7 +118,7 @@ CELLS = (
 )
 #: Likewise of real encoders at 224 pixels.
 REAL_CELLS = (
-    *cells_of(
+    *grid_cells(
         "lite0",
         """
         camera     linf4   64
@@ -130,7 +130,7 @@ REAL_CELLS = (
         heavy      linf16  64 toward
         """,
     ),
-    *cells_of(
+    *grid_cells(
         "lite2",
         """
         web        linf4   64
@@ -188,10 +188,10 @@ def strength_outcome(job: StrengthJob) -> list[float]:
     cell = job.cell
     views, ball = VIEWS[cell.views](cell.side), BALLS[cell.ball](cell.side)
     judges = job.views if views.dims else 1
-    images, others = (strength_pictures(job.count, purpose, cell.arch) for purpose in (job.purpose, "screen"))
-    frozen = network(cell.arch, job.folder, cell.goal == "class")
-    anchor = anchor_of(cell.goal, frozen, images, others)
-    question = task(frozen, images, ball, views, cell.evals, job.seed, anchor)
+    images, targets = (strength_pictures(job.count, purpose, cell.arch) for purpose in (job.purpose, "screen"))
+    encoder = network(cell.arch, job.folder, cell.goal == "class")
+    anchor = anchor_of(cell.goal, encoder, images, targets)
+    question = task(encoder, images, ball, views, cell.evals, job.seed, anchor)
     attacked_images = job.cell.contestants[job.name].prepare(question, job.setting)()
     cosines = question.score(attacked_images, strength_bank(views, judges, job.purpose)).double().mean(1).tolist()
     job.file.parent.mkdir(parents=True, exist_ok=True)
@@ -224,8 +224,8 @@ def run(
         network(arch, Path(jobs))  # trained before several processes need it
     with spread_over(workers) as spread:
         results = [compare_cell(cell, pictures, seeds, held_out, Path(jobs), spread) for cell in chosen_cells]
-    graded = [entry for entry in results if entry.cell.unit == "gradients"]
-    tables = [verdict_table(results), *([gradients_table(graded)] if graded else [])]
+    by_gradients = [entry for entry in results if entry.cell.unit == "gradients"]
+    tables = [verdict_table(results), *([gradients_table(by_gradients)] if by_gradients else [])]
     return [*tables, *(entry.table() for entry in results)]
 
 

@@ -49,7 +49,7 @@ VIEWS: dict[str, Callable[[int], Compose]] = {
 GOALS = ("away", "toward", "class")
 
 
-def patch(side: int) -> Ball:
+def square_region(side: int) -> Ball:
     """Anything in a square of a quarter of the side, off the centre."""
     mask = torch.zeros(1, 1, side, side)
     mask[..., side // 4 : side // 2, side // 2 : side // 2 + side // 4] = 1
@@ -58,7 +58,7 @@ def patch(side: int) -> Ball:
 
 BALLS: dict[str, Callable[[int], Ball]] = {
     f"linf{levels}": lambda _, eps=levels / 255: Linf(eps) for levels in (2, 4, 8, 16)
-} | {"l2": lambda side: L2(1.5 * side / SIZE), "patch": patch}
+} | {"l2": lambda side: L2(1.5 * side / SIZE), "patch": square_region}
 
 
 @lru_cache(maxsize=2)
@@ -121,25 +121,31 @@ class StrengthTask(GradientCase):
 
 
 def task(
-    frozen: nn.Module, images: Tensor, ball: Ball, views: Compose, evals: int, seed: int, anchor: Tensor | None = None
+    encoder: nn.Module,
+    images: Tensor,
+    ball: Ball,
+    views: Compose,
+    evals: int,
+    seed: int,
+    anchor: Tensor | None = None,
 ) -> StrengthTask:
     """The task of some pictures, with an encoder that counts; without an anchor it is to move away."""
-    counting = Counting(frozen).eval()
+    counting = Counting(encoder).eval()
     with torch.no_grad():
-        anchor = frozen(images) if anchor is None else anchor
+        anchor = encoder(images) if anchor is None else anchor
     no_points, start = images.new_zeros(0, views.dims), stream(seed, "strength")
     parts = {"ball": ball, "views": views, "evals": evals, "seed": start}
     return StrengthTask(images, no_points, counting, counting, anchor, ball.reach, **parts)  # type: ignore[arg-type]
 
 
 @torch.no_grad()
-def anchor_of(goal: str, frozen: nn.Module, images: Tensor, others: Tensor) -> Tensor:
-    """Of a goal, one of `GOALS`: that of each picture; to go "toward" the next of some `others`, in turn."""
-    answers: Tensor = frozen(images)
+def anchor_of(goal: str, encoder: nn.Module, images: Tensor, other_pictures: Tensor) -> Tensor:
+    """Of a goal, one of `GOALS`: that of each picture; to go "toward" the next of some `other_pictures`, in turn."""
+    answers: Tensor = encoder(images)
     if goal == "class":
         return answers.argmax(1)
     if goal == "toward":
-        targets: Tensor = frozen(others[(torch.arange(len(images)) + 1) % len(others)])
+        targets: Tensor = encoder(other_pictures[(torch.arange(len(images)) + 1) % len(other_pictures)])
         return -targets
     return answers
 

@@ -34,7 +34,7 @@ def network(arch: str, folder: Path, logits: bool = False) -> nn.Module:
     if arch == "hash":
         return HashBits(load_encoder("phash")).eval()
     if arch in TRAINED_ENCODERS:
-        return trained(arch, folder).requires_grad_(False)
+        return trained_network(arch, folder).requires_grad_(False)
     real = load_encoder("pypi", arch, output="logits" if logits else "features")
     fold(real)
     return real.to(memory_format=torch.channels_last)
@@ -66,7 +66,7 @@ class Resized(nn.Module):
         return embedding
 
 
-def untrained(arch: str) -> nn.Module:
+def small_network(arch: str) -> nn.Module:
     """A small ConvNeXt or vision transformer, (N,3,H,W) in [0,1] -> (N,96), the same each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -79,25 +79,25 @@ def untrained(arch: str) -> nn.Module:
     return Resized(plain)
 
 
-def trained(arch: str, folder: Path) -> nn.Module:
+def trained_network(arch: str, folder: Path) -> nn.Module:
     """The encoder in evaluation mode, from its file in `folder`, which is written if it is missing."""
-    file, plain = folder / f"{arch}.safetensors", untrained(arch)
+    file, plain = folder / f"{arch}.safetensors", small_network(arch)
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
-        save_file(train(arch).state_dict(), part)
+        save_file(train_network(arch).state_dict(), part)
         part.rename(file)
     plain.load_state_dict(load_file(file))
     return plain.eval()
 
 
-def train(arch: str, pictures: int = PICTURES, steps: int = STEPS) -> nn.Module:
+def train_network(arch: str, pictures: int = PICTURES, steps: int = STEPS) -> nn.Module:
     """Contrastive (InfoNCE) between a cell of a procedural picture and a view of it, as in the pocket encoder's
     training. The same on the same machine."""
     training = importlib.import_module(f"{__package__.rpartition('benchmarks')[0]}pocket.training")
     procedural = torch.from_numpy(np.stack([training.render_procedural((SEED, i)) for i in range(pictures)]))
     cells = training.Cells(procedural, torch.Generator().manual_seed(SEED))
-    network = untrained(arch).train()
+    network = small_network(arch).train()
     optimiser = torch.optim.AdamW(network.parameters(), 1e-3, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-3, total_steps=steps, pct_start=0.1)
     with Progress(f"training {arch}", steps) as progress:

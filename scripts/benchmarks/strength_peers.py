@@ -145,7 +145,8 @@ class Variance:
 
 
 def relevance(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:  # noqa: ARG001
-    """GRA (Zhu et al. 2023): the gradient and that of points nearby, weighed by their cosine."""
+    """GRA (Zhu et al. 2023): the gradient and that of points nearby, weighed by their cosine. The decay of its
+    steps is left to the schedule."""
     gradient, near = ask(delta, 1), ask.near(delta, setting.views - 1, setting.size)
     cosine = F.cosine_similarity(gradient.flatten(1), near.flatten(1))[:, None, None, None]
     return cosine * gradient + (1 - cosine) * near
@@ -163,21 +164,21 @@ def shuffled_blocks(images: Tensor) -> Tensor:
     blocks of each strip."""
     dim = int(torch.randint(2, 4, ()))
     strips = []
-    for strip in swapped(images, dim):
+    for strip in shuffled_strips(images, dim):
         angle = float(torch.empty(()).uniform_(-24, 24))
-        turned = rotate(strip, angle, InterpolationMode.BILINEAR)
-        strips.append(torch.cat(swapped(turned, 5 - dim), 5 - dim))
+        rotation = rotate(strip, angle, InterpolationMode.BILINEAR)
+        strips.append(torch.cat(shuffled_strips(rotation, 5 - dim), 5 - dim))
     return torch.cat(strips, dim)
 
 
-def swapped(images: Tensor, dim: int) -> list[Tensor]:
+def shuffled_strips(images: Tensor, dim: int) -> list[Tensor]:
     """Two parts of random lengths, in random order."""
     cut = int(torch.randint(1, images.shape[dim], ()))
     parts = images.split([cut, images.shape[dim] - cut], dim)
     return [parts[i] for i in torch.randperm(2).tolist()]
 
 
-def blocks(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:  # noqa: ARG001
+def block_gradient(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:  # noqa: ARG001
     """BSR: the gradient through shuffled blocks."""
     return ask(delta, setting.views, shuffled_blocks)
 
@@ -352,7 +353,7 @@ CONTESTANTS = {
     "VMI-FGSM": contestant("torch", by_hand(Variance), *NEAR),
     "GRA": contestant("torch", by_hand(lambda: relevance), *NEAR),
     "SAM": contestant("torch", by_hand(lambda: sharpness), *NEAR),
-    "BSR": contestant("torch", by_hand(lambda: blocks), *settings_grid(COSINE, "cosine", 1.0, (1, 4))),
+    "BSR": contestant("torch", by_hand(lambda: block_gradient), *settings_grid(COSINE, "cosine", 1.0, (1, 4))),
     "PGD": contestant(
         "torch", by_hand(lambda: plain), *settings_grid((0.1,)), *settings_grid((0.1, *COSINE), "cosine")
     ),

@@ -58,9 +58,9 @@ def square_windows(task: StrengthTask, setting: Setting) -> Tensor:
 
 def white_box(task: StrengthTask, _: Setting) -> Tensor:
     """Our default optimiser, with gradients; of a hash with those of its bits."""
-    frozen = task.counter.encoder
-    if isinstance(frozen, HashBits):
-        return our_loop(task, Wiener(), 1, GRADIENTS, frozen.encoder, Bits())
+    encoder = task.counter.encoder
+    if isinstance(encoder, HashBits):
+        return our_loop(task, Wiener(), 1, GRADIENTS, encoder.encoder, Bits())
     return our_loop(task, Wiener(), 1, GRADIENTS, task.counter)
 
 

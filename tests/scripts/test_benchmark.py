@@ -121,7 +121,7 @@ def test_classifier_loss_of_peers_equals_the_cosine_loss(case):
 
 def test_a_step_and_the_bare_encoder_have_as_many_views(case):
     counting = Counting(case.frozen).eval()
-    runs = steps.contestants(counting, case.image, PIPELINE, 4)
+    runs = steps.step_and_bare(counting, case.image, PIPELINE, 4)
     for name, count in (("step", 4), ("bare", 4), ("step", 4)):
         before = counting.gradients
         runs[name]()

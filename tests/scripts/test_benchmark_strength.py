@@ -28,7 +28,7 @@ from scripts.benchmarks.strength_case import (
     strength_pictures,
     task,
 )
-from scripts.benchmarks.strength_encoders import TRAINED_ENCODERS, train, untrained
+from scripts.benchmarks.strength_encoders import TRAINED_ENCODERS, small_network, train_network
 from scripts.benchmarks.strength_peers import CONTESTANTS, Ask, NewView, fits, losses_of_views, shares
 from scripts.benchmarks.strength_queries import QUERY_CONTESTANTS, WHITE_BOX
 from transforms import Affine, Brightness, Compose
@@ -213,7 +213,7 @@ def test_training_brings_a_picture_and_its_view_together(arch):
         matches = rows @ other.T
         return float((matches.diag()[:, None] - matches).sum() / 56)
 
-    assert right(train(arch, 24, 20)) > right(untrained(arch)) + 0.1
+    assert right(train_network(arch, 24, 20)) > right(small_network(arch)) + 0.1
 
 
 CELL = StrengthCell("pocket", "camera", "linf8", 16)
