@@ -14,7 +14,7 @@ from attacks.optimisers.gradient import check_step, decay, l1_norm
 from attacks.runtime.blocks import VALUES
 from attacks.runtime.values import stored
 from attacks.schema.options import option
-from transforms.devices import uploaded, wide_dtype
+from transforms.devices import uploaded
 
 #: Rings of the frequency plane that share one gain, at most; and the least gain of a ring, as a share of the highest:
 #: two steps agree less where the loss is curved, too. An encoder sees no more frequencies of a larger picture, so the
@@ -129,8 +129,8 @@ class Wiener(Optimiser):
 def add_gradient(half: Half, grad: Tensor, weight: float) -> Half:
     """The sum with a gradient (N,C,H,W), normalised to L1 norm 1, times its `weight`."""
     dtype = half.spectrum.dtype
-    norm = l1_norm(grad, wide_dtype(grad)).clamp(min=torch.finfo(dtype).tiny).to(dtype)
-    spectrum = half.spectrum.add(torch.view_as_real(torch.fft.rfft2(grad.to(dtype) / norm)), alpha=weight)
+    share = grad.to(dtype) / l1_norm(grad, dtype)
+    spectrum = half.spectrum.add(torch.view_as_real(torch.fft.rfft2(share)), alpha=weight)
     rings = rings_of(*grad.shape[2:], grad.device)
     return Half(spectrum, rings.sums(spectrum, spectrum))
 
@@ -148,7 +148,8 @@ def wiener_filter(first_half: Half, second_half: Half, like: Tensor) -> Tensor:
     low = MIN_GAIN * min(1, SIDE / math.sqrt(height * width))
     gain = torch.where(highest > 0, torch.maximum(gain, low * highest), 1)[:, None, rings.of]
     spectrum = torch.view_as_complex(first_half.spectrum + second_half.spectrum).mul_(gain)
-    return torch.fft.irfft2(spectrum, s=(height, width)).to(like)
+    total: Tensor = torch.fft.irfft2(spectrum, s=(height, width))
+    return total.to(like)
 
 
 SUM = partial(torch.sum, dim=1)
