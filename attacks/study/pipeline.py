@@ -105,9 +105,9 @@ def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
     return camera
 
 
-def preset(name: str) -> Compose:
-    """The pipeline of a preset in `configs/transforms`, or of such a YAML file, read without Hydra. Raises ValueError
-    or FileNotFoundError in one line."""
+def preset(name: str, side: int = SIDE) -> Compose:
+    """The pipeline of a preset in `configs/transforms`, or of such a YAML file, read without Hydra; `side` of the
+    encoder's input, of which sizes may be shares. Raises ValueError or FileNotFoundError in one line."""
     if not is_path(name):
         names = sorted(path.stem for path in (CONFIGS / "transforms").glob("*.yaml"))
         if name not in names:
@@ -117,7 +117,7 @@ def preset(name: str) -> Compose:
         camera: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(groups.ViewsConfig), _merge(path)))
     except OmegaConfBaseException as error:
         raise ValueError(f"preset `{path}`: {str(error).splitlines()[0]}") from None
-    return pipeline(camera)
+    return pipeline(camera, side)
 
 
 def _merge(path: Path, above: tuple[Path, ...] = ()) -> Any:

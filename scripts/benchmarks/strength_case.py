@@ -32,8 +32,8 @@ SEED = 2
 #: By name, for pictures of a side; "none": the picture itself, for attacks that only ask.
 VIEWS: dict[str, Callable[[int], Compose]] = {
     "mild": lambda _: Compose([Affine(degrees=5, scale=(0.9, 1.1), translate=0.05), Contrast((0.9, 1.1))]),
-    "camera": lambda _: preset("camera"),
-    "web": lambda _: preset("web"),
+    "camera": lambda side: preset("camera", side),
+    "web": lambda side: preset("web", side),
     "heavy": lambda _: Compose(
         [
             Affine(degrees=60, scale=(0.7, 1.3), translate=0.1),
