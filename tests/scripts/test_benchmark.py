@@ -6,9 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from scripts.benchmarks import commands, coverage, engine, memory, peers, rare, steps
+from attacks import Linf, load_encoder
+from scripts.benchmarks import commands, coverage, engine, memory, peers, rare, steps, verdict
 from scripts.benchmarks.case import PIPELINE, GradientCase
 from scripts.benchmarks.contest import Contestant, Counting, Setting
+from scripts.benchmarks.strength_case import strength_bank, strength_pictures, task
 from scripts.benchmarks.table import MISSING
 from scripts.benchmarks.timing import astronaut, median_seconds
 from transforms import Compose, Sobol
@@ -126,6 +128,25 @@ def test_a_step_and_the_bare_encoder_have_as_many_views(case):
         before = counting.gradients
         runs[name]()
         assert counting.gradients - before == count, name
+
+
+def test_a_verdict_is_timed_to_the_cosine_that_all_reach(monkeypatch):
+    monkeypatch.setattr(verdict, "GRADIENTS", (2, 8))
+    cosines = {("ours", 2): 0.4, ("ours", 8): 0.2, ("loop with kornia", 2): 0.6, ("loop with kornia", 8): 0.5}
+    monkeypatch.setattr(
+        verdict, "judged_attack", lambda name, question, _: (question.evals, cosines.get((name, question.evals), 0.5))
+    )
+    table = verdict.compare_verdicts("pocket", 1, 4)
+    assert table.rows["ours"] == (2, 8, 0.2) and table.rows["loop with kornia"] == (8, 8, 0.5)
+
+
+@pytest.mark.slow
+def test_a_loop_with_kornia_is_judged_in_the_views_of_ours():
+    question = task(load_encoder().eval(), strength_pictures(1, "table"), Linf(16 / 255), PIPELINE, 16, 0)
+    clean = question.score(question.image, strength_bank(PIPELINE, 16, "table")).mean()
+    for name in ("ours", "loop with kornia"):
+        seconds, mean_cosine = verdict.judged_attack(name, question, 16)
+        assert seconds > 0 and mean_cosine < clean - 0.05, name
 
 
 @pytest.fixture
