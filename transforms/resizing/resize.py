@@ -26,8 +26,8 @@ from transforms.resizing.kernels import NAMES, Bands, bands, check_kernel, weigh
 
 __all__ = ["NAMES", "axes", "check_kernel", "resize", "target_size"]
 
-#: With more weights an axis is resized block by block, on the host and on a device, where each block is a launch: a
-#: dense product of all costs more.
+#: The most weights of an axis, its old length times its new one, that are one dense product on the host, and on a
+#: device, which launches each block of a larger one by itself.
 DENSE, DENSE_ON_DEVICE = 160**2, 1024**2
 
 
