@@ -119,7 +119,7 @@ def test_members_with_separate_gradients_and_a_penalty_wait_once_in_all(count, p
 def watch_waits(images, anchor, encoder, is_early, stop):
     """A run of eight steps with five looks, whose finalists are compared on twice as many views."""
     problem = Problem(images, anchor, encoder, Away(), Linf(16 / 255))
-    options = Options(Wiener(), EOT(preset("eot2d"), views=4, chunk=8), 8, seed=1)
+    options = Options(Wiener(0.3), EOT(preset("eot2d"), views=4, chunk=8), 8, seed=1)
     select = replace(selection(problem, options), plan=LookPlan(LOOKS, 4, 8), early=is_early)
     return run_steps(problem, options, stop=stop, select=select)
 
