@@ -324,15 +324,12 @@ class CellResult:
         most the smallest of these, and infinity where it is not reached."""
         goal = min(float(self.cosine(name).mean()) for name in self.settings)
         values = [float(self.cosine(f"{OURS}, {int(share * self.cell.evals)}").mean()) for share in SHARES]
-        previous = None
-        for share, value in zip((*SHARES, 1.0), (*values, float(self.cosine(OURS).mean())), strict=True):
-            if value <= goal:
-                return (
-                    share
-                    if previous is None
-                    else previous[0] + (share - previous[0]) * (previous[1] - goal) / (previous[1] - value)
-                )
-            previous = share, value
+        points = [*zip(SHARES, values, strict=True), (1.0, float(self.cosine(OURS).mean()))]
+        if points[0][1] <= goal:
+            return points[0][0]
+        for (share, value), (next_share, next_value) in itertools.pairwise(points):
+            if next_value <= goal:
+                return share + (next_share - share) * (value - goal) / (value - next_value)
         return math.inf
 
     def table(self) -> BenchmarkTable:

@@ -54,7 +54,7 @@ class MeanOfViews(nn.Module):
         return torch.stack([mean, torch.full_like(mean, 2)], 1)
 
 
-def losses_of_views(task: StrengthTask, show: nn.Module, images: Tensor, views: int) -> Tensor:
+def losses_of_views(task: StrengthTask, show: Callable[[Tensor], Tensor], images: Tensor, views: int) -> Tensor:
     """(B,3,S,S) -> (V,B), the cosines, or 2 and the logarithm of the label's probability."""
     embeddings: Tensor = task.ordinary(show(images.repeat(views, 1, 1, 1)))
     by_picture = embeddings.unflatten(0, (views, -1)).transpose(0, 1).flatten(0, 1)
@@ -88,7 +88,7 @@ class Ask:
     def __call__(self, delta: Tensor, views: int, change: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """At pictures plus `delta`, before the views drawn through a `change`."""
         leaf = (self.task.image + delta).clamp(0, 1).requires_grad_()
-        show = self.show if change is None else nn.Sequential(Change(change), self.show)
+        show = self.show if change is None else lambda pictures: self.show(change(pictures))
         loss = losses_of_views(self.task, show, leaf, views).mean(0).sum()
         return torch.autograd.grad(loss, leaf)[0]
 
@@ -99,17 +99,6 @@ class Ask:
             noise = (2 * torch.rand_like(delta) - 1) * radius * value_eps(self.task)
             total += self(delta + self.task.ball.restrict(noise), 1) / views
         return total
-
-
-class Change(nn.Module):
-    """A function of pictures."""
-
-    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.change = change
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.change(images)
 
 
 def value_eps(task: StrengthTask) -> float:

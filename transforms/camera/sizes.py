@@ -116,7 +116,7 @@ class Downscale(WholeRanged):
             left, right = zip(*[_both_steps(*steps[side]) for side in sides], strict=True)
             views = torch.stack(left)[:, None] @ wide @ torch.stack(right)[:, None].mT
         else:
-            pairs = [_both_bands(*steps[side]) for side in (sides if len(steps) > 1 else steps)]
+            pairs = [_both_bands(steps[side]) for side in (sides if len(steps) > 1 else steps)]
             blocks = zip(wide.chunk(len(pairs)), pairs, strict=True)
             parts = [columns.across(rows.down(part)) for part, (rows, columns) in blocks]
             views = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -152,16 +152,10 @@ def _both_steps(
 
 @lru_cache(maxsize=1024)
 @torch.inference_mode(False)
-def _both_bands(
-    size: tuple[int, int],
-    small: tuple[int, int],
-    final: tuple[int, int],
-    kernels: tuple[str, str],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Bands, Bands]:
-    """The same as bands."""
-    rows, columns = _both_steps.__wrapped__(size, small, final, kernels, dtype, HOST)
+def _both_bands(steps: tuple[Any, ...]) -> tuple[Bands, Bands]:
+    """The same, of the arguments of `_both_steps`, as bands."""
+    *sizes, device = steps
+    rows, columns = _both_steps.__wrapped__(*sizes, HOST)
     return Bands.of(rows, device), Bands.of(columns, device)
 
 
