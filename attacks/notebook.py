@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: A name, also with a model, or a module.
 Encoder: TypeAlias = str | nn.Module
 #: Text columns of per_image.csv, also where a picture is named 0001.
-TEXTS = ("picture", "cluster", "identity", "split", "arm", "bank")
+TEXTS = ("picture", "cluster", "identity", "split", "target", "arm", "bank")
 
 
 @dataclass(frozen=True, eq=False)

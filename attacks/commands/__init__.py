@@ -28,6 +28,7 @@ COMMANDS = {
     "failure": "how probable a failure is over all views of a picture",
     "judge": "does an attack transfer? finished runs judged on other encoders",
     "compare": "which encoder is the most robust: runs ranked, and their differences",
+    "table": "a table of a folder's pictures, to add targets, masks, clusters or weights to",
     "plan": "how many pictures a study needs",
     "audit": "where a chain of transforms loses the gradient",
     "replay": "the view that a run stopped at, stage by stage",

@@ -14,6 +14,7 @@ from torch import Tensor
 from attacks.data.images import SUFFIXES, load_image
 from attacks.data.pictures import Shelf, make_shelf, select, square
 from attacks.data.split import JUDGE, WORDS
+from attacks.data.table import Entry
 from attacks.data.vectors import Vectors
 from attacks.perturbations.patch.placement import Placements
 
@@ -32,7 +33,8 @@ class Pictures:
     `placements` are those of a patch; `clusters` name for each picture those that count as one with it, such as the
     tiles of a photograph (by default each picture is alone); `split` is fit or judge of each (see
     `attacks.data.split`), empty where each has a perturbation of its own; `weights` are shares of the traffic over
-    the largest, the same in a cluster, empty where all count alike.
+    the largest, the same in a cluster, empty where all count alike; `entries` are the rows of a listing, empty of
+    bundled tiles.
     """
 
     names: tuple[str, ...]
@@ -42,6 +44,7 @@ class Pictures:
     clusters: tuple[str, ...] = ()
     split: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
+    entries: tuple[Entry, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clusters", self.clusters or self.names)
@@ -71,7 +74,7 @@ class Pictures:
 
     def only(self, rows: Sequence[int]) -> "Pictures":
         """The pictures `rows`, without placements."""
-        names = ("names", "clusters", "split", "weights")
+        names = ("names", "clusters", "split", "weights", "entries")
         columns: dict[str, Any] = {name: select(getattr(self, name), rows) for name in names}
         return Pictures(images=self.images[list(rows)], notes=self.notes, **columns)
 

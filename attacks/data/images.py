@@ -1,12 +1,10 @@
 """Picture files in and out. In memory a picture is (3,H,W) float32 in [0,1]; on disk it has 8 bits."""
 
-import csv
 import hashlib
-import itertools
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from attacks.data.table import COLUMNS, write_table
 from attacks.runtime.decoding import decoded, refuse_large
 from attacks.runtime.files import atomic
 from transforms.doors import OVERSHOOT, checked
@@ -97,51 +96,45 @@ def _inside(name: str) -> str:
 
 #: The most pictures that are written.
 MOST_PICTURES = 5_000
-#: The list of the written pictures, with labels where they have some.
+#: The table of the written pictures.
 LISTING = "pictures.csv"
 
 
 def as_path(pictures: Any, folder: Path) -> Path:
-    """A path that `data=folder` reads (see `attacks.data.listing.listed`), for pictures in any form.
+    """A path that `data=folder` reads (see `attacks.data.listing.list_entries`), for pictures in any form.
 
     Args:
-        pictures: a path; a list of paths; or pictures in memory: a tensor (N,3,H,W), or a list, Dataset, DataLoader
-            or other iterable of pictures, of batches of them, or of (picture, label) pairs of either. A picture is
-            (3,H,W) in [0,1] or uint8, or a PIL picture, which becomes RGB. A label that is a word or a whole number
-            is the picture's identity, as a sub-folder's name is; others are ignored.
+        pictures: a path; or a tensor (N,3,H,W), or a list, Dataset, DataLoader or other iterable of pictures, of
+            batches of them, of (picture, label) pairs of either, or of mappings by column, as of a Hugging Face
+            Dataset: `image` (or `path`), and perhaps `label` (or `identity`) and the columns of a table (see
+            `attacks.data.table.read_table`). A picture is a path, (3,H,W) in [0,1] or uint8, or a PIL picture, which
+            becomes RGB; a mask may also be (H,W) or (1,H,W). A label that is a word or a whole number is the
+            picture's identity, as a sub-folder's name is; others are ignored. Other keys are named in a note.
         folder: where pictures in memory are written, in a folder named by their content: as PNG, so with values
-            rounded to 8 bits; and where the list of paths is written.
+            rounded to 8 bits; and where the table is written.
 
     Raises:
         ValueError: no pictures, more than `MOST_PICTURES`, or something else; in one line.
     """
     if isinstance(pictures, str | Path):
         return Path(pictures)
-    if isinstance(pictures, Sequence) and pictures and all(isinstance(item, str | Path) for item in pictures):
-        return _write_listing(folder, ((Path(item).absolute(), None) for item in pictures))
-    return _write_listing(folder, _pictures_and_labels(pictures))
-
-
-def _write_listing(folder: Path, items: Iterable[tuple[Tensor | Path, str | None]]) -> Path:
     scratch = folder / f".pictures-{secrets.token_hex(6)}"
     scratch.mkdir(parents=True)
     try:
-        digest, rows = hashlib.sha256(), []
-        for i, (item, label) in enumerate(items):
-            if i == MOST_PICTURES:
+        rows = []
+        for number, record in enumerate(_records(pictures)):
+            if number == MOST_PICTURES:
                 raise ValueError(
                     f"`pictures` may be at most {MOST_PICTURES:,}: save more as files, give their folder"
                 )
-            name = str(item) if isinstance(item, Path) else f"{i:04}.png"
-            if isinstance(item, Tensor):
-                save_image(scratch / name, item)
-                digest.update((scratch / name).read_bytes())
-            digest.update(f"{name}\0{label}\n".encode())
-            rows.append((name, label or ""))
+            cells = {column: _cell(scratch, number, column, value) for column, value in record.items()}
+            rows.append({column: text for column, text in cells.items() if text or column not in COLUMNS})
         if not rows:
             raise ValueError("`pictures` must hold at least one picture; it is empty")
-        with (scratch / LISTING).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("path", "identity"), *rows])
+        write_table(scratch / LISTING, rows)
+        digest = hashlib.sha256()
+        for file in sorted(scratch.iterdir()):
+            digest.update(file.read_bytes())
         target = folder / f"pictures-{digest.hexdigest()[:12]}"
         if not target.exists():
             scratch.replace(target)
@@ -150,22 +143,62 @@ def _write_listing(folder: Path, items: Iterable[tuple[Tensor | Path, str | None
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _pictures_and_labels(pictures: Any) -> Iterator[tuple[Tensor, str | None]]:
-    number = itertools.count()
+def _records(pictures: Any) -> Iterator[dict[str, Any]]:
+    """The values of each picture, by the columns of a table."""
     for item in _items(pictures):
-        image, label = (*item, None)[:2] if isinstance(item, tuple | list) and item else (item, None)
-        if isinstance(image, Image.Image):
-            raw = torch.frombuffer(bytearray(image.convert("RGB").tobytes()), dtype=torch.uint8)
-            image = raw.view(image.height, image.width, 3).permute(2, 0, 1)
-        if not isinstance(image, Tensor) or image.ndim not in (3, 4) or image.shape[-3] != 3:
-            kind = f"one shaped {tuple(image.shape)}" if isinstance(image, Tensor) else f"a {type(image).__name__}"
-            raise ValueError(
-                f"`pictures` must be paths, or pictures (3,H,W) or batches (N,3,H,W), perhaps with labels; got {kind}"
-            )
-        batch = image if image.ndim == 4 else image[None]
-        labels = list(label) if isinstance(label, Tensor | list | tuple) and image.ndim == 4 else [label] * len(batch)
-        for row, name in zip(batch, [*labels, *[None] * len(batch)], strict=False):
-            yield _check_picture(row, next(number)), _word(name)
+        record = dict(item) if isinstance(item, Mapping) else {}
+        if isinstance(item, tuple | list) and item:
+            record = dict(zip(("image", "label"), item, strict=False))
+        elif not record:
+            record = {"image": item}
+        for name, column in (("label", "identity"), ("image", "path")):
+            if name in record and column not in record:
+                record = {column: record.pop(name), **record}
+        if "path" not in record:
+            raise ValueError(f"`pictures` must have `image` or `path` in each mapping; got {', '.join(record)}")
+        picture = record["path"]
+        if isinstance(picture, list | tuple) or (isinstance(picture, Tensor) and picture.ndim == 4):
+            yield from ({name: _part(values, i) for name, values in record.items()} for i in range(len(picture)))
+        else:
+            yield record
+
+
+def _part(values: Any, number: int) -> Any:
+    """The value of one picture of a batch."""
+    if isinstance(values, list | tuple) or (isinstance(values, Tensor) and values.ndim):
+        return values[number] if number < len(values) else None
+    return values
+
+
+def _cell(folder: Path, number: int, column: str, value: Any) -> str:
+    """A value as the cell of a table; a picture is written into the folder."""
+    if column in ("path", "target", "mask"):
+        if isinstance(value, Path) or (isinstance(value, str) and (column != "target" or Path(value).is_file())):
+            return str(Path(value).absolute())
+        if column == "path" or isinstance(value, Image.Image) or (isinstance(value, Tensor) and value.ndim):
+            name = f"{number:04}.png" if column == "path" else f"{number:04}.{column}.png"
+            save_image(folder / name, _picture(value, number, column))
+            return name
+    if column == "weight" and value is not None:
+        return str(float(value))
+    return _word(value) or ""
+
+
+def _picture(value: Any, number: int, column: str) -> Tensor:
+    if isinstance(value, Image.Image):
+        raw = torch.frombuffer(bytearray(value.convert("RGB").tobytes()), dtype=torch.uint8)
+        value = raw.view(value.height, value.width, 3).permute(2, 0, 1)
+    if column == "mask" and isinstance(value, Tensor) and (value.ndim == 2 or value.shape[0] == 1):
+        value = (value.float() if value.dtype == torch.bool else value).expand(3, *value.shape[-2:])
+    if not isinstance(value, Tensor) or value.ndim != 3 or value.shape[0] != 3:
+        kind = f"one shaped {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ValueError(
+            "`pictures` must be paths, or pictures (3,H,W) or batches (N,3,H,W), perhaps with labels, or mappings by "
+            f"column; got {kind}"
+        )
+    if value.dtype == torch.uint8:
+        return value.cpu().float() / 255
+    return checked(value.detach(), f"pictures[{number}]", slack=0, rank=3).float()
 
 
 def _items(pictures: Any) -> Iterable[Any]:
@@ -179,12 +212,6 @@ def _items(pictures: Any) -> Iterable[Any]:
         "`pictures` must be a path, a list of paths, a tensor, or a list, Dataset or DataLoader of pictures; got "
         f"{type(pictures).__name__}"
     )
-
-
-def _check_picture(image: Tensor, number: int) -> Tensor:
-    if image.dtype == torch.uint8:
-        return image.cpu().float() / 255
-    return checked(image.detach(), f"pictures[{number}]", slack=0, rank=3).float()
 
 
 def _word(label: Any) -> str | None:

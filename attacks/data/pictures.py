@@ -13,7 +13,8 @@ from PIL import Image, features
 from torch import Tensor
 
 from attacks.data.images import load_image, to_bytes
-from attacks.data.listing import Entry, list_entries
+from attacks.data.listing import list_entries
+from attacks.data.table import Entry
 from attacks.runtime.decoding import printable_name
 from attacks.runtime.files import write_bytes
 from transforms import resize
@@ -113,9 +114,9 @@ class Shelf:
     """Named pictures of one size, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
 
     `digests` are the sha256 of their pixels; `labels` the person or thing on each, None if unknown; `clusters` the
-    cluster of each, None if it is alone; `split` fit or judge of each and `weights` their shares of the traffic,
-    empty if no table says so. `changes` are the conversions of each, `missing` the files left out, `notes` these and
-    what was ignored. `forget` frees the memory of pictures that `load` has at hand.
+    cluster of each, None if it is alone; `entries` the rows of the listing. `changes` are the conversions of each,
+    `missing` the files left out, `notes` these and what was ignored. `forget` frees the memory of pictures that
+    `load` has at hand.
     """
 
     names: tuple[str, ...]
@@ -126,8 +127,7 @@ class Shelf:
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     clusters: tuple[str | None, ...] = ()
-    split: tuple[str, ...] = ()
-    weights: tuple[float, ...] = ()
+    entries: tuple[Entry, ...] = ()
     forget: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class Shelf:
 
     def only(self, rows: Sequence[int]) -> "Shelf":
         load, selection = self.load, list(rows)
-        names = ("names", "digests", "labels", "changes", "clusters", "split", "weights")
+        names = ("names", "digests", "labels", "changes", "clusters", "entries")
         columns: dict[str, Any] = {name: select(getattr(self, name), selection) for name in names}
         return replace(self, load=lambda i: load(selection[i]), **columns)
 
@@ -169,21 +169,18 @@ def make_shelf(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
     return Shelf(tuple(names), digests, (None,) * len(names), load)
 
 
-def read_files(
-    path: str | Path, size: int, unreadable: str = "refuse", cache: str | None = None, column: str | None = None
-) -> Shelf:
+def read_files(path: str | Path, size: int, unreadable: str = "refuse", cache: str | None = None) -> Shelf:
     """The pictures of a path (see `list_entries`), each `square`. Every file is read once, to check it; up to
     `MAX_CACHE` bytes of squares stay in memory until `Shelf.forget`.
 
     Args:
         unreadable: "refuse" or "skip" files that are missing or that Pillow cannot read.
         cache: a folder with the index of an earlier run, by which unchanged files are not read (see `PictureIndex`).
-        column: of a table, what `Shelf.split` is read from.
 
     Raises:
         FileNotFoundError, ValueError: see `list_entries`; unreadable files, or no readable one.
     """
-    entries, notes = list_entries(path, column)
+    entries, notes = list_entries(path)
     if cache is None:
         return read_entries(entries, notes, size, unreadable)
     index = PictureIndex(Path(cache), Path(path), size)
@@ -194,12 +191,13 @@ def read_entries(
     entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse", index: PictureIndex | None = None
 ) -> Shelf:
     """The same as `read_files`, for a listing, its notes, and its index."""
-    with_weight, without = ([e for e in entries if (e.weight is None) == lacks] for lacks in (False, True))
-    if with_weight and without:
-        raise ValueError(
-            f"{without[0].where}: `weight` must be a number above 0 for all pictures or for none; got an empty cell, "
-            f"and {with_weight[0].weight:g} in {with_weight[0].where}: fill the column"
-        )
+    for column in ("weight", "split"):
+        missing_in, present = ([e for e in entries if (column in e.cells) is has] for has in (False, True))
+        if missing_in and present:
+            raise ValueError(
+                f"{missing_in[0].where}: `{column}` must be in every row or in none; got an empty cell, and "
+                f"{present[0].cells[column]} in {present[0].where}: fill the column"
+            )
     readable: list[Entry] = []
     readings: list[_Reading] = []
     squares: dict[int, Tensor] = {}
@@ -230,8 +228,7 @@ def read_entries(
         notes=(*notes, *missing, *filter(None, [trouble])),
         missing=missing,
         clusters=tuple(entry.cluster for entry in readable),
-        split=tuple(entry.split for entry in readable if entry.split is not None),
-        weights=tuple(entry.weight for entry in readable if entry.weight is not None),
+        entries=tuple(readable),
         forget=squares.clear,
     )
 
@@ -320,3 +317,38 @@ def to_square(points: Tensor, photo_size: tuple[int, int], size: int) -> Tensor:
     scale = points.new_tensor([width / photo_size[1], height / photo_size[0]])
     corner = points.new_tensor([(width - size) // 2, (height - size) // 2])
     return (points * scale - corner) / size
+
+
+def read_mask(entry: Entry, size: tuple[int, int]) -> tuple[Tensor, list[str]]:
+    """The mask of a row whose picture has this (height, width), (H,W) in [0,1], and notes on its conversion. Raises
+    ValueError or FileNotFoundError for a mask that is unreadable, of another size, or dark."""
+    file = entry.file("mask")
+    try:
+        image, notes = load_image(file)
+    except (FileNotFoundError, ValueError) as error:
+        raise type(error)(f"{entry.where}: `mask`: {error}") from None
+    mask = image.mean(0)
+    if mask.shape != size:
+        raise ValueError(
+            f"{entry.where}: `mask` must be as large as its photograph `{entry.name}`, {size[1]}x{size[0]}; "
+            f"{file.name} has {mask.shape[1]}x{mask.shape[0]}"
+        )
+    if not bool((mask > 0.5).any()):
+        raise ValueError(f"{entry.where}: `mask` {file.name} is dark all over: nothing could show or change there")
+    return mask, notes
+
+
+def square_masks(entries: Sequence[Entry], size: int) -> Tensor:
+    """(N,1,size,size): 1 where the mask of a row, cut as its picture is (see `square`), is lighter than mid-grey,
+    else 0. Raises as `read_mask`, and ValueError for one that is dark in the square."""
+
+    def cut(entry: Entry) -> Tensor:
+        image, _ = load_image(entry.path)
+        mask = square(read_mask(entry, (image.shape[1], image.shape[2]))[0][None], size) > 0.5
+        if not bool(mask.any()):
+            raise ValueError(
+                f"{entry.where}: `mask` is dark in the central square of `{entry.name}`: nothing changes"
+            )
+        return mask.float()
+
+    return torch.stack(list(in_threads(cut, entries)))

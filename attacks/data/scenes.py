@@ -2,9 +2,8 @@
 attacked."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import load_image
-from attacks.data.listing import Entry, make_entry, name_entries, read_number, table_rows
-from attacks.data.pictures import Shelf, read_entries, to_square
+from attacks.data.listing import name_entries
+from attacks.data.pictures import Shelf, read_entries, read_mask, to_square
+from attacks.data.table import CORNERS, TABLES, Entry, read_number, read_table
 from attacks.perturbations.patch.placement import Placements
 from attacks.runtime.untrusted import short_path
 from transforms.sampling.homography import clipped_area, edges_to_centres, homography, transform
@@ -22,8 +22,6 @@ from transforms.sampling.warp import warp_by_matrix
 
 #: The table that ships with the package; `data.path=bundled` names it.
 BUNDLED_TABLE = Path(__file__).parent / "scenes.csv"
-CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
-COLUMNS = ("path", *CORNERS, "mask", "identity", "cluster", "weight")
 #: The most samples along each side of a texel; beyond this, antialiasing averages the pixels.
 SAMPLES = 16
 #: The corners of a texture as shares of its sides, in the order of a quad.
@@ -32,32 +30,19 @@ UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
 EDGES = ((1.0, 0.0, 0.0), (-1.0, 0.0, 1.0), (0.0, 1.0, 0.0), (0.0, -1.0, 1.0))
 
 
-class PlacementCorners(NamedTuple):
-    """One placement in a photograph: four corners (x, y), or None: the bounding box of the light part of `mask`.
-
-    Corners are in pixels of the photograph as displayed: 0 is its left or upper edge, its width the right one.
-    `where` names the line of the table.
-    """
-
-    where: str
-    quad: tuple[tuple[float, float], ...] | None
-    mask: Path | None
-
-
 class Photo(NamedTuple):
-    """A photograph and the placements in it."""
+    """A photograph, and the rows of the table that have its placements."""
 
     entry: Entry
-    placements: tuple[PlacementCorners, ...]
+    placements: tuple[Entry, ...]
 
 
-def read_table(path: str | Path, column: str | None = None) -> list[Photo]:
-    """The photographs of a .csv and the placements in each, in the order of the file.
+def read_scenes_table(path: str | Path) -> tuple[list[Photo], list[str]]:
+    """The photographs of a table (see `read_table`) and the placements in each, in the order of the file, and notes.
 
-    After a header, a line for each placement: `path`, and the corners `x1,y1` ... `x4,y4` (upper left, upper right,
-    lower right, lower left of the texture), or a `mask`, or both. Optional: `identity` (the label), `cluster`
-    (photographs with the same one count as one), `weight` (a number above 0). `column` names one more, which says fit
-    or judge (see `attacks.data.split`). Text is UTF-8; paths in it are relative to its file.
+    A row is a placement: the corners `x1,y1` ... `x4,y4` (upper left, upper right, lower right, lower left of the
+    texture) in pixels of the photograph as displayed, where 0 is its left or upper edge and its width the right one;
+    or a `mask`, in whose light part it lies; or both.
 
     Raises FileNotFoundError or ValueError in one line, with the line of the table.
     """
@@ -66,93 +51,50 @@ def read_table(path: str | Path, column: str | None = None) -> list[Photo]:
         raise FileNotFoundError(
             f"`data.path`: `{short_path(str(path))}` is no file (paths are relative to {Path.cwd()})"
         )
-    if path.suffix.lower() != ".csv":
+    if path.suffix.lower() not in TABLES:
         raise ValueError(f"`data.path` must be a .csv of scenes; got {path} (data=folder takes pictures)")
-    placements: dict[Path, list[PlacementCorners]] = {}
-    entries: dict[Path, Entry] = {}
-    for number, cells in table_rows(path, partial(_check_header, column)):
-        location, entry = f"`{path}` line {number}", make_entry(path, number, cells["path"], cells, column)
-        placement = _placement(location, path, cells)
-        first = entries.setdefault(entry.path, entry)
-        for kind, *values in (
-            ("identities", first.label, entry.label),
-            ("clusters", first.cluster, entry.cluster),
-            ("values of data.split", first.split, entry.split),
-            ("values of `weight`", first.weight, entry.weight),
-        ):
-            if None not in values and values[0] != values[1]:
-                raise ValueError(f"{location}: `{entry.name}` has two {kind}, {values[0]} and {values[1]}")
-        merged: dict[str, Any] = {
-            key: getattr(first, key) or getattr(entry, key) for key in ("label", "cluster", "weight")
-        }
-        entries[entry.path] = replace(first, **merged)
-        placements.setdefault(entry.path, []).append(placement)
-    if not placements:
-        raise ValueError(f"`{path}` names no photograph")
-    return [Photo(entry, tuple(placements[entry.path])) for entry in name_entries(list(entries.values()))]
+    rows, notes = read_table(path)
+    photos: dict[Path, Photo] = {}
+    for row in rows:
+        quad_of(row)
+        entry, placements = photos.get(row.path, Photo(row, ()))
+        merged: dict[str, Any] = {}
+        for key in ("label", "cluster", "split", "weight"):
+            values = {getattr(entry, key), getattr(row, key)} - {None}
+            if len(values) > 1:
+                two = " and ".join(sorted(map(str, values)))
+                column = "identity" if key == "label" else key
+                raise ValueError(f"{row.where}: `{row.name}` must have one `{column}` in all rows; got {two}")
+            merged[key] = next(iter(values), None)
+        entry = replace(entry, cells={**row.cells, **entry.cells}, **merged)
+        photos[row.path] = Photo(entry, (*placements, row))
+    entries = name_entries([photo.entry for photo in photos.values()])
+    return [Photo(entry, photos[entry.path].placements) for entry in entries], notes
 
 
-def _check_header(column: str | None, location: str, cells: list[str]) -> None:
-    for name in cells:
-        if name not in (*COLUMNS, column):
-            raise ValueError(
-                f"{location}: unknown column `{short_path(name)}`; known, separated by commas, are "
-                f"{', '.join(COLUMNS)}"
-            )
-        if cells.count(name) > 1:
-            raise ValueError(f"{location}: the column `{name}` is there twice")
-    if "path" not in cells:
-        raise ValueError(f"{location}: the column `path` is missing; got {short_path(', '.join(cells))}")
-
-
-def _placement(location: str, path: Path, cells: Mapping[str, str]) -> PlacementCorners:
-    missing = [name for name in CORNERS if name not in cells]
-    if len(missing) == len(CORNERS) and "mask" not in cells:
-        raise ValueError(f"{location}: nothing says where the patch lies; give the columns x1 to y4, or mask")
+def quad_of(row: Entry) -> list[list[float]] | None:
+    """The corners of a placement, or None: the bounding box of the light part of its mask. Raises ValueError."""
+    missing = [name for name in CORNERS if name not in row.cells]
+    if len(missing) == len(CORNERS) and "mask" not in row.cells:
+        raise ValueError(f"{row.where}: nothing says where the patch lies; give the columns x1 to y4, or mask")
     if 0 < len(missing) < len(CORNERS):
-        present = ", ".join(name for name in CORNERS if name in cells)
-        raise ValueError(f"{location}: it has {present}, but no {', '.join(missing)}")
-    numbers = [] if missing else [read_number(location, name, cells[name]) for name in CORNERS]
-    quad = tuple(zip(numbers[::2], numbers[1::2], strict=True)) or None
-    return PlacementCorners(location, quad, path.parent / cells["mask"] if "mask" in cells else None)
+        present = ", ".join(name for name in CORNERS if name in row.cells)
+        raise ValueError(f"{row.where}: it has {present}, but no {', '.join(missing)}")
+    numbers = [] if missing else [read_number(row.where, name, row.cells[name]) for name in CORNERS]
+    return [numbers[i : i + 2] for i in range(0, 8, 2)] if numbers else None
 
 
-def read_mask(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> tuple[Tensor | None, list[str]]:
-    """The mask of a placement, (H,W) in [0,1] or None, and notes on its conversion. Raises ValueError or
-    FileNotFoundError for a mask that is unreadable, of another size, or dark."""
-    location = placement.where
-    if placement.mask is None:
-        return None, []
-    try:
-        image, notes = load_image(placement.mask)
-    except (FileNotFoundError, ValueError) as error:
-        raise type(error)(f"{location}: `mask`: {error}") from None
-    mask = image.mean(0)
-    if mask.shape != size:
-        raise ValueError(
-            f"{location}: `mask` must be as large as its photograph `{photo}`, {size[1]}x{size[0]}; "
-            f"{placement.mask.name} has {mask.shape[1]}x{mask.shape[0]}"
-        )
-    if not bool((mask > 0.5).any()):
-        raise ValueError(
-            f"{location}: `mask` {placement.mask.name} is dark all over; the patch shows where it is light"
-        )
-    return mask, notes
-
-
-def find_corners(placement: PlacementCorners, mask: Tensor | None) -> Tensor:
+def find_corners(placement: Entry, mask: Tensor | None) -> Tensor:
     """The four corners (4,2) in pixels of the photograph."""
-    if placement.quad is not None:
-        return torch.tensor(placement.quad, dtype=torch.float64)
+    if (quad := quad_of(placement)) is not None:
+        return torch.tensor(quad, dtype=torch.float64)
     assert mask is not None
     rows, columns = (mask > 0.5).any(1).nonzero().flatten(), (mask > 0.5).any(0).nonzero().flatten()
     corner = torch.tensor([columns[0], rows[0]], dtype=torch.float64)
     return corner + UNIT * UNIT.new_tensor([columns[-1] + 1 - columns[0], rows[-1] + 1 - rows[0]])
 
 
-def check_corners(
-    placement: PlacementCorners, photo: str, corners: Tensor, size: tuple[int, int], shares: Tensor
-) -> list[str]:
+def check_corners(placement: Entry, photo: str, corners: Tensor, size: tuple[int, int], shares: Tensor) -> list[str]:
     """Notes on a quad (4,2), also given in `shares` of the photograph's central square. Raises ValueError if it is
     degenerate, not inside the photograph, or outside the square."""
     location, corner_list = placement.where, ", ".join(f"({x:g}, {y:g})" for x, y in corners.tolist())
@@ -195,7 +137,7 @@ def _area(points: Tensor) -> float:
     return float((x * y.roll(-1) - y * x.roll(-1)).sum()) / 2
 
 
-def texel_cover(placement: PlacementCorners, mask: Tensor, corners: Tensor, texture: tuple[int, int]) -> Tensor:
+def texel_cover(placement: Entry, mask: Tensor, corners: Tensor, texture: tuple[int, int]) -> Tensor:
     """The visible share of each texel, (h,w) in [0,1]: the mean of the mask over the texel's part of the photograph.
     Raises ValueError if no texel shows."""
     sides = (corners.roll(-1, 0) - corners).norm(dim=1)
@@ -212,14 +154,12 @@ def texel_cover(placement: PlacementCorners, mask: Tensor, corners: Tensor, text
     return cover
 
 
-def read_scenes(
-    path: str, size: int, unreadable: str = "refuse", column: str | None = None
-) -> tuple[Shelf, list[Photo]]:
-    """The photographs of a table (see `read_table`), each cut to a `square`, and the placements in each. Raises
-    FileNotFoundError or ValueError, in one line."""
-    table = read_table(BUNDLED_TABLE if path == "bundled" else path, column)
+def read_scenes(path: str, size: int, unreadable: str = "refuse") -> tuple[Shelf, list[Photo]]:
+    """The photographs of a table, each cut to a `square`, and the placements in each. Raises FileNotFoundError or
+    ValueError, in one line."""
+    table, notes = read_scenes_table(BUNDLED_TABLE if path == "bundled" else path)
     photos = {photo.entry.name: photo for photo in table}
-    shelf = read_entries([photo.entry for photo in photos.values()], [], size, unreadable)
+    shelf = read_entries([photo.entry for photo in photos.values()], notes, size, unreadable)
     return shelf, [photos[name] for name in shelf.names]
 
 
@@ -236,7 +176,7 @@ def placements_in(photos: Sequence[Photo], size: int, texture: tuple[int, int]) 
         image, _ = load_image(entry.path)
         size_of_photo = (image.shape[1], image.shape[2])
         for k, placement in enumerate(placements):
-            mask, mask_notes = read_mask(placement, entry.name, size_of_photo)
+            mask, mask_notes = read_mask(placement, size_of_photo) if "mask" in placement.cells else (None, [])
             corners = find_corners(placement, mask)
             quads[i, k] = to_square(corners, size_of_photo, size)
             notes += [*mask_notes, *check_corners(placement, entry.name, corners, size_of_photo, quads[i, k])]

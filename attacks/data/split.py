@@ -7,7 +7,7 @@ import torch
 from transforms.draws import stream
 
 FIT, JUDGE = WORDS = "fit", "judge"
-#: The fewest clusters that are held out without a column that says so.
+#: The fewest clusters that are held out without a column `split`.
 MIN_CLUSTERS = 5
 
 
@@ -25,12 +25,12 @@ def assign_split(
         other = first.setdefault(cluster, row)
         if words and words[other] != words[row]:
             raise ValueError(
-                f"`data.split` must be the same for all pictures of a cluster; {names[other]} and {names[row]} count "
+                f"`split` must be the same for all pictures of a cluster; {names[other]} and {names[row]} count "
                 f"as one, and have {words[other]} and {words[row]}"
             )
     if words:
         if len({*words}) < 2:
-            raise ValueError(f"`data.split` must be fit for some pictures and judge for others; got {words[0]} only")
+            raise ValueError(f"`split` must be fit for some pictures and judge for others; got {words[0]} only")
         return tuple(words)
     half, order = len(first) // 2, list(first)
     permutation = torch.randperm(len(order), generator=torch.Generator().manual_seed(stream(seed, "split"))).tolist()

@@ -102,17 +102,18 @@ class Classes:
         """Whether rows and others are the same class, with broadcasting."""
         return rows == columns
 
-    def target(self, wish: str, truth: Tensor, seed: int) -> Tensor:
-        """The row of the attacker's target for each picture: "another" class than its own, or the one named."""
-        if wish == "another":
+    def target(self, wishes: Sequence[str], truth: Tensor, seed: int, sources: Sequence[str]) -> Tensor:
+        """The row of the attacker's target for each picture: "another" class than its own, or the one named. Raises
+        ValueError, which begins with where the wish is from."""
+        if {*wishes} == {"another"}:
             generator = torch.Generator().manual_seed(stream(seed, "target"))
             return (truth + torch.randint(1, len(self), truth.shape, generator=generator)) % len(self)
-        if wish not in self.names:
-            raise ValueError(f"`objective.target` must be another, or a class of {self.source}; got {wish!r}")
-        goal = torch.full_like(truth, self.names.index(wish))
-        if bool((goal == truth).any()):
-            raise ValueError(f"`objective.target` is the class of one of the attacked pictures already: {wish!r}")
-        return goal
+        for wish, source, row in zip(wishes, sources, truth.tolist(), strict=True):
+            if wish not in self.names:
+                raise ValueError(f"{source} must be another, or a class of {self.source}; got {wish!r}")
+            if wish == self.names[row]:
+                raise ValueError(f"{source} is the class of one of the attacked pictures already: {wish!r}")
+        return torch.tensor([self.names.index(wish) for wish in wishes])
 
 
 def text_classes(path: str, templates: Sequence[str], texts: Texts) -> Classes:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from attacks.data.table import TABLE
 from attacks.encoders.engine import Decision
 from attacks.encoders.weights import fingerprint
 from attacks.evaluation.classes import Classes
@@ -37,6 +38,8 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
     groups = (study.truth, study.goal, study.gallery.label_numbers, study.gallery.cluster_numbers)
     right = [None if rows is None else rows.tolist() for rows in groups]
     leaves = [(name, value) for name, value in _leaves(asdict(run)) if not f"{name}.".startswith(NO_MATTER)]
+    by_row = getattr(run.perturbation, "mask", None) == TABLE
+    masks = [sha256(entry.file("mask")) for entry in study.queries.entries] if by_row else []
     surrogate = getattr(study.optimiser, "surrogate", None)
     return {
         **{name: json.dumps(value, default=str) for name, value in leaves},
@@ -51,6 +54,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         "the pictures' names": identity_digest(study.queries.names),
         "the pictures' clusters": identity_digest(study.queries.clusters),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
+        **({"the masks": identity_digest(masks)} if masks else {}),
         "the gallery": gallery_digest(study),
         "what is right": identity_digest(right),
         "the number of processes": str(world.size),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from attacks.data.split import FIT, JUDGE
+from attacks.data.table import TABLE
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.description import description_rows
 from attacks.eot.bank import Bank
@@ -163,7 +164,9 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
         limits = {} if pairs is None else thresholds(pairs)
     pictures: dict[str, Sequence[Any]]
     pictures = {"picture": study.queries.names, "cluster": study.queries.clusters, "identity": _identities(study)}
-    optional = {"split": study.queries.split, "weight": study.queries.weights}
+    optional: dict[str, Sequence[Any]] = {"split": study.queries.split, "weight": study.queries.weights}
+    if study.goal is not None and study.objective.target == TABLE:
+        optional["target"] = [study.gallery.names[row] for row in study.goal.tolist()]
     pictures |= {name: column for name, column in optional.items() if column}
     worst = {bank: {arm: resisting(column) for arm, column in arms.items()} for bank, arms in scores.scores.items()}
     return per_image_rows(

@@ -72,7 +72,7 @@ def placement(study: Study, names: Sequence[str]) -> dict[str, Any]:
         "card": patch.card,  # whether the attack saw the patch with its card
         "fixed": patch.fixed,  # whether the patch lies in the scene where `quads` are
         "quads": corners * (len(names) if len(corners) == 1 else 1),
-        "target": None if study.goal is None else study.gallery.names[int(study.goal[0])],
+        "target": study.threat["patch"]["target"],
     }
 
 

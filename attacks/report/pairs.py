@@ -94,18 +94,19 @@ def read_pair_scores(run: Path) -> RunScores:
     held_out_views = mapping(content.get("bank"))
     views = {key: value for key, value in held_out_views.items() if key not in ("refine", "side")}
     side = held_out_views.get("side") if _has_share([config.get("transforms"), config.get("defence")]) else None
+    rows = judged_rows(untrusted_rows(run / "per_image.csv"))
+    targets = {str(row.get("picture")): row["target"] for row in rows if "target" in row}  # of a table
     protocol = {
         "seed": content.get("seed"),
         "bank": [views, _with_order(config.get("transforms")), config.get("printer"), side],
         "gallery": [content.get(key) for key in ("gallery", "classes", "identities")],
-        "aim": [bool(threat.get("targeted")), mapping(config.get("objective")).get("target")],
+        "aim": [bool(threat.get("targeted")), mapping(config.get("objective")).get("target"), targets],
     }
     names, digests = (value if isinstance(value, list) else [] for value in map(content.get, ("queries", "pixels")))
     pixels = {str(name): str(digest) for name, digest in zip(names, digests, strict=False)}
     wide = f"wide x{mapping(content.get('wide')).get('factor')}"  # another factor is another bank
     values: dict[tuple[str, str], dict[PictureKey, float]] = {}
     clusters: dict[PictureKey, str] = {}
-    rows = judged_rows(untrusted_rows(run / "per_image.csv"))
     for row in rows:
         if row.get("arm") != ARM or row.get("picture") is None:
             continue

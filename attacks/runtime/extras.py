@@ -18,6 +18,7 @@ EXTRAS = {
     "diffusers": "vae",
     "onnx": "onnx",
     "lpips": "lpips",
+    "pyarrow": "parquet",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
     "ray": "ray",

@@ -35,11 +35,6 @@ class PicturesConfig:
     gallery: str | None = None
     size: int = option(224, "shorter side in pixels; the central square is used", low=8, high=8192)
     count: int | None = option(None, "pictures to attack; null: every one")
-    split: str | None = option(
-        None,
-        "column of the table that says fit or judge, for a perturbation that pictures share; null: half of the "
-        "clusters, if they are at least five, are judged",
-    )
     unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")
     cache: str | None = option(None, "a folder that keeps the gallery's embeddings and index for other runs")
 
@@ -57,8 +52,8 @@ class FolderConfig(PicturesConfig):
     name: str = "folder"
     path: str = option(
         MISSING,
-        "a picture, folder, .txt (a path a line) or .csv (columns path, perhaps identity); bundled: the photographs; "
-        "imagenet20: those of Foolbox's wheel, by class",
+        "a picture, folder, .txt (a path a line), or table, .csv or .parquet (docs/your_pictures.md); bundled: the "
+        "photographs; imagenet20: those of Foolbox's wheel, by class",
     )
     gallery: str | None = option(
         None,
@@ -77,5 +72,5 @@ class ScenesConfig(PicturesConfig):
     """
 
     name: str = "scenes"
-    path: str = option(MISSING, "a .csv of photographs and places; bundled: a few that ship")
+    path: str = option(MISSING, "a table of photographs and places; bundled: a few that ship")
     gallery: str | None = option(None, "what a view can be taken for, as of folder; null: all of data.path")

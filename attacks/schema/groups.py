@@ -38,7 +38,11 @@ class BallConfig:
         range="above 0; linf: at most 1; l0: whole",
     )
     shared: bool = option(False, "one perturbation for all pictures", paper="Moosavi-Dezfooli et al. 2017")
-    mask: str | None = option(None, "a picture as large as the data: only where it is light may anything change")
+    mask: str | None = option(
+        None,
+        "a picture as large as the data: only where it is light may anything change; table: of each picture that of "
+        "its row",
+    )
     grey: bool = option(False, "the same change in all channels; not for l1")
     keep: int | None = option(
         None, "the lowest frequencies along each axis; l2 and linf", range="at least 1", paper="Guo et al. 2019"

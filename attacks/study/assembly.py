@@ -31,7 +31,7 @@ from attacks.schema.objective import LayersConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
-from attacks.study.data import data, hidden_rows, targeted
+from attacks.study.data import data, hidden_rows, idle_columns, targeted
 from attacks.study.encoder import subject_encoder, surrogate
 from attacks.study.perturbation import facts, patch_id, perturb
 from attacks.study.pipeline import defended_views, input_side
@@ -96,13 +96,9 @@ def build(
             features = encoder(queries.images[rows].to(target_device))
             refuse_unanswered(encoder, features, [queries.names[row] for row in rows.tolist()])
     check_encoder(encoder, queries.images[:1].to(target_device), transforms, tree=False)
-    perturbation = perturb(run, queries.images, queries.placements)
-    if perturbation.shared:
-        queries = replace(queries, split=assign_split(queries.names, queries.clusters, run.seed, queries.split))
-    elif queries.split:
-        raise ValueError(
-            "`data.split` needs a perturbation that pictures share: a patch, or perturbation.shared=true"
-        )
+    perturbation = perturb(run, queries)
+    split = assign_split(queries.names, queries.clusters, run.seed, queries.split) if perturbation.shared else ()
+    queries = replace(queries, split=split, notes=(*queries.notes, *idle_columns(run, queries)))
     gallery: Gallery | Classes = pictures
     images = queries.images.to(target_device)
     refuse_logits(run, encoder, images)
@@ -113,7 +109,7 @@ def build(
     goal = None
     if (target := getattr(run.objective, "target", None)) is not None:
         exclusions, cache = hidden_rows(gallery, queries, truth), getattr(run.data, "cache", None)
-        gallery, goal = targeted(target, gallery, truth, run.seed, run.data.size, exclusions, cache)
+        gallery, goal = targeted(target, gallery, truth, run.seed, run.data.size, exclusions, cache, queries.entries)
     study = Study(
         seed=run.seed,
         attack=attack_of(run, views),

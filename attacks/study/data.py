@@ -13,14 +13,17 @@ from torch import Tensor
 
 from attacks.data import gallery
 from attacks.data.gallery import Duplicate, Gallery, Pictures
-from attacks.data.pictures import Shelf, read_files
+from attacks.data.listing import list_entries, name_entries
+from attacks.data.pictures import Shelf, read_entries, read_files
 from attacks.data.scenes import placements_in, read_scenes
+from attacks.data.table import TABLE, Entry, cells_of
 from attacks.data.vectors import read_vectors
 from attacks.encoders.phash import Phash, bits
 from attacks.evaluation.classes import Classes
 from attacks.runtime.files import write_json
 from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
 from attacks.schema.groups import PatchConfig
+from attacks.schema.run import Run
 from attacks.study.make import make
 from attacks.study.perturbation import made_size
 from transforms.draws import stream
@@ -49,7 +52,7 @@ def data(
         return _scenes(node, perturbation, has_gallery)
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
-    shelf = read_files(path, node.size, node.unreadable, node.cache, node.split)
+    shelf = read_files(path, node.size, node.unreadable, node.cache)
     return _choose(node, shelf, gallery.evenly(gallery.on_shelf(shelf).clusters, node.count), has_gallery)
 
 
@@ -59,7 +62,7 @@ def _scenes(node: ScenesConfig, perturbation: object, has_gallery: bool) -> tupl
             "`data=scenes` says where a patch lies: use it with perturbation=patch; data=folder takes plain pictures"
         )
     _check(node)
-    shelf, photos = read_scenes(node.path, node.size, node.unreadable, node.split)
+    shelf, photos = read_scenes(node.path, node.size, node.unreadable)
     rows = gallery.evenly(gallery.on_shelf(shelf).clusters, node.count)
     queries, pictures, truth = _choose(node, shelf, rows, has_gallery)
     if perturbation is None:
@@ -107,8 +110,9 @@ def _choose(
     clusters = pictures.clusters[: len(selection)]
     columns: dict[str, Any] = {
         "clusters": clusters,
-        "split": selection.split,
+        "split": tuple(entry.split for entry in selection.entries if entry.split is not None),
         "weights": _relative(selection, clusters),
+        "entries": selection.entries,
     }
     queries = Pictures(selection.names, images, (*notes, *_remarks(pictures)), **columns)
     return queries, pictures, torch.arange(len(selection))
@@ -117,16 +121,16 @@ def _choose(
 def _relative(selection: Shelf, clusters: Sequence[str]) -> tuple[float, ...]:
     """The weights over the largest, before anything is measured: bets need a scale that no value has chosen. Raises
     ValueError where two pictures of a cluster differ."""
-    first: dict[str, int] = {}
-    for row, (cluster, weight) in enumerate(zip(clusters, selection.weights, strict=False)):
+    first, weights = dict[str, int](), [entry.weight for entry in selection.entries if entry.weight is not None]
+    for row, (cluster, weight) in enumerate(zip(clusters, weights, strict=False)):
         other = first.setdefault(cluster, row)
-        if selection.weights[other] != weight:
+        if weights[other] != weight:
             raise ValueError(
                 f"`weight` must be the same for all pictures of a cluster; {selection.names[other]} has "
-                f"{selection.weights[other]:g} and {selection.names[row]} {weight:g}: give both one weight, or, if "
+                f"{weights[other]:g} and {selection.names[row]} {weight:g}: give both one weight, or, if "
                 "near duplicates show different things, an `identity` each"
             )
-    return tuple(weight / max(selection.weights) for weight in selection.weights)
+    return tuple(weight / max(weights) for weight in weights)
 
 
 def _remarks(pictures: Gallery) -> list[str]:
@@ -156,32 +160,47 @@ def targeted(
     size: int,
     exclusions: Set[int] = frozenset(),
     cache: str | None = None,
+    entries: Sequence[Entry] = (),
 ) -> tuple[Gallery | Classes, Tensor]:
-    """The gallery with the target in it, and the row of each query's target, (N,). `another` is none of the rows
-    `exclusions`."""
+    """The gallery with the targets in it, and the row of each query's target, (N,): one for all, or that of each of
+    the `entries`. `another` is none of the rows `exclusions`."""
+    texts, sources = [target] * len(truth), ["`objective.target`"] * len(truth)
+    if target == TABLE:
+        texts = cells_of(entries, "target", "objective.target")
+        sources = [f"{entry.where}: `target`" for entry in entries]
     if isinstance(pictures, Classes):
-        return pictures, pictures.target(target, truth, seed)
+        return pictures, pictures.target(texts, truth, seed, sources)
     if target == "another":
         generator = torch.Generator().manual_seed(stream(seed, "target"))
         rows = [_another(pictures, int(row), generator, exclusions) for row in truth]
         return pictures, torch.tensor(rows)
     if target in pictures.names:
-        row = pictures.names.index(target)
+        goal = torch.full_like(truth, pictures.names.index(target))
     else:
-        if not Path(target).is_file():
-            raise ValueError(
-                f"`objective.target` must be another, a gallery picture or an image file; got {target!r}"
-            )
-        shelf = read_files(target, size)
-        if len(shelf) > 1:
-            raise ValueError(f"`objective.target` must be one picture; {target!r} names {len(shelf)}")
-        pictures, (row,) = pictures.joined(shelf)
-        if pictures.source != "the bundled tiles":
+        if target == TABLE:
+            files = [Entry(entry.file("target").absolute(), "", where=entry.where) for entry in entries]
+        else:
+            files = [_target(target)] * len(truth)
+        unique = name_entries(list({file.path: file for file in files}.values()))
+        pictures, rows = pictures.joined(read_entries(unique, [], size))
+        if target == TABLE or pictures.source != "the bundled tiles":
             pictures = join_duplicates(pictures, cache)
-    goal = torch.full_like(truth, row)
-    if bool(pictures.same(goal, truth).any()):
-        raise ValueError(f"`objective.target` is itself one of the attacked pictures, or shows the same: {target!r}")
+        row_of = dict(zip((file.path for file in unique), rows, strict=True))
+        goal = torch.tensor([row_of[file.path] for file in files])
+    for row in pictures.same(goal, truth).nonzero()[:, 0].tolist():
+        raise ValueError(f"{sources[row]} is itself the attacked picture, or shows the same: {texts[row]!r}")
     return pictures, goal
+
+
+def _target(path: str) -> Entry:
+    if not Path(path).is_file():
+        raise ValueError(
+            f"`objective.target` must be another, table, a gallery picture or an image file; got {path!r}"
+        )
+    entries, _ = list_entries(path)
+    if len(entries) > 1:
+        raise ValueError(f"`objective.target` must be one picture; {path!r} names {len(entries)}")
+    return entries[0]
 
 
 def _another(pictures: Gallery, row: int, generator: torch.Generator, exclusions: Set[int]) -> int:
@@ -254,3 +273,17 @@ def _hashes(pictures: Gallery, cache: str | None) -> torch.Tensor:
         with suppress(OSError):  # the embeddings' cache says that nothing can be kept
             write_json(file, hashes)
     return torch.tensor([[2.0 * int(sign) - 1 for sign in hashes[digest]] for digest in pictures.digests])
+
+
+def idle_columns(run: Run, queries: Pictures) -> list[str]:
+    """A note on columns of the table that have a meaning and no use in this run, and the words that use them."""
+    is_patch = run.perturbation.name == "patch"
+    uses = {
+        "target": ("objective.target=table", getattr(run.objective, "target", None) == TABLE),
+        "mask": ("perturbation.mask=table", is_patch or run.perturbation.mask == TABLE),
+        "split": ("perturbation.shared=true", is_patch or run.perturbation.shared),
+        "x1": ("data=scenes", run.data.name == "scenes"),
+    }
+    columns = {column for entry in queries.entries for column in entry.cells}
+    idle = [f"{name} ({words})" for name, (words, is_used) in uses.items() if name in columns and not is_used]
+    return [f"columns of the table without use in this run, and what uses them: {', '.join(idle)}"] if idle else []

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attacks.data.gallery import Pictures
 from attacks.data.images import load_image
+from attacks.data.pictures import square_masks
+from attacks.data.table import TABLE, cells_of
 from attacks.eot.protocols import Perturbation
 from attacks.perturbations.ball import L2, Ball, Linf
 from attacks.perturbations.patch.card import SIDES, card_words
@@ -46,18 +49,17 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def perturb(run: Run, images: Tensor, placements: Placements | None = None) -> Perturbation:
-    """The configured perturbation for pictures (N,3,H,W) with their `placements` of a patch. Raises ValueError or
-    FileNotFoundError."""
-    node = run.perturbation
+def perturb(run: Run, queries: Pictures) -> Perturbation:
+    """The configured perturbation for these pictures. Raises ValueError or FileNotFoundError."""
+    node, images = run.perturbation, queries.images
     if isinstance(node, PatchConfig):
-        return patch(node, images, patch_id(run), placements)
+        return patch(node, images, patch_id(run), queries.placements)
     eps = radius_of(node.eps, images) if node.name == "l2" else schema.fraction(node.eps, "perturbation.eps")
     ball: Any = make(BALLS[node.name], node, "perturbation", eps=eps)
     for key, wrapper in WRAPPERS.items():
         value = getattr(node, key)
         if value is not None and value is not False:
-            values = {"mask": _mask(value, images)} if key == "mask" else {}
+            values = {"mask": _mask(value, queries, node.shared)} if key == "mask" else {}
             ball = make(wrapper, node, "perturbation", inner=ball, **values)
     return ball  # type: ignore[no-any-return]
 
@@ -70,10 +72,19 @@ def radius_of(text: str, images: Tensor) -> float:
     return number if decibels == str(text) else math.sqrt(images[0].numel()) * 10 ** (-number / 20)
 
 
-def _mask(path: str, images: Tensor) -> Tensor:
-    """(1,1,H,W): 1 where the picture at `path` is lighter than mid-grey, else 0."""
+def _mask(path: str, queries: Pictures, shared: bool) -> Tensor:
+    """1 where the picture at `path` is lighter than mid-grey, else 0: (1,1,H,W); of masks in a table (N,1,H,W)."""
+    images = queries.images
+    if path == TABLE:
+        if shared:
+            raise ValueError(
+                "`perturbation.mask=table` has a mask for each picture, and perturbation.shared=true one change for "
+                "all: name one picture as the mask, or drop one of the two"
+            )
+        cells_of(queries.entries, "mask", "perturbation.mask")
+        return square_masks(queries.entries, images.shape[2])
     if not Path(path).is_file():
-        raise FileNotFoundError(f"`perturbation.mask` must be a picture; there is none at {path!r}")
+        raise FileNotFoundError(f"`perturbation.mask` must be table or a picture; there is none at {path!r}")
     light = load_image(path)[0].mean(0)
     if light.shape != images.shape[2:]:
         raise ValueError(

@@ -12,8 +12,9 @@ import attacks.data.pictures
 from attacks.data.images import load_image, save_image
 from attacks.data.listing import list_entries
 from attacks.data.pictures import SLENDER, read_files, square
-from attacks.data.scenes import read_table
+from attacks.data.scenes import read_scenes_table
 from attacks.data.split import FIT, JUDGE, MIN_CLUSTERS, WORDS, assign_split
+from attacks.data.table import COLUMNS
 from attacks.schema.data import FolderConfig
 from attacks.study.data import data
 from tests.helpers.galleries import all_pictures, noise
@@ -113,12 +114,22 @@ def test_subfolder_names_are_identities(mine, tmp_path_factory):
 
 
 WRONG = {
-    "no column": ("x.csv", "file,identity\na.png,1\n", r"x\.csv` line 1: .*one column `path`.*got file, identity"),
-    "two columns": ("x.csv", "path,path\na.png,b.png\n", r"line 1: .*one column `path`"),
-    "two identities": ("x.csv", "path,identity,identity\na.png,1,2\n", r"line 1: .*at most one `identity`"),
-    "two clusters": ("x.csv", "path,cluster,cluster\na.png,1,2\n", r"line 1: .*one `cluster`"),
-    "two weights": ("x.csv", "path,weight,weight\na.png,1,2\n", r"line 1: .*one `weight`"),
+    "no column": ("x.csv", "file,identity\na.png,1\n", r"x\.csv` line 1: .*column `path`.*got file, identity"),
+    **{
+        f"{name} twice": ("x.csv", f"path,{name},{name}\na.png,1,2\n", rf"line 1: the column `{name}` is there twice")
+        for name in COLUMNS
+    },
+    **{
+        f"{name} for {column}": ("x.csv", f"path,{name}\na.png,1\n", rf"line 1: .*`{name}`; did you mean {column}\?")
+        for column in ("identity", "cluster", "weight", "split", "target", "mask")
+        for name in (column.title(), f"{column}s")
+    },
     "a lacking weight": ("x.csv", "path,weight\na.png,\nb.png,2\n", r"csv line 2: `weight` .*and 2 in x\.csv line 3"),
+    "a lacking word": (
+        "x.csv",
+        "path,split\na.png,fit\nb.png,\n",
+        r"csv line 3: `split` .*, and fit in x\.csv line 2",
+    ),
     **{
         f"weight {text}": ("x.csv", f"path,weight\na.png,1\nb.png,{text}\n", rf"line 3: `weight` must .*got '{text}'")
         for text in ("much", "nan", "inf", "0", "-1")
@@ -300,20 +311,16 @@ def test_a_column_overrules_where_it_keeps_clusters_whole(words, data):
     if is_consistent and len({*words}) == 2:
         assert assign_split(clusters, clusters, 0, words) == tuple(words)
     else:
-        with pytest.raises(ValueError, match=r"^`data.split` must be (the same for all|fit for some)"):
+        with pytest.raises(ValueError, match=r"^`split` must be (the same for all|fit for some)"):
             assign_split(clusters, clusters, 0, words)
 
 
-@pytest.mark.parametrize("word", ["fit", "judge", "", "Fit", "train", "fit "])
+@pytest.mark.parametrize("word", ["fit", "judge", "Fit", "train", "fit "])
 def test_the_words_of_a_column(tmp_path, word):
-    (tmp_path / "list.csv").write_text(f"path,mask,side\na.png,m,fit\nb.png,m,{word}\n")
-    path = tmp_path / "list.csv"
-    for read in (lambda: list_entries(path, "side")[0], lambda: [entry for entry, _ in read_table(path, "side")]):
+    path = write(tmp_path / "list.csv", f"path,mask,split\na.png,m,fit\nb.png,m,{word}\n")
+    for read in (lambda: list_entries(path)[0], lambda: [entry for entry, _ in read_scenes_table(path)[0]]):
         if word.strip() in WORDS:
             assert [entry.split for entry in read()] == ["fit", word.strip()]
         else:
-            with pytest.raises(ValueError, match=r"line 3: `side`, the column of data.split, must be fit or judge"):
+            with pytest.raises(ValueError, match=r"line 3: `split` must be fit or judge"):
                 read()
-    assert {entry.split for entry in list_entries(tmp_path / "list.csv")[0]} == {None}
-    with pytest.raises(ValueError, match=r"`data.split` names a column of a table"):
-        list_entries(tmp_path, "side")

@@ -38,7 +38,7 @@ def run(folder, pictures, *words, sides=None):
     lines = [f"{i:02}.png,{side}" for i, side in enumerate(sides)]
     for i, image in enumerate(pictures):
         save_image(folder / f"{i:02}.png", image)
-    (folder / "list.csv").write_text("\n".join(["path,side", *lines]))
+    (folder / "list.csv").write_text("\n".join(["path,split", *lines]))
     data_words = [f"data.path={folder / 'list.csv'}", f"data.gallery={folder / 'list.csv'}"]
     with pytest.MonkeyPatch.context() as patch:
         assert call(patch, *TINY, *words, *data_words, f"hydra.run.dir={folder / 'run'}") == 0
@@ -114,10 +114,9 @@ def test_without_held_out_pictures_no_figure_is_of_a_split(tmp_path, pictures):
 @pytest.mark.slow
 def test_a_column_chooses_and_pictures_of_their_own_have_no_split(tmp_path, pictures):
     sides = ["judge", "fit", "fit"]
-    folder = run(tmp_path / "a", pictures[:3], *KINDS["patch"], "data.split=side", sides=sides)
+    folder = run(tmp_path / "a", pictures[:3], *KINDS["patch"], sides=sides)
     assert [*split_of(folder).values()] == sides and "With 1 photograph," in answer(read(folder)).limits
-    subset = run(tmp_path / "b", pictures[:3], *KINDS["one each"])
+    subset = run(tmp_path / "b", pictures[:3], *KINDS["one each"], sides=sides)
     assert "split" not in rows(subset, "per_image")[0] and "split" not in read(subset)
+    assert "split (perturbation.shared=true)" in json.loads((subset / "manifest.json").read_text())["notes"][-1]
     assert arms_table(rows(subset, "per_image"))["same"]["eot"].items() <= read(subset)["arms"]["eot"].items()
-    with pytest.raises(AssertionError):
-        run(tmp_path / "c", pictures[:3], *KINDS["one each"], "data.split=side", sides=sides)
