@@ -43,11 +43,15 @@ def list_entries(path: str | Path) -> tuple[list[Entry], list[str]]:
         raise FileNotFoundError(f"`{short_path(str(path))}` does not exist (paths are relative to {Path.cwd()})")
     if path.is_dir():
         return _folder(path)
-    if path.suffix.lower() in TABLES:
+    if (suffix := path.suffix.lower()) not in (".txt", *TABLES):
+        return [Entry(path, printable_name(path.name))], []
+    if not path.is_file():  # reading a pipe would block
+        raise ValueError(
+            f"`{printable_name(str(path))}` is not a plain file: it should be a text of paths, or a table"
+        )
+    if suffix in TABLES:
         entries, notes = read_table(path)
         return name_entries(entries), notes
-    if path.suffix.lower() != ".txt":
-        return [Entry(path, printable_name(path.name))], []
     lines = [(number, line.strip()) for number, line in enumerate(lines_of(read_text(path)), 1)]
     entries = [make_entry(path, number, {"path": name}) for number, name in lines if name and name[0] != "#"]
     if not entries:

@@ -52,7 +52,7 @@ class Entry:
         return path
 
 
-def cells_of(entries: Sequence[Entry], column: str, key: str) -> list[str]:
+def column_cells(entries: Sequence[Entry], column: str, key: str) -> list[str]:
     """A column of the table that the attacked pictures come from. Raises ValueError for an empty cell."""
     if not any(column in entry.cells for entry in entries):
         raise ValueError(f"`{key}={TABLE}` needs a table in data.path, with the column `{column}`")
@@ -163,8 +163,6 @@ def read_number(location: str, name: str, text: str, above: float = -math.inf) -
 
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file. Raises ValueError, with the line, for other bytes or a too long line."""
-    if not path.is_file():  # reading a pipe would block
-        raise ValueError(f"`{printable_name(str(path))}` is not a plain file: it should be a text of paths")
     raw = path.read_bytes()
     try:
         text = raw.decode("utf-8-sig")

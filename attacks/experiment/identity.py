@@ -54,7 +54,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         "the pictures' names": identity_digest(study.queries.names),
         "the pictures' clusters": identity_digest(study.queries.clusters),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
-        **({"the masks": identity_digest(masks)} if masks else {}),
+        **({"the digest of the masks": identity_digest(masks)} if masks else {}),
         "the gallery": gallery_digest(study),
         "what is right": identity_digest(right),
         "the number of processes": str(world.size),

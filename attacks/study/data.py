@@ -16,7 +16,7 @@ from attacks.data.gallery import Duplicate, Gallery, Pictures
 from attacks.data.listing import list_entries, name_entries
 from attacks.data.pictures import Shelf, read_entries, read_files
 from attacks.data.scenes import placements_in, read_scenes
-from attacks.data.table import TABLE, Entry, cells_of
+from attacks.data.table import TABLE, Entry, column_cells
 from attacks.data.vectors import read_vectors
 from attacks.encoders.phash import Phash, bits
 from attacks.evaluation.classes import Classes
@@ -166,7 +166,7 @@ def targeted(
     the `entries`. `another` is none of the rows `exclusions`."""
     texts, sources = [target] * len(truth), ["`objective.target`"] * len(truth)
     if target == TABLE:
-        texts = cells_of(entries, "target", "objective.target")
+        texts = column_cells(entries, "target", "objective.target")
         sources = [f"{entry.where}: `target`" for entry in entries]
     if isinstance(pictures, Classes):
         return pictures, pictures.target(texts, truth, seed, sources)

@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks.data.gallery import Pictures
 from attacks.data.images import load_image
 from attacks.data.pictures import square_masks
-from attacks.data.table import TABLE, cells_of
+from attacks.data.table import TABLE, column_cells
 from attacks.eot.protocols import Perturbation
 from attacks.perturbations.ball import L2, Ball, Linf
 from attacks.perturbations.patch.card import SIDES, card_words
@@ -81,7 +81,7 @@ def _mask(path: str, queries: Pictures, shared: bool) -> Tensor:
                 "`perturbation.mask=table` has a mask for each picture, and perturbation.shared=true one change for "
                 "all: name one picture as the mask, or drop one of the two"
             )
-        cells_of(queries.entries, "mask", "perturbation.mask")
+        column_cells(queries.entries, "mask", "perturbation.mask")
         return square_masks(queries.entries, images.shape[2])
     if not Path(path).is_file():
         raise FileNotFoundError(f"`perturbation.mask` must be table or a picture; there is none at {path!r}")

@@ -12,7 +12,6 @@ import attacks.data.pictures
 from attacks.data.images import load_image, save_image
 from attacks.data.listing import list_entries
 from attacks.data.pictures import SLENDER, read_files, square
-from attacks.data.scenes import read_scenes_table
 from attacks.data.split import FIT, JUDGE, MIN_CLUSTERS, WORDS, assign_split
 from attacks.data.table import COLUMNS
 from attacks.schema.data import FolderConfig
@@ -123,6 +122,10 @@ WRONG = {
         f"{name} for {column}": ("x.csv", f"path,{name}\na.png,1\n", rf"line 1: .*`{name}`; did you mean {column}\?")
         for column in ("identity", "cluster", "weight", "split", "target", "mask")
         for name in (column.title(), f"{column}s")
+    },
+    **{
+        f"word {text}": ("x.csv", f"path,split\na.png,fit \nb.png,{text}\n", r"line 3: `split` must be fit or judge")
+        for text in ("Fit", "train")
     },
     "a lacking weight": ("x.csv", "path,weight\na.png,\nb.png,2\n", r"csv line 2: `weight` .*and 2 in x\.csv line 3"),
     "a lacking word": (
@@ -313,14 +316,3 @@ def test_a_column_overrules_where_it_keeps_clusters_whole(words, data):
     else:
         with pytest.raises(ValueError, match=r"^`split` must be (the same for all|fit for some)"):
             assign_split(clusters, clusters, 0, words)
-
-
-@pytest.mark.parametrize("word", ["fit", "judge", "Fit", "train", "fit "])
-def test_the_words_of_a_column(tmp_path, word):
-    path = write(tmp_path / "list.csv", f"path,mask,split\na.png,m,fit\nb.png,m,{word}\n")
-    for read in (lambda: list_entries(path)[0], lambda: [entry for entry, _ in read_scenes_table(path)[0]]):
-        if word.strip() in WORDS:
-            assert [entry.split for entry in read()] == ["fit", word.strip()]
-        else:
-            with pytest.raises(ValueError, match=r"line 3: `split` must be fit or judge"):
-                read()

@@ -117,16 +117,11 @@ WRONG = {
     "no places": ("path,identity\na.png,anna\n", r"line 2: nothing says where the patch lies"),
     "missing corner": ("path,x1,y1,x2,y2,x3,y3,x4\na.png,1,1,9,1,9,9,1\n", r"line 2: it has x1.* but no y4"),
     "an empty cell": (f"{HEAD}\na.png,4,,20,6,20,22,4,22\n", r"line 2: it has .* but no y1"),
-    "empty cells": (f"{HEAD},mask\na.png,,,,,,,,,\n", r"line 2: nothing says where the patch lies"),
     "not a number": (f"{HEAD}\na.png,{LINE}\nb.png,4,6,2O,6,20,22,4,22\n", r"x\.csv line 3: `x2` must be .*'2O'"),
     "not finite": (f"{HEAD}\na.png,nan{LINE[1:]}\n", r"line 2: `x1` must be a number; got 'nan'"),
     "two identities": (
         f"{HEAD},identity\na.png,{LINE},anna\na.png,{LINE},bert\n",
         r"line 3: .*one `identity` .*got anna and",
-    ),
-    "two clusters": (
-        f"{HEAD},cluster\na.png,{LINE},one\na.png,{LINE},two\n",
-        r"line 3: .*one `cluster` .*one and two",
     ),
     "two weights": (f"{HEAD},weight\na.png,{LINE},1\na.png,{LINE},2\n", r"line 3: .*one `weight` .*1\.0 and 2"),
     "missing photo": (f"{HEAD}\nnowhere.png,{LINE}\n", r"x\.csv line 2: .*nowhere\.png` does not exist"),
