@@ -179,7 +179,7 @@ def _cell(folder: Path, number: int, column: str, value: Any) -> str:
             name = f"{number:04}.png" if column == "path" else f"{number:04}.{column}.png"
             save_image(folder / name, _picture(value, number, column))
             return name
-    if column == "weight" and value is not None:
+    if column == "weight" and isinstance(value, float | Tensor):
         return str(float(value))
     return _word(value) or ""
 

@@ -46,7 +46,7 @@ class Entry:
 
     def file(self, column: str) -> Path:
         """The file that a cell names, relative to its table. Raises FileNotFoundError with the line."""
-        path = self.folder / self.cells[column]
+        path = beside(self.folder, self.cells[column])
         if not path.is_file():
             raise FileNotFoundError(f"{self.where}: `{column}`: `{short_path(str(path))}` does not exist")
         return path
@@ -140,13 +140,18 @@ def make_entry(file: Path, number: int, cells: Mapping[str, str]) -> Entry:
     location = f"{file.name} line {number}"
     if "path" not in cells:
         raise ValueError(f"`{file}` line {number}: the cell `path` is empty")
-    path = Path(os.path.abspath(file.parent / cells["path"]))  # noqa: PTH100  (resolve would follow links: one file)
+    path = beside(file.parent, cells["path"])
     word = cells.get("split")
     if word not in (None, *WORDS):
         raise ValueError(f"{location}: `split` must be {' or '.join(WORDS)}; got {short_path(str(word))!r}")
     weight = read_number(location, "weight", cells["weight"], 0) if "weight" in cells else None
     label, cluster = cells.get("identity"), cells.get("cluster")
     return Entry(path, path.name, label, location, cluster, word, weight, cells, file.parent)
+
+
+def beside(folder: Path, name: str) -> Path:
+    """A path in a list or table, relative to its folder."""
+    return Path(os.path.abspath(folder / name))  # noqa: PTH100  (resolve would follow links: two names, one file)
 
 
 def read_number(location: str, name: str, text: str, above: float = -math.inf) -> float:

@@ -178,7 +178,7 @@ def targeted(
         goal = torch.full_like(truth, pictures.names.index(target))
     else:
         if target == TABLE:
-            files = [Entry(entry.file("target").absolute(), "", where=entry.where) for entry in entries]
+            files = [Entry(entry.file("target"), "", where=entry.where) for entry in entries]
         else:
             files = [_target(target)] * len(truth)
         unique = name_entries(list({file.path: file for file in files}.values()))
@@ -277,12 +277,12 @@ def _hashes(pictures: Gallery, cache: str | None) -> torch.Tensor:
 
 def idle_columns(run: Run, queries: Pictures) -> list[str]:
     """A note on columns of the table that have a meaning and no use in this run, and the words that use them."""
-    is_patch = run.perturbation.name == "patch"
+    is_patch, is_scene = run.perturbation.name == "patch", run.data.name == "scenes"
     uses = {
         "target": ("objective.target=table", getattr(run.objective, "target", None) == TABLE),
-        "mask": ("perturbation.mask=table", is_patch or run.perturbation.mask == TABLE),
+        "mask": ("perturbation.mask=table", is_scene or getattr(run.perturbation, "mask", None) == TABLE),
         "split": ("perturbation.shared=true", is_patch or run.perturbation.shared),
-        "x1": ("data=scenes", run.data.name == "scenes"),
+        "x1": ("data=scenes", is_scene),
     }
     columns = {column for entry in queries.entries for column in entry.cells}
     idle = [f"{name} ({words})" for name, (words, is_used) in uses.items() if name in columns and not is_used]
