@@ -155,7 +155,8 @@ def robustness(
             [0,1] to (N,D). A list of these, or a mapping by name, gives a `Comparison`.
         pictures: the path of a folder or list; paths; a tensor (N,3,H,W) in [0,1]; or a list, Dataset or DataLoader
             of pictures, of (picture, label) pairs, whose labels are identities, or of mappings by column (see
-            `attacks.data.images.as_path`). Pictures in memory, at most 5,000, are written beside the run as 8-bit PNG. None: the bundled ones.
+            `attacks.data.images.as_path`). Pictures in memory, at most 5,000, are written beside the run as 8-bit
+            PNG. None: the bundled ones.
         preset: the name of a preset, or the path of one.
         eps: the largest change of a pixel, as "8/255"; None for the preset's.
         steps: the steps of each attack, `attack.steps`; None for the preset's.
