@@ -280,7 +280,7 @@ def idle_columns(run: Run, queries: Pictures) -> list[str]:
     is_patch, is_scene = run.perturbation.name == "patch", run.data.name == "scenes"
     uses = {
         "target": ("objective.target=table", getattr(run.objective, "target", None) == TABLE),
-        "mask": ("perturbation.mask=table", is_scene or getattr(run.perturbation, "mask", None) == TABLE),
+        "mask": ("perturbation.mask=table of a ball", is_scene or getattr(run.perturbation, "mask", None) == TABLE),
         "split": ("perturbation.shared=true", is_patch or run.perturbation.shared),
         "x1": ("data=scenes", is_scene),
     }
