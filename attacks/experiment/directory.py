@@ -181,6 +181,15 @@ def open_run(folder: Path) -> tuple[PreviousRun, dict[str, Any]]:
     return previous, content
 
 
+def intact_run(folder: Path) -> tuple[PreviousRun, dict[str, Any]]:
+    """The same of a run whose files have their digests, and no others."""
+    refuse_links(folder)
+    previous, content = open_run(folder)
+    for change in artefact_differences(folder, previous.manifest, content):
+        raise ValueError(f"`{folder}` was changed after its run: {change}; `viewproof verify` names everything")
+    return previous, content
+
+
 def misfit(value: Any, shape: Any) -> str | None:
     """The first key of a value that is missing, or not of its shape, with dots; None where all are. A shape is a
     type, a mapping of keys to shapes, a list of the shape of each entry, or a tuple of a shape and None, which may
