@@ -11,13 +11,10 @@ import argparse
 from pathlib import Path
 
 from attacks.data.images import file_names, save_image
-from attacks.experiment.result import shared_result
-from attacks.report.facts import encoder_name
-from attacks.report.words import radius
+from attacks.experiment.result import read_result
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.untrusted import refuse_file
 from attacks.study.data import data
-from attacks.study.perturbation import perturb
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,21 +30,16 @@ def run(options: argparse.Namespace) -> None:
     refuse_file(out, "--out")
     if out.is_dir() and (names := sorted(path.name for path in out.iterdir())):
         raise ValueError(f"`--out` must be a new or empty folder; {out} holds {names[0]}: name another")
-    result = shared_result(options.run)
+    result = read_result(options.run, shared=True)
     if options.arm not in result.deltas:
         raise ValueError(f"`--arm` must be one of {', '.join(result.deltas)}; got {options.arm!r}")
     node = result.pictures_at(options.pictures)
     pictures, _, _ = data(node, result.run.perturbation, has_gallery=False)
-    perturbation = perturb(result.run, pictures.images, pictures.placements).for_arm(options.arm)
-    delta = perturbation.quantise(result.deltas[options.arm], pictures.images)
+    perturbation, delta = result.laid(options.arm, pictures.images, pictures.placements)
     images = perturbation.written(pictures.images, delta)
     out.mkdir(parents=True, exist_ok=True)
     for name, image in zip(file_names(pictures.names), images, strict=True):
         save_image(out / name, image)
     print_notes(pictures.notes)
-    threat = result.content["threat"]
-    text = "a patch" if threat["patch"] else f"{threat['norm']}, eps {radius(threat)}"
-    print(
-        f"written: {out}, {len(images)} pictures of {node.size} x {node.size} with {options.arm} of {options.run} "
-        f"({text}; made on {encoder_name(result.content)}; sha256 {result.digest[:12]})"
-    )
+    size, source = f"{node.size} x {node.size}", f"{options.run}, eps {perturbation.eps:g}"
+    print(f"written: {out}, {len(images)} pictures of {size} with the perturbation {options.arm} of {source}")

@@ -16,12 +16,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 from torch import nn
 
 from attacks.experiment.directory import open_run, refuse_program
-from attacks.experiment.result import Result, shared_result
+from attacks.experiment.result import read_result
 from attacks.experiment.transfer import Transfer, eot_gains, is_loadable, judge_on, transfer_rows
 from attacks.inference.pairs import SignFlipTest
 from attacks.report.transfer import transfer_figure
@@ -32,7 +33,6 @@ from attacks.runtime.untrusted import refuse_file
 from attacks.schema.composition import compose, words
 from attacks.schema.encoder_word import encoder_keys
 from attacks.schema.validate import Run
-from attacks.study.pipeline import preset_views
 
 #: The groups of the words that `--on` may add; and the cell of an arm that a run lacks.
 GROUPS, DASH = ("encoder", "defence"), p_value(None)
@@ -41,8 +41,7 @@ GROUPS, DASH = ("encoder", "defence"), p_value(None)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the directory of a finished run")
     parser.add_argument("--on", action="append", default=[], metavar="ENCODER", help="another encoder; several times")
-    views = "judge in the views of this preset of configs/transforms, or YAML file (default: those of each run)"
-    parser.add_argument("--views", metavar="PRESET", help=views)
+    parser.add_argument("--views", metavar="NAME", help="other views: transforms=NAME (default: those of each run)")
     parser.add_argument("--data", metavar="PATH", help="judge perturbations that pictures share on these pictures")
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)")
 
@@ -51,9 +50,11 @@ def run(options: argparse.Namespace) -> None:
     """Judge, print the table, and write it with its picture."""
     refuse_file(options.out, "--out")
     runs = [open_run(folder) for folder in options.runs]
-    results = [None] * len(runs) if options.data is None else _results(options.runs)
-    hidden = {digest for result in results if result is not None for digest in result.fit_pixels}
-    views = None if options.views is None else preset_views(options.views)
+    results = [] if options.data is None else [read_result(folder, shared=True) for folder in options.runs]
+    if len(sizes := {result.run.data.size for result in results}) > 1:
+        raise ValueError(f"`--data` needs runs of one data.size, which cut the same pictures; got {sorted(sizes)}")
+    hidden = {digest for result in results for digest in result.fit_pixels}
+    views = None if options.views is None else compose("smoke", words({"transforms": options.views})).transforms
     encoders = [(text, _composed(text)) for text in options.on]
     encoders += [(str(previous.folder), previous.run) for previous, _ in runs if is_loadable(previous.run)]
     settings = [(node.encoder, node.defence) for _, node in encoders]
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
     columns: list[list[Transfer]] = []
     for text, node in encoders:
         column, modules = list[Transfer](), dict[str, nn.Module]()
-        for (previous, content), result in zip(runs, results, strict=True):
+        for (previous, content), result in zip_longest(runs, results):
             print(f"judging {previous.folder} on the encoder of {text}", file=sys.stderr)
             here = replace(previous.run, encoder=node.encoder, defence=node.defence)
             here = replace(here, transforms=views or here.transforms)
@@ -80,14 +81,6 @@ def run(options: argparse.Namespace) -> None:
         transfer_figure(rows).savefig(temporary, format="png", dpi=150, metadata={"Software": None})
     print("\n".join(_lines(transfers, tests)))
     print(f"table: {options.out / 'transfer.csv'}\npicture: {options.out / 'transfer.png'}")
-
-
-def _results(folders: Sequence[Path]) -> list[Result]:
-    """The perturbations that are laid onto the same pictures. Raises ValueError in one line."""
-    results = [shared_result(folder) for folder in folders]
-    if len(sizes := {result.run.data.size for result in results}) > 1:
-        raise ValueError(f"`--data` needs runs of one data.size, which cut the same pictures; got {sorted(sizes)}")
-    return results
 
 
 def _composed(text: str) -> Run:

@@ -138,6 +138,7 @@ METRICS_SHAPE = {
     "threat": {"attack": str, "optimiser": str, "patch": dict | None},
     "queries": [str],
     "sanity": (SANITY, None),
+    "arms": dict,
     "cost": {"cached": int},
     "costs": dict,
     "verification": ({"thresholds": dict}, None),

@@ -18,48 +18,45 @@ from attacks.runtime.values import Damaged, reading
 from attacks.schema.data import FolderConfig, ScenesConfig
 from attacks.schema.validate import Run
 from attacks.study.perturbation import perturb
-from attacks.study.study import Study, WarmStart
+from attacks.study.study import ARMS, Study
 
 NAME = "perturbation.safetensors"
 #: A norm exceeds eps by less, relatively.
 NORM = 1e-4
 #: What is read of metrics.json, besides what every reader needs.
-SHAPE = {"arms": dict, "pixels": [str], "costs": {"eot": dict.fromkeys(("forward", "selection"), int)}}
+SHAPE = {"pixels": [str], "split": ({"fit": [str]}, None), "costs": {"eot": {"forward": int, "selection": int}}}
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
     """The perturbation of a finished run: its configuration `run`, whose encoder, views and objective it was made
-    for; its set; by arm the deltas of `read_deltas`; and the `content` of metrics.json, with the threat in words."""
+    for; its set; by arm the deltas of `read_deltas`; and the `content` of metrics.json, with the threat in words and
+    the digest of all files."""
 
-    folder: Path
     run: Run
     perturbation: Perturbation
     deltas: dict[str, Tensor]
     content: dict[str, Any]
 
     @property
-    def digest(self) -> str:
-        """The SHA-256 of files.json, which has that of every other file."""
-        return str(self.content["files"])
-
-    @property
-    def fit_pixels(self) -> list[str]:
-        """The digests (see `pixel_digest`) of the pictures that it was made from, and those that it started from."""
-        return [*self._own_pixels, *map(str, mapping(self.content["threat"].get("start_from")).get("pixels", ()))]
-
-    @property
-    def _own_pixels(self) -> list[str]:
-        queries, pixels = self.content["queries"], self.content["pixels"]
-        names = {*mapping(self.content.get("split")).get("fit", queries)}
-        return [digest for name, digest in zip(queries, pixels, strict=True) if name in names]
+    def fit_pixels(self) -> dict[str, str]:
+        """The names of the pictures that it was made from, by their `pixel_digest`."""
+        names = self.content["queries"]
+        fit = {*names} if self.content.get("split") is None else {*self.content["split"]["fit"]}
+        pairs = zip(self.content["pixels"], names, strict=True)
+        return {digest: name for digest, name in pairs if name in fit}
 
     @property
     def gradients(self) -> int:
         """Of each picture in the arm `eot`, with those of the runs that it started from."""
         cost, start = self.content["costs"]["eot"], mapping(self.content["threat"].get("start_from"))
         passes: int = cost["forward"] - cost["selection"]
-        return math.ceil(passes / max(1, len(self._own_pixels))) + (count(start.get("gradients")) or 0)
+        return math.ceil(passes / max(1, len(self.fit_pixels))) + (count(start.get("gradients")) or 0)
+
+    def laid(self, arm: str, images: Tensor, placements: Any) -> tuple[Perturbation, Tensor]:
+        """The set of an arm on other pictures, and its delta as their 8-bit files hold it."""
+        perturbation = perturb(self.run, images, placements).for_arm(arm)
+        return perturbation, perturbation.quantise(self.deltas[arm].to(images), images)
 
     def pictures_at(self, path: str) -> FolderConfig | ScenesConfig:
         """The pictures of a path, read as large as the run reads its own; they are their gallery."""
@@ -82,39 +79,31 @@ def read_deltas(
                 raise ValueError(f"{arm} must be F32 of {shape}; it is {part.get_dtype()} of {part.get_shape()}")
         deltas = {arm: file.get_tensor(arm) for arm in arms}
         for arm, delta in deltas.items():
-            if not bool(delta.isfinite().all()):
-                raise ValueError(f"{arm} must be finite; it has NaN or infinite values")
-            if (norm := float(perturbation.norm(delta).max())) > perturbation.eps * (1 + NORM):
+            norm = float(perturbation.norm(delta).max()) if bool(delta.isfinite().all()) else math.inf
+            if norm > perturbation.eps * (1 + NORM):
                 raise ValueError(f"{arm} must be within eps, {perturbation.eps:g}; its norm is {norm:g}")
     return deltas
 
 
-def read_result(folder: Path) -> Result:
+def read_result(folder: Path, *, shared: bool = False) -> Result:
     """The perturbation of a finished run whose files have their digests. Raises ValueError or OSError, in one line,
-    for any other directory."""
+    for any other directory; with `shared` also for deltas that fit no other pictures than their own."""
     previous, content = intact_run(folder)
     run, size = previous.run, (previous.run.data.size,) * 2
-    shape: Any = SHAPE | ({"split": {"fit": [str]}} if content.get("split") is not None else {})
     perturbation = perturb(run, torch.zeros(1, 3, *size))
+    if shared and not perturbation.shared:
+        raise ValueError(
+            f"`{folder}`: its deltas, perturbation.shared=false, fit no pictures but its own: make a run with "
+            "perturbation.shared=true, or of a patch"
+        )
+    arms = [arm for arm in ARMS[1:] if arm in content["arms"]]
     try:
-        if (lacking := misfit(content, shape)) is not None or len(content["pixels"]) != len(content["queries"]):
-            raise Damaged(f"metrics.json: `{short_path(lacking or 'pixels')}` is missing or malformed")
-        arms = [arm for arm in content["arms"] if arm != "clean"]
-        deltas = read_deltas(folder, perturbation, arms, len(content["queries"]), size)
+        if lacking := misfit({"split": None} | content, SHAPE):
+            raise Damaged(f"metrics.json: `{short_path(lacking)}` is missing or malformed")
+        deltas = read_deltas(folder, perturbation, arms, len(content["pixels"]), size)
     except Damaged as error:
         raise ValueError(f"`{folder}` is not what a run writes: {error}; restore it, or make the run again") from None
-    return Result(folder, run, perturbation, deltas, content)
-
-
-def shared_result(folder: Path) -> Result:
-    """The same of a perturbation that fits other pictures. Raises ValueError in one line for one that does not."""
-    result = read_result(folder)
-    if not result.perturbation.shared:
-        raise ValueError(
-            f"`{folder}` has a delta for each of its own pictures, perturbation.shared=false, which fits no other: "
-            "make a run with perturbation.shared=true, or a patch"
-        )
-    return result
+    return Result(run, perturbation, deltas, content)
 
 
 def with_start(run: Run, study: Study) -> Study:
@@ -125,37 +114,28 @@ def with_start(run: Run, study: Study) -> Study:
         result = read_result(Path(place))
     except (ValueError, OSError) as error:
         raise ValueError(f"`attack.start_from`: {error}") from None
-    delta, queries = result.deltas["eot"], study.queries
+    delta, queries, shared = result.deltas["eot"], study.queries, study.perturbation.shared
     size = study.perturbation.texture_size or queries.images.shape[2:]
-    wanted, there = (
-        f"perturbation={name}, {'one for all pictures' if part.shared else 'one for each picture'}, of {h} x {w}"
-        for name, part, (h, w) in (
-            (run.perturbation.name, study.perturbation, size),
-            (result.run.perturbation.name, result.perturbation, delta.shape[2:]),
-        )
-    )
-    if wanted != there:
-        raise ValueError(f"`attack.start_from` must be a run with {wanted}; {place} has {there}: name another run")
-    digests, fit = [pixel_digest(image) for image in queries.images], set(result.fit_pixels)
-    if not study.perturbation.shared:
-        numbers = {digest: row for row, digest in enumerate(result.content["pixels"])}
-        if lacking := [row for row, digest in enumerate(digests) if digest not in numbers]:
-            raise ValueError(
-                f"`attack.start_from` must be a run of the same pictures; {place} has no delta of "
-                f"{queries.names[lacking[0]]} with these pixels: attack its pictures, or begin with a shared one"
-            )
-        delta = delta[[numbers[digest] for digest in digests]]
-    elif seen := [row for row in {*range(len(queries))} - {*queries.attacked} if digests[row] in fit]:
+    kind = (run.perturbation.name, shared, *size)
+    if kind != (there := (result.run.perturbation.name, result.perturbation.shared, *delta.shape[2:])):
         raise ValueError(
-            f"`attack.start_from` must not be made from pictures that are held out here; {place} was from "
-            f"{queries.names[min(seen)]}: keep its seed and pictures, or name others with data.split"
+            f"`attack.start_from` must be a run of the same set (perturbation, shared, height, width), {kind}; "
+            f"{place} has {there}: name another run"
         )
-    start = WarmStart(delta, result.digest, result.gradients)
-    words = {"run": place, "sha256": start.digest, "gradients": start.gradients}
-    words["pixels"] = sorted(
-        fit - {digests[row] for row in queries.attacked}
-    )  # for the run that starts from this one
-    return replace(study, start=start, threat=study.threat | {"start_from": words})
+    digests = [pixel_digest(image) for image in queries.images]
+    attacked, fit = {digests[row]: queries.names[row] for row in queries.attacked}, result.fit_pixels
+    # Of one that pictures share, none that led there may be held out here; and the next run trusts this one.
+    if lacking := fit.keys() - attacked if shared else attacked.keys() - fit:
+        name = min((attacked | fit)[digest] for digest in lacking)
+        raise ValueError(
+            f"`attack.start_from` must be a run of the same pictures, of which the same are held out; {name} is not "
+            f"{'attacked here' if shared else f'in {place}'}: keep its data, seed and data.split"
+        )
+    if not shared:
+        rows = {digest: row for row, digest in enumerate(result.content["pixels"])}
+        delta = delta[[rows[digest] for digest in digests]]
+    words = {"run": place, "sha256": result.content["files"], "gradients": result.gradients}
+    return replace(study, start=delta, threat=study.threat | {"start_from": words})
 
 
 def pixel_digest(image: Tensor) -> str:

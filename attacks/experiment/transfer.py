@@ -20,6 +20,7 @@ from attacks.schema.encoder import BLACK_BOXES
 from attacks.schema.validate import Run
 from attacks.study.assembly import build
 from attacks.study.perturbation import perturb
+from attacks.study.study import ARMS
 from transforms.scene import Shown, taken
 
 
@@ -66,30 +67,27 @@ def judge_on(
     perturbation = perturb(previous.run, study.queries.images, study.queries.placements)  # a card names its run
     decision = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
     bench = bench_of(replace(study, perturbation=perturbation), study.encoder, decision, Place(folder))
-    if result is None:
-        bench = bench.only(rows_in(study, content))
-        clean = bench.exhibits.pictures("clean", range(len(bench.study.queries))).cpu()
-        if not torch.equal(clean, bench.study.queries.images):
-            raise ValueError(
-                f"`{folder}`: its pictures/clean are not the pictures that `data` gives today; restore them"
-            )
-        rows = bench.study.queries.judged
-    elif not (rows := [i for i, x in enumerate(study.queries.images) if pixel_digest(x) not in hidden]):
+    bench = bench.only(rows_in(study, content)) if result is None else bench
+    queries = bench.study.queries
+    clean = None if result else bench.exhibits.pictures("clean", range(len(queries))).cpu()
+    if clean is not None and not torch.equal(clean, queries.images):
+        raise ValueError(f"`{folder}`: its pictures/clean are not the pictures that `data` gives today; restore them")
+    candidates = (row for row, image in enumerate(queries.images) if pixel_digest(image) not in hidden)
+    if not (rows := [*candidates] if result else queries.judged):
         raise ValueError("`--data` must have pictures that no RUN was made from; it has none: name others")
+    numbers, bank = torch.tensor(rows), bench.banks[MAIN]
 
     def shown(arm: str) -> Shown:
         if result is None:
             return bench.exhibits.displayed(arm, rows)
-        images = study.queries.images.to(study.device)
+        images = queries.images.to(study.device)
         if arm == "clean":
             return images[rows]
-        part = perturbation.for_arm(arm)
-        delta = part.quantise(result.deltas[arm].to(images), images)
-        return taken(part.evaluated(images, delta), torch.tensor(rows))
+        part, delta = result.laid(arm, images, queries.placements)
+        return taken(part.evaluated(images, delta), numbers)
 
-    numbers, bank = torch.tensor(rows), bench.banks[MAIN]
-    arms = {arm: score_cells(bench.judge, shown(arm), numbers, bank) for arm in content["arms"]}
-    units = tuple(bench.study.queries.clusters[row] for row in rows)
+    arms = {arm: score_cells(bench.judge, shown(arm), numbers, bank) for arm in ARMS if arm in content["arms"]}
+    units = tuple(queries.clusters[row] for row in rows)
     arms = {arm: cells._replace(clusters=units) for arm, cells in arms.items()}
     made_on = " + ".join([encoder_name(content), *getattr(previous.run.objective, "encoders", ())])
     names = made_on, encoder_name({"encoder": study.identity})

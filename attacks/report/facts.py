@@ -73,6 +73,8 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
     banks = f"{bank['views']} per picture, held out; draws: {bank['draws']}"
     banks += f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else ""
     views_text = "as many views a step as their noise asks for" if views == "auto" else f"{views} views a step"
+    if (start := content["threat"].get("start_from")) is not None:
+        views_text += f"; started from {start['run']} (sha256 {start['sha256'][:12]}): {start['gradients']} before"
     rows = [
         ("preset", content["preset"]),
         ("seed", content["seed"]),
@@ -80,7 +82,6 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("gallery", gallery(content)),
         ("threat", _threat(content["threat"])),
         ("gradients at attack", f"{content['threat']['gradients']} per picture, {views_text}"),
-        ("started from", _start_text(content["threat"])),
         ("views at evaluation", banks),
         ("intervals", content["intervals"].replace(" %", "%")),
         ("precision", _precision(manifest["engine"])),
@@ -107,13 +108,6 @@ def gallery(content: Mapping[str, Any]) -> str:
     if audit["alone"]:
         text += f"; {count_text(audit['alone'], 'picture')} alone in the identity, in no measure of retrieval"
     return text
-
-
-def _start_text(threat: Mapping[str, Any]) -> str | None:
-    if (start := threat.get("start_from")) is None:
-        return None
-    place, counts = f"{start['run']} (sha256 {start['sha256'][:12]})", (start["gradients"], threat["gradients"])
-    return f"{place}: {counts[0]} gradients before, {counts[1]} here"
 
 
 def _threat(threat: Mapping[str, Any]) -> str:

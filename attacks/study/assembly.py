@@ -234,11 +234,10 @@ def check_attack(run: Run) -> None:
             raise ValueError(f"`{key}={name}` needs a ball round each picture, of a radius of its own; got {kind}")
     if isinstance(node, groups.SuiteConfig):
         return
-    clashes = {"attack=radius": node.name == "radius", "optimiser=label_only": run.optimiser.name == "label_only"}
-    clashes[f"attack.restarts={node.restarts}"] = node.restarts > 1
-    if node.start_from is not None and any(clashes.values()):
-        word = next(word for word, is_set in clashes.items() if is_set)
-        raise ValueError(f"`attack.start_from` is the one start of attack=single; {word} has others: drop one")
+    others = ["attack=radius"] * (node.name == "radius") + ["attack.restarts"] * (node.restarts > 1)
+    others += ["optimiser=label_only"] * (run.optimiser.name == "label_only")
+    if node.start_from is not None and others:
+        raise ValueError(f"`attack.start_from` is the one start of an attack; {others[0]} has others: drop one")
     if node.name == "radius" and run.optimiser.name in GRADIENT_FREE:
         raise ValueError(f"`attack=radius` goes on by gradients; got optimiser={run.optimiser.name}")
     if node.stop is not None:

@@ -106,23 +106,18 @@ def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
 
 
 def preset(name: str, side: int = SIDE) -> Compose:
-    """The pipeline of a preset, see `preset_views`; `side` of the encoder's input, of which sizes may be shares."""
-    return pipeline(preset_views(name), side)
-
-
-def preset_views(name: str) -> groups.ViewsConfig:
-    """The configuration of a preset in `configs/transforms`, or of such a YAML file, read without Hydra. Raises
-    ValueError or FileNotFoundError in one line."""
+    """The pipeline of a preset in `configs/transforms`, or of such a YAML file, read without Hydra; `side` of the
+    encoder's input, of which sizes may be shares. Raises ValueError or FileNotFoundError in one line."""
     if not is_path(name):
         names = sorted(path.stem for path in (CONFIGS / "transforms").glob("*.yaml"))
         if name not in names:
             raise ValueError(f"`transforms` must be one of {', '.join(names)}, or a YAML file; got {name!r}")
     path = Path(name) if is_path(name) else CONFIGS / "transforms" / f"{name}.yaml"
     try:
-        node: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(groups.ViewsConfig), _merge(path)))
+        camera: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(groups.ViewsConfig), _merge(path)))
     except OmegaConfBaseException as error:
         raise ValueError(f"preset `{path}`: {str(error).splitlines()[0]}") from None
-    return node  # type: ignore[no-any-return]
+    return pipeline(camera, side)
 
 
 def _merge(path: Path, above: tuple[Path, ...] = ()) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -84,15 +84,6 @@ class PatchRecord:
     fixed: bool
 
 
-class WarmStart(NamedTuple):
-    """The `delta` of a finished run that the arm `eot` begins at, (N,C,H,W), or (1,...) where pictures share it; the
-    `digest` of that run, and the gradients of each picture that led there."""
-
-    delta: Tensor
-    digest: str
-    gradients: int
-
-
 @dataclass(frozen=True, eq=False)
 class Study:
     """Everything that an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for,
@@ -126,7 +117,7 @@ class Study:
     patch: PatchRecord | None = None
     members: tuple[nn.Module, ...] = ()  # encoders that are attacked together with `encoder`
     acceptance: Acceptance | None = None  # of a verification
-    start: WarmStart | None = None
+    start: Tensor | None = None  # where the arm `eot` begins, a delta of each query or one for all
     pipeline: Pipeline | None = None  # None also where it is a function that this process was not given
 
     @property
@@ -166,8 +157,6 @@ class Study:
         """The same of the pictures `rows`."""
         index = torch.tensor(list(rows))
         goal = None if self.goal is None else self.goal[index]
-        perturbation, start = self.perturbation.take(index), self.start
-        if start is not None and not perturbation.shared:
-            start = start._replace(delta=start.delta[index])
-        study = replace(self, queries=self.queries.only(rows), truth=self.truth[index], goal=goal, start=start)
-        return replace(study, perturbation=perturbation)
+        start = self.start if self.start is None or self.perturbation.shared else self.start[index]
+        parts: dict[str, Any] = {"goal": goal, "start": start, "perturbation": self.perturbation.take(index)}
+        return replace(self, queries=self.queries.only(rows), truth=self.truth[index], **parts)
