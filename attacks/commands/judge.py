@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     results = [] if options.data is None else [read_result(folder, shared=True) for folder in options.runs]
     if len(sizes := {result.run.data.size for result in results}) > 1:
         raise ValueError(f"`--data` needs runs of one data.size, which cut the same pictures; got {sorted(sizes)}")
-    hidden = {digest for result in results for digest in result.fit_pixels}
+    exclusions = {digest for result in results for digest in result.fit_pixels}
     views = None if options.views is None else compose("smoke", words({"transforms": options.views})).transforms
     encoders = [(text, _composed(text)) for text in options.on]
     encoders += [(str(previous.folder), previous.run) for previous, _ in runs if is_loadable(previous.run)]
@@ -67,10 +67,10 @@ def run(options: argparse.Namespace) -> None:
         column, modules = list[Transfer](), dict[str, nn.Module]()
         for (previous, content), result in zip_longest(runs, results):
             print(f"judging {previous.folder} on the encoder of {text}", file=sys.stderr)
-            here = replace(previous.run, encoder=node.encoder, defence=node.defence)
-            here = replace(here, transforms=views or here.transforms)
-            here = here if result is None else replace(here, data=result.pictures_at(options.data))
-            column.append(judge_on(previous, content, here, modules, result, hidden))
+            data = previous.run.data if result is None else result.pictures_at(options.data)
+            test = replace(previous.run, encoder=node.encoder, defence=node.defence, data=data)
+            test.transforms = views or test.transforms
+            column.append(judge_on(previous, content, test, modules, result, exclusions))
         columns.append(column)
     transfers = [item for row in zip(*columns, strict=True) for item in row]
     tests = eot_gains(transfers)

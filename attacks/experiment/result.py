@@ -53,7 +53,7 @@ class Result:
         passes: int = cost["forward"] - cost["selection"]
         return math.ceil(passes / max(1, len(self.fit_pixels))) + (count(start.get("gradients")) or 0)
 
-    def laid(self, arm: str, images: Tensor, placements: Any) -> tuple[Perturbation, Tensor]:
+    def lay(self, arm: str, images: Tensor, placements: Any) -> tuple[Perturbation, Tensor]:
         """The set of an arm on other pictures, and its delta as their 8-bit files hold it."""
         perturbation = perturb(self.run, images, placements).for_arm(arm)
         return perturbation, perturbation.quantise(self.deltas[arm].to(images), images)
@@ -117,16 +117,16 @@ def with_start(run: Run, study: Study) -> Study:
     delta, queries, shared = result.deltas["eot"], study.queries, study.perturbation.shared
     size = study.perturbation.texture_size or queries.images.shape[2:]
     kind = (run.perturbation.name, shared, *size)
-    if kind != (there := (result.run.perturbation.name, result.perturbation.shared, *delta.shape[2:])):
+    if kind != (other_kind := (result.run.perturbation.name, result.perturbation.shared, *delta.shape[2:])):
         raise ValueError(
             f"`attack.start_from` must be a run of the same set (perturbation, shared, height, width), {kind}; "
-            f"{place} has {there}: name another run"
+            f"{place} has {other_kind}: name another run"
         )
     digests = [pixel_digest(image) for image in queries.images]
-    attacked, fit = {digests[row]: queries.names[row] for row in queries.attacked}, result.fit_pixels
+    names, fit = {digests[row]: queries.names[row] for row in queries.attacked}, result.fit_pixels
     # Of one that pictures share, none that led there may be held out here; and the next run trusts this one.
-    if lacking := fit.keys() - attacked if shared else attacked.keys() - fit:
-        name = min((attacked | fit)[digest] for digest in lacking)
+    if lacking := fit.keys() - names if shared else names.keys() - fit:
+        name = min((names | fit)[digest] for digest in lacking)
         raise ValueError(
             f"`attack.start_from` must be a run of the same pictures, of which the same are held out; {name} is not "
             f"{'attacked here' if shared else f'in {place}'}: keep its data, seed and data.split"

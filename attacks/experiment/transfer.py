@@ -50,13 +50,13 @@ def judge_on(
     run: Run,
     encoders: MutableMapping[str, nn.Module],
     result: Result | None = None,
-    hidden: Container[str] = (),
+    exclusions: Container[str] = (),
 ) -> Transfer:
     """Judge the files of a finished run as the configuration `run` says, which is its own but for the encoder, the
     defence and the views, against its gallery; of a shared perturbation those that are held out. `content` is that of
     metrics.json. `encoders`: those by device and task, for the next run. With `result` its perturbation is laid onto
-    the pictures of `run.data`, but for those of a digest in `hidden`. Raises ValueError or OSError, in one line, for
-    pictures that are not those of the run, and for a gallery that belongs to its encoder."""
+    the pictures of `run.data`, but for those whose digests are `exclusions`. Raises ValueError or OSError, in one
+    line, for pictures that are not those of the run, and for a gallery that belongs to its encoder."""
     folder = previous.folder
     place = f"{run.engine.device} {run.task}"  # a score is part of the encoder
     if str(getattr(run.data, "gallery", None)).endswith(".npy"):
@@ -72,21 +72,21 @@ def judge_on(
     clean = None if result else bench.exhibits.pictures("clean", range(len(queries))).cpu()
     if clean is not None and not torch.equal(clean, queries.images):
         raise ValueError(f"`{folder}`: its pictures/clean are not the pictures that `data` gives today; restore them")
-    candidates = (row for row, image in enumerate(queries.images) if pixel_digest(image) not in hidden)
+    candidates = (row for row, image in enumerate(queries.images) if pixel_digest(image) not in exclusions)
     if not (rows := [*candidates] if result else queries.judged):
         raise ValueError("`--data` must have pictures that no RUN was made from; it has none: name others")
     numbers, bank = torch.tensor(rows), bench.banks[MAIN]
 
-    def shown(arm: str) -> Shown:
+    def display(arm: str) -> Shown:
         if result is None:
             return bench.exhibits.displayed(arm, rows)
         images = queries.images.to(study.device)
         if arm == "clean":
             return images[rows]
-        part, delta = result.laid(arm, images, queries.placements)
+        part, delta = result.lay(arm, images, queries.placements)
         return taken(part.evaluated(images, delta), numbers)
 
-    arms = {arm: score_cells(bench.judge, shown(arm), numbers, bank) for arm in ARMS if arm in content["arms"]}
+    arms = {arm: score_cells(bench.judge, display(arm), numbers, bank) for arm in ARMS if arm in content["arms"]}
     units = tuple(queries.clusters[row] for row in rows)
     arms = {arm: cells._replace(clusters=units) for arm, cells in arms.items()}
     made_on = " + ".join([encoder_name(content), *getattr(previous.run.objective, "encoders", ())])

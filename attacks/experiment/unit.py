@@ -143,9 +143,9 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
 
     deltas = {"noise": perturbation.noise(images, torch.Generator().manual_seed(stream(seed, "noise")))}
     trace, choices, fell_back = dict[str, list[Trace]](), dict[str, Tensor](), list[str]()
-    earlier = 0 if study.start is None else study.threat["start_from"]["gradients"]
+    offset = 0 if study.start is None else study.threat["start_from"]["gradients"]
     for arm in ("eot", *arms[2:-1]):
-        evals = 0 if arm == "eot" else earlier + trace["eot"][-1].evals // len(fit)
+        evals = 0 if arm == "eot" else offset + trace["eot"][-1].evals // len(fit)
         run_arm = partial(_optimise, arm, attempt, meter, checkpoint, evals)
         (best, trace[arm]), fallback = task(arm, arm, run_arm)
         deltas[arm], fell_back = best.delta, fell_back + [arm] * fallback

@@ -146,10 +146,10 @@ def deltas(bench: Bench, out: Path) -> dict[str, Tensor]:
     """The perturbations of a run by arm, as the 8-bit files hold them, on its device. Raises Damaged."""
     study, images = bench.study, bench.study.queries.images
     by_arm = read_deltas(out, study.perturbation, study.arms[1:], len(images), images.shape[2:])
-    placed, images = ({arm: x.to(study.device) for arm, x in by_arm.items()}, images.to(study.device))
+    on_device, images = ({arm: x.to(study.device) for arm, x in by_arm.items()}, images.to(study.device))
     if not study.perturbation.shared:
-        return placed
-    return {arm: study.perturbation.quantise(delta, images) for arm, delta in placed.items()}
+        return on_device
+    return {arm: study.perturbation.quantise(delta, images) for arm, delta in on_device.items()}
 
 
 def scores_of(bench: Bench, out: Path) -> ViewScores:
