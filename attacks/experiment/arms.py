@@ -121,6 +121,9 @@ def _steps(
     else:
         stop = None if attack.stop is None else shown_sign(attempt.study.objective) * attack.stop
         restarts = attack.restarts
+        if (start := attempt.study.start) is not None:
+            start = start.to(problem.images)
+            problem = replace(problem, first=problem.constraint.project(start, torch.zeros_like(start)))
     for step, best in run_steps(problem, options, stop=stop, restarts=restarts, state=state, select=select):
         yield attack.optimiser, step, best
 

@@ -138,6 +138,7 @@ METRICS_SHAPE = {
     "threat": {"attack": str, "optimiser": str, "patch": dict | None},
     "queries": [str],
     "sanity": (SANITY, None),
+    "arms": dict,
     "cost": {"cached": int},
     "costs": dict,
     "verification": ({"thresholds": dict}, None),
@@ -178,6 +179,15 @@ def open_run(folder: Path) -> tuple[PreviousRun, dict[str, Any]]:
             raise ValueError(
                 f"`{folder / name}.json` is not what a run writes: {fault}; restore the file, or make the run again"
             )
+    return previous, content
+
+
+def intact_run(folder: Path) -> tuple[PreviousRun, dict[str, Any]]:
+    """The same of a run whose files have their digests, and no others."""
+    refuse_links(folder)
+    previous, content = open_run(folder)
+    for change in artefact_differences(folder, previous.manifest, content):
+        raise ValueError(f"`{folder}` was changed after its run: {change}; `viewproof verify` names everything")
     return previous, content
 
 

@@ -47,6 +47,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         **{f"engine.{name}": str(value) for name, value in decision.to_dict().items()},
         **{f"the version of {name}": version for name, version in versions.items()},
         "the code of attacks and transforms": sources(),
+        **({} if study.start is None else {"the run of attack.start_from": study.threat["start_from"]["sha256"]}),
         "the encoder's weights": fingerprint(study.encoder),
         "the encoder's fingerprint": study.identity["fingerprint"],
         **({} if surrogate is None else {"the surrogate's weights": fingerprint(surrogate)}),

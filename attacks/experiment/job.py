@@ -100,6 +100,9 @@ def job(
         raise ValueError("`overwrite` must be false with `shard`: each shard would remove what the others have done")
     if run.overwrite and is_queued_again():
         raise ValueError("`overwrite` must be false: the job is queued again, and would remove its own checkpoint")
+    start = getattr(run.attack, "start_from", None)
+    if run.overwrite and start is not None and Path(start).resolve() == out.resolve():
+        raise ValueError(f"`attack.start_from` must be another run than the one to overwrite, {out}: copy it first")
     world, check_command = join(), partial(refuse_other_command, run=run, folder=out)
     with enter(out, check_command, overwrite=run.overwrite) if world.first else nullcontext() as entry:
         place, is_resumed = world.agree(None if entry is None else [str(out.resolve()), entry.is_resumed])

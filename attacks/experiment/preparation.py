@@ -32,14 +32,14 @@ from attacks.experiment.directory import (
     CORE_FILES,
     SCHEMA,
     PreviousRun,
-    artefact_differences,
-    open_run,
+    intact_run,
     read_json,
     refuse_program,
 )
 from attacks.experiment.embeddings import BLOCK, cache_of, embed_gallery
 from attacks.experiment.identity import gallery_digest, identity_digest, promises, refuse_other, run_identity
 from attacks.experiment.required import refuse_lacking, refuse_unfit
+from attacks.experiment.result import with_start
 from attacks.experiment.sections.section import check, sections_of
 from attacks.gate.lock import lock_file, policy_record
 from attacks.gate.policy import POLICY
@@ -47,7 +47,6 @@ from attacks.objectives.aim import Knowledge
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.clock import now_text
 from attacks.runtime.distributed import World
-from attacks.runtime.untrusted import refuse_links
 from attacks.schema.groups import EngineConfig
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Trace
@@ -192,7 +191,7 @@ def prepare_run(
     warnings.filterwarnings("ignore", message="grid_sampler_2d_backward_cuda does not have a deterministic")
     torch.set_deterministic_debug_mode("warn")
     keep_freed_memory()
-    study = build(run, module, pipeline, answers=answers)
+    study = with_start(run, build(run, module, pipeline, answers=answers))
     check(study)
     refuse_lacking(run.require, study)
     choice = engine_choice(run.engine, study, world, getattr(run.data, "cache", None))
@@ -218,11 +217,7 @@ def reopen(folder: Path, program: str | None = None, device: str | None = None) 
     """The bench of a finished run, of the pictures that are in its tables. Its files must have their digests.
     `program` is the file or plug-in of an encoder that runs code, as the user gives it. Raises ValueError or OSError
     in one line."""
-    refuse_links(folder)
-    previous, content = open_run(folder)
-    changes = [*artefact_differences(folder, previous.manifest, content)]
-    if changes:
-        raise ValueError(f"`{folder}` was changed after its run: {changes[0]}; `viewproof verify` names everything")
+    previous, content = intact_run(folder)
     run = previous.run
     if run.encoder.name == MODULE:
         raise ValueError("`encoder` was a module in memory, which no directory holds")

@@ -1,6 +1,5 @@
 """From scores to results: metrics.json, and the table in the terminal."""
 
-import hashlib
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from attacks.experiment.bench import MAIN, WIDE, Bench, Cost
 from attacks.experiment.chance import chance_levels
 from attacks.experiment.directory import SCHEMA
 from attacks.experiment.required import verdict_of
+from attacks.experiment.result import pixel_digest
 from attacks.experiment.view_scores import ViewScores
 from attacks.inference.pairs import Measure
 from attacks.report.answer import answer
@@ -103,7 +103,7 @@ def metrics(
         "queries": list(study.queries.names),
         "clusters": list(study.queries.clusters),
         **({"weights": list(study.queries.weights)} if study.queries.weights else {}),
-        "pixels": [_sha256(image) for image in study.queries.images],
+        "pixels": [pixel_digest(image) for image in study.queries.images],
         **_gallery(study),
         "bank": _bank(bench.banks[MAIN], bench.refine_steps, side),
         "intervals": INTERVALS if len(set(clusters)) > 1 else "95 %, over the views of one picture",
@@ -193,11 +193,6 @@ def _bank(bank: Bank, refined_steps: int, side: int) -> dict[str, Any]:
         "coordinates": list(bank.transforms.names),
         "ranges": [sorted(ends) for ends in zip(low, high, strict=True)],
     }
-
-
-def _sha256(image: Tensor) -> str:
-    """The digest of a picture's 8-bit values: pictures of one name may differ between runs."""
-    return hashlib.sha256((image * 255).round().byte().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
 def _identities(study: Study) -> list[str]:

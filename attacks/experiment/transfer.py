@@ -1,6 +1,6 @@
-"""The pictures of a finished run judged on an encoder: does the attack transfer to one that it was not made on?"""
+"""A finished run judged on an encoder, in views or on pictures that it was not made for: does it transfer?"""
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Container, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,15 @@ from attacks.evaluation.judge import CellScores, score_cells
 from attacks.experiment.bench import MAIN, Place, bench_of
 from attacks.experiment.directory import PreviousRun
 from attacks.experiment.preparation import rows_in
+from attacks.experiment.result import Result, pixel_digest
 from attacks.inference.pairs import SignFlipTest, sign_flips
 from attacks.report.facts import encoder_name
 from attacks.schema.encoder import BLACK_BOXES
 from attacks.schema.validate import Run
 from attacks.study.assembly import build
+from attacks.study.perturbation import perturb
+from attacks.study.study import ARMS
+from transforms.scene import Shown, taken
 
 
 @dataclass(frozen=True)
@@ -41,33 +45,51 @@ def eot_gains(transfers: Sequence[Transfer]) -> list[SignFlipTest | None]:
 
 
 def judge_on(
-    previous: PreviousRun, content: Mapping[str, Any], subject: Run, encoders: MutableMapping[str, nn.Module]
+    previous: PreviousRun,
+    content: Mapping[str, Any],
+    run: Run,
+    encoders: MutableMapping[str, nn.Module],
+    result: Result | None = None,
+    exclusions: Container[str] = (),
 ) -> Transfer:
-    """Judge the files of a finished run on the encoder of the configuration `subject`, behind its defence, in the
-    views of the run, against its gallery; of a shared perturbation those that are held out. `content` is that of
-    metrics.json. `encoders`: that one by device and task, for the next run. Raises ValueError or OSError, in one
+    """Judge the files of a finished run as the configuration `run` says, which is its own but for the encoder, the
+    defence and the views, against its gallery; of a shared perturbation those that are held out. `content` is that of
+    metrics.json. `encoders`: those by device and task, for the next run. With `result` its perturbation is laid onto
+    the pictures of `run.data`, but for those whose digests are `exclusions`. Raises ValueError or OSError, in one
     line, for pictures that are not those of the run, and for a gallery that belongs to its encoder."""
-    run, folder = previous.run, previous.folder
+    folder = previous.folder
     place = f"{run.engine.device} {run.task}"  # a score is part of the encoder
     if str(getattr(run.data, "gallery", None)).endswith(".npy"):
         raise ValueError("`RUN` has a gallery of embeddings, which are of its encoder alone: give one with pictures")
-    evaluate = replace(run.evaluate, layers=[], pipeline=None, wide=1.0)
-    run = replace(run, encoder=subject.encoder, defence=subject.defence, evaluate=evaluate)
-    study = build(run, reuse=encoders.get(place))
+    evaluate = replace(run.evaluate, layers=[], pipeline=None, wide=1.0, most=None if result else run.evaluate.most)
+    study = build(replace(run, evaluate=evaluate), reuse=encoders.get(place))
     encoders[place] = study.encoder
+    perturbation = perturb(previous.run, study.queries.images, study.queries.placements)  # a card names its run
     decision = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
-    bench = bench_of(study, study.encoder, decision, Place(folder)).only(rows_in(study, content))
-    clean = bench.exhibits.pictures("clean", range(len(bench.study.queries))).cpu()
-    if not torch.equal(clean, bench.study.queries.images):
+    bench = bench_of(replace(study, perturbation=perturbation), study.encoder, decision, Place(folder))
+    bench = bench.only(rows_in(study, content)) if result is None else bench
+    queries = bench.study.queries
+    clean = None if result else bench.exhibits.pictures("clean", range(len(queries))).cpu()
+    if clean is not None and not torch.equal(clean, queries.images):
         raise ValueError(f"`{folder}`: its pictures/clean are not the pictures that `data` gives today; restore them")
-    rows, clusters = bench.study.queries.judged, bench.study.queries.clusters
-    arms = {
-        arm: score_cells(bench.judge, bench.exhibits.displayed(arm, rows), torch.tensor(rows), bench.banks[MAIN])
-        for arm in bench.study.arms
-    }
-    units = tuple(clusters[row] for row in rows)
+    candidates = (row for row, image in enumerate(queries.images) if pixel_digest(image) not in exclusions)
+    if not (rows := [*candidates] if result else queries.judged):
+        raise ValueError("`--data` must have pictures that no RUN was made from; it has none: name others")
+    numbers, bank = torch.tensor(rows), bench.banks[MAIN]
+
+    def display(arm: str) -> Shown:
+        if result is None:
+            return bench.exhibits.displayed(arm, rows)
+        images = queries.images.to(study.device)
+        if arm == "clean":
+            return images[rows]
+        part, delta = result.lay(arm, images, queries.placements)
+        return taken(part.evaluated(images, delta), numbers)
+
+    arms = {arm: score_cells(bench.judge, display(arm), numbers, bank) for arm in ARMS if arm in content["arms"]}
+    units = tuple(queries.clusters[row] for row in rows)
     arms = {arm: cells._replace(clusters=units) for arm, cells in arms.items()}
-    made_on = " + ".join([encoder_name(content), *getattr(run.objective, "encoders", ())])
+    made_on = " + ".join([encoder_name(content), *getattr(previous.run.objective, "encoders", ())])
     names = made_on, encoder_name({"encoder": study.identity})
     return Transfer(str(folder), *names, str(study.identity["fingerprint"]), arms)
 

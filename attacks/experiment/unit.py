@@ -143,8 +143,9 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
 
     deltas = {"noise": perturbation.noise(images, torch.Generator().manual_seed(stream(seed, "noise")))}
     trace, choices, fell_back = dict[str, list[Trace]](), dict[str, Tensor](), list[str]()
+    offset = 0 if study.start is None else study.threat["start_from"]["gradients"]
     for arm in ("eot", *arms[2:-1]):
-        evals = 0 if arm == "eot" else trace["eot"][-1].evals // len(fit)
+        evals = 0 if arm == "eot" else offset + trace["eot"][-1].evals // len(fit)
         run_arm = partial(_optimise, arm, attempt, meter, checkpoint, evals)
         (best, trace[arm]), fallback = task(arm, arm, run_arm)
         deltas[arm], fell_back = best.delta, fell_back + [arm] * fallback
@@ -163,7 +164,8 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
     scores, worst = score_arms(bench, arms, unit, task)
     drift = checkpoint.once("drift", lambda: drift_of(bench, rows)) if bench.layers else None
     budget = {arm: perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
-    saved = {arm: delta.cpu().contiguous() for arm, delta in saved_deltas.items()}
+    source = deltas if perturbation.shared else saved_deltas  # rounded for each picture, it is no longer one for all
+    saved = {arm: source[arm].cpu().contiguous() for arm in saved_deltas}
     lines, fallbacks = tuple(line for arm in arms for line in trace.get(arm, [])), tuple(sorted(fell_back))
     parts = (scores, worst, budget, saved, lines, choices, costs, sanity, drift, fallbacks, digests)
     return UnitResult(tuple(rows), *parts)

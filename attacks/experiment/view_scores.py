@@ -15,6 +15,7 @@ from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import csv
 from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.exhibits import MAX_PICTURES, sheet
+from attacks.experiment.result import NAME as DELTAS
 from attacks.experiment.unit import UnitResult
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import write_bytes, write_json, write_text
@@ -50,7 +51,7 @@ def write_results(bench: Bench, result: UnitResult, scores: ViewScores) -> None:
     exhibits = replace(bench.exhibits, world=ALONE)  # the other processes do not listen
     rows = range(min(MAX_PICTURES, len(study.queries)))
     save_image(out / "adversarial.png", sheet(exhibits.pictures("eot", rows).cpu()))
-    write_bytes(out / "perturbation.safetensors", save(result.saved))
+    write_bytes(out / DELTAS, save(result.saved))
     if study.patch is not None:
         write_json(out / "placement.json", placement(study, exhibits.names))
     write_text(out / "steps.csv", csv(list(result.trace)))

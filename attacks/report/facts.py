@@ -73,6 +73,8 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
     banks = f"{bank['views']} per picture, held out; draws: {bank['draws']}"
     banks += f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else ""
     views_text = "as many views a step as their noise asks for" if views == "auto" else f"{views} views a step"
+    if (start := content["threat"].get("start_from")) is not None:
+        views_text += f"; started from {start['run']} (sha256 {start['sha256'][:12]}): {start['gradients']} before"
     rows = [
         ("preset", content["preset"]),
         ("seed", content["seed"]),

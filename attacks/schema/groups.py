@@ -172,6 +172,7 @@ class SingleConfig:
     restarts: int = option(1, "starts, each with all the gradients; the best of all is kept", low=1)
     adversary: int | None = option(None, "min-max: of so many views, the most resistant ones lead each step")
     refine: int = option(0, "steps uphill that the most resistant views take first", range="at least 0")
+    start_from: str | None = option(None, "a finished run of these pictures and this set, where the arm eot begins")
 
 
 @dataclass

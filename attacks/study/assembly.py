@@ -230,6 +230,10 @@ def check_attack(run: Run) -> None:
             raise ValueError(f"`{key}={name}` needs a ball round each picture, of a radius of its own; got {kind}")
     if isinstance(node, groups.SuiteConfig):
         return
+    starts = ["attack=radius"] * (node.name == "radius") + ["attack.restarts"] * (node.restarts > 1)
+    starts += ["optimiser=label_only"] * (run.optimiser.name == "label_only")
+    if node.start_from is not None and starts:
+        raise ValueError(f"`attack.start_from` is the one start of an attack; {starts[0]} has others: drop one")
     if node.name == "radius" and run.optimiser.name in GRADIENT_FREE:
         raise ValueError(f"`attack=radius` goes on by gradients; got optimiser={run.optimiser.name}")
     if node.stop is not None:

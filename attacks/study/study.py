@@ -117,6 +117,7 @@ class Study:
     patch: PatchRecord | None = None
     members: tuple[nn.Module, ...] = ()  # encoders that are attacked together with `encoder`
     acceptance: Acceptance | None = None  # of a verification
+    start: Tensor | None = None  # where the arm `eot` begins, a delta of each query or one for all
     pipeline: Pipeline | None = None  # None also where it is a function that this process was not given
 
     @property
@@ -156,7 +157,6 @@ class Study:
         """The same of the pictures `rows`."""
         index = torch.tensor(list(rows))
         goal = None if self.goal is None else self.goal[index]
-        perturbation = self.perturbation.take(index)
-        return replace(
-            self, queries=self.queries.only(rows), truth=self.truth[index], goal=goal, perturbation=perturbation
-        )
+        start = self.start if self.start is None or self.perturbation.shared else self.start[index]
+        parts: dict[str, Any] = {"goal": goal, "start": start, "perturbation": self.perturbation.take(index)}
+        return replace(self, queries=self.queries.only(rows), truth=self.truth[index], **parts)

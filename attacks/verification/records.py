@@ -9,8 +9,6 @@ from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from attacks.encoders.description import MODULE
@@ -19,6 +17,7 @@ from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
 from attacks.experiment.bench import Bench, Cost
 from attacks.experiment.directory import misfit
+from attacks.experiment.result import read_deltas
 from attacks.experiment.view_scores import NAME as SCORES
 from attacks.experiment.view_scores import ViewScores, read_scores
 from attacks.resizers.pipeline import GIVEN
@@ -144,20 +143,13 @@ def run_rows(out: Path, name: str) -> list[dict[str, str]]:
 
 
 def deltas(bench: Bench, out: Path) -> dict[str, Tensor]:
-    """The perturbations of a run by arm, on its device. Raises Damaged."""
-    study, name = bench.study, "perturbation.safetensors"
-    images = study.queries.images.to(study.device)
-    shape = study.perturbation.noise(images, torch.Generator().manual_seed(0)).shape
-    counts = {len(images), 1} if shape[0] == 1 else {len(images)}  # one for all may be rounded for each picture
-    with reading(name):
-        by_arm = load_file(out / name, device=str(study.device))
-        if [*by_arm] != sorted(study.arms[1:]):
-            raise ValueError(f"its arms are {abridge([*by_arm])}")
-        for arm, delta in by_arm.items():
-            fits = delta.shape[1:] == shape[1:] and len(delta) in counts
-            if not fits or not delta.is_floating_point() or not delta.isfinite().all():
-                raise ValueError(f"{arm} must be finite floats of the shape {tuple(shape)}")
-    return by_arm
+    """The perturbations of a run by arm, as the 8-bit files hold them, on its device. Raises Damaged."""
+    study, images = bench.study, bench.study.queries.images
+    by_arm = read_deltas(out, study.perturbation, study.arms[1:], len(images), images.shape[2:])
+    on_device, images = ({arm: x.to(study.device) for arm, x in by_arm.items()}, images.to(study.device))
+    if not study.perturbation.shared:
+        return on_device
+    return {arm: study.perturbation.quantise(delta, images) for arm, delta in on_device.items()}
 
 
 def scores_of(bench: Bench, out: Path) -> ViewScores:

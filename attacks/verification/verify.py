@@ -33,6 +33,7 @@ from attacks.experiment.drawings import draw_sheets, report_page
 from attacks.experiment.identity import promises, run_identity, sources
 from attacks.experiment.preparation import DRAWING, manifest, rows_in, version_of
 from attacks.experiment.required import refuse_lacking
+from attacks.experiment.result import with_start
 from attacks.experiment.results import RunFigures, metrics
 from attacks.experiment.sections.section import SectionResult, Sections, sections_of
 from attacks.experiment.times import time_problems
@@ -147,7 +148,7 @@ def _check_run(
         run.data.cache = None  # nothing is written
     with reading(LEDGER):
         answers = recorded_answers(out / LEDGER) if run.encoder.name in BLACK_BOXES else {}
-    study = build(run, module, pipeline, answers=answers)
+    study = with_start(run, build(run, module, pipeline, answers=answers))
     program_encoder = black_box(study.encoder)
     with reading("manifest.json engine"):
         full = Decision.from_dict(record["engine"]["decision"]).exact

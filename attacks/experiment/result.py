@@ -1,0 +1,143 @@
+"""The perturbation of a finished run as a value: laid onto other pictures, or the start of another attack."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from attacks.eot.protocols import Perturbation
+from attacks.experiment.directory import intact_run, misfit
+from attacks.runtime.untrusted import count, mapping, short_path
+from attacks.runtime.values import Damaged, reading
+from attacks.schema.data import FolderConfig, ScenesConfig
+from attacks.schema.validate import Run
+from attacks.study.perturbation import perturb
+from attacks.study.study import ARMS, Study
+
+NAME = "perturbation.safetensors"
+#: A norm exceeds eps by less, relatively.
+NORM = 1e-4
+#: What is read of metrics.json, besides what every reader needs.
+SHAPE = {"pixels": [str], "split": ({"fit": [str]}, None), "costs": {"eot": {"forward": int, "selection": int}}}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The perturbation of a finished run: its configuration `run`, whose encoder, views and objective it was made
+    for; its set; by arm the deltas of `read_deltas`; and the `content` of metrics.json, with the threat in words and
+    the digest of all files."""
+
+    run: Run
+    perturbation: Perturbation
+    deltas: dict[str, Tensor]
+    content: dict[str, Any]
+
+    @property
+    def fit_pixels(self) -> dict[str, str]:
+        """The names of the pictures that it was made from, by their `pixel_digest`."""
+        names = self.content["queries"]
+        fit = {*names} if self.content.get("split") is None else {*self.content["split"]["fit"]}
+        pairs = zip(self.content["pixels"], names, strict=True)
+        return {digest: name for digest, name in pairs if name in fit}
+
+    @property
+    def gradients(self) -> int:
+        """Of each picture in the arm `eot`, with those of the runs that it started from."""
+        cost, start = self.content["costs"]["eot"], mapping(self.content["threat"].get("start_from"))
+        passes: int = cost["forward"] - cost["selection"]
+        return math.ceil(passes / max(1, len(self.fit_pixels))) + (count(start.get("gradients")) or 0)
+
+    def lay(self, arm: str, images: Tensor, placements: Any) -> tuple[Perturbation, Tensor]:
+        """The set of an arm on other pictures, and its delta as their 8-bit files hold it."""
+        perturbation = perturb(self.run, images, placements).for_arm(arm)
+        return perturbation, perturbation.quantise(self.deltas[arm].to(images), images)
+
+    def pictures_at(self, path: str) -> FolderConfig | ScenesConfig:
+        """The pictures of a path, read as large as the run reads its own; they are their gallery."""
+        kind = ScenesConfig if isinstance(self.run.data, ScenesConfig) else FolderConfig
+        return kind(path=path, size=self.run.data.size)
+
+
+def read_deltas(
+    out: Path, perturbation: Perturbation, arms: Sequence[str], pictures: int, size: Sequence[int]
+) -> dict[str, Tensor]:
+    """By arm the deltas of a run of so many `pictures` of a `size` (height, width): (N,3,H,W) as the 8-bit files hold
+    them, or the one that pictures share, (1,3,h,w), before it is rounded for a file. Raises Damaged."""
+    shape = [1 if perturbation.shared else pictures, 3, *(perturbation.texture_size or size)]
+    with reading(NAME), safe_open(out / NAME, framework="pt") as file:
+        if sorted(names := file.keys()) != sorted(arms):
+            raise ValueError(f"its arms are {short_path(', '.join(names))}; the run has {', '.join(arms)}")
+        for arm in arms:  # before any is read
+            part = file.get_slice(arm)
+            if (part.get_dtype(), part.get_shape()) != ("F32", shape):
+                raise ValueError(f"{arm} must be F32 of {shape}; it is {part.get_dtype()} of {part.get_shape()}")
+        deltas = {arm: file.get_tensor(arm) for arm in arms}
+        for arm, delta in deltas.items():
+            norm = float(perturbation.norm(delta).max()) if bool(delta.isfinite().all()) else math.inf
+            if norm > perturbation.eps * (1 + NORM):
+                raise ValueError(f"{arm} must be within eps, {perturbation.eps:g}; its norm is {norm:g}")
+    return deltas
+
+
+def read_result(folder: Path, *, shared: bool = False) -> Result:
+    """The perturbation of a finished run whose files have their digests. Raises ValueError or OSError, in one line,
+    for any other directory; with `shared` also for deltas that fit no other pictures than their own."""
+    previous, content = intact_run(folder)
+    run, size = previous.run, (previous.run.data.size,) * 2
+    perturbation = perturb(run, torch.zeros(1, 3, *size))
+    if shared and not perturbation.shared:
+        raise ValueError(
+            f"`{folder}`: its deltas, perturbation.shared=false, fit no pictures but its own: make a run with "
+            "perturbation.shared=true, or of a patch"
+        )
+    arms = [arm for arm in ARMS[1:] if arm in content["arms"]]
+    try:
+        if lacking := misfit({"split": None} | content, SHAPE):
+            raise Damaged(f"metrics.json: `{short_path(lacking)}` is missing or malformed")
+        deltas = read_deltas(folder, perturbation, arms, len(content["pixels"]), size)
+    except Damaged as error:
+        raise ValueError(f"`{folder}` is not what a run writes: {error}; restore it, or make the run again") from None
+    return Result(run, perturbation, deltas, content)
+
+
+def with_start(run: Run, study: Study) -> Study:
+    """The study with the start that `attack.start_from` names. Raises ValueError where it does not fit."""
+    if (place := getattr(run.attack, "start_from", None)) is None:
+        return study
+    try:
+        result = read_result(Path(place))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"`attack.start_from`: {error}") from None
+    delta, queries, shared = result.deltas["eot"], study.queries, study.perturbation.shared
+    size = study.perturbation.texture_size or queries.images.shape[2:]
+    kind = (run.perturbation.name, shared, *size)
+    if kind != (other_kind := (result.run.perturbation.name, result.perturbation.shared, *delta.shape[2:])):
+        raise ValueError(
+            f"`attack.start_from` must be a run of the same set (perturbation, shared, height, width), {kind}; "
+            f"{place} has {other_kind}: name another run"
+        )
+    digests = [pixel_digest(image) for image in queries.images]
+    names, fit = {digests[row]: queries.names[row] for row in queries.attacked}, result.fit_pixels
+    # Of one that pictures share, none that led there may be held out here; and the next run trusts this one.
+    if lacking := fit.keys() - names if shared else names.keys() - fit:
+        name = min((names | fit)[digest] for digest in lacking)
+        raise ValueError(
+            f"`attack.start_from` must be a run of the same pictures, of which the same are held out; {name} is not "
+            f"{'attacked here' if shared else f'in {place}'}: keep its data, seed and data.split"
+        )
+    if not shared:
+        rows = {digest: row for row, digest in enumerate(result.content["pixels"])}
+        delta = delta[[rows[digest] for digest in digests]]
+    words = {"run": place, "sha256": result.content["files"], "gradients": result.gradients}
+    return replace(study, start=delta, threat=study.threat | {"start_from": words})
+
+
+def pixel_digest(image: Tensor) -> str:
+    """The SHA-256 of a picture's 8-bit values: pictures of one name may differ between runs."""
+    return hashlib.sha256((image * 255).round().byte().cpu().contiguous().numpy().tobytes()).hexdigest()
