@@ -79,6 +79,10 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("pictures", sample_words(content)),
         ("gallery", gallery(content)),
         ("threat", _threat(content["threat"])),
+        *(
+            (name, f"sha256 of its source {digest}")
+            for name, digest in content["threat"].get("own parts", {}).items()
+        ),
         ("gradients at attack", f"{content['threat']['gradients']} per picture, {views_text}"),
         ("views at evaluation", banks),
         ("intervals", content["intervals"].replace(" %", "%")),
@@ -106,6 +110,10 @@ def gallery(content: Mapping[str, Any]) -> str:
     if audit["alone"]:
         text += f"; {count_text(audit['alone'], 'picture')} alone in the identity, in no measure of retrieval"
     return text
+
+
+def _own_parts(content: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    return content["threat"].get("own parts", {}).items()  # type: ignore[no-any-return]
 
 
 def _threat(threat: Mapping[str, Any]) -> str:

@@ -228,7 +228,7 @@ class DenseGrid(Ranged, InFrame, Geometry):
             grid = torch.zeros(0)
         if grid.dim() != 3 or grid.shape[2] != 2 or not grid.numel() or not bool((grid.abs() <= FARTHEST).all()):
             raise ValueError(
-                f"`grid` must be (H,W,2) places (x, y), from -1 to 1 within the picture and at most {FARTHEST:g}; got "
+                f"`grid` must be (H,W,2) places (x, y), of which -1 and 1 are the edges, at most {FARTHEST:g}; got "
                 f"{f'shape {tuple(grid.shape)}' if grid.numel() else f'a {type(self.grid).__name__}'}"
             )
         object.__setattr__(self, "grid", grid)
