@@ -187,8 +187,8 @@ class _Tap:
             kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {kind}")
         self.features = self.reduce(answer if self.native is None else self.native.leave(answer))
-        is_whole = answer is output and self.pool != "mean" and self.keep is None and self.native is None
-        return self.onward(self.features, answer) if is_whole and self.features.requires_grad else None
+        on_path = answer is output and self.pool != "mean" and self.keep is None and self.native is None
+        return self.onward(self.features, answer) if on_path and self.features.requires_grad else None
 
     def onward(self, features: Tensor, answer: Tensor) -> Tensor:
         """The layer's `answer` as a function of its features, in its own layout: what the network goes on with."""

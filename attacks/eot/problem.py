@@ -44,7 +44,7 @@ NEEDS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Completed:
+class PartWithDefaults:
     """A part that does not inherit from its protocol, with the defaults of the members that it lacks."""
 
     part: Any
@@ -65,19 +65,19 @@ class Completed:
         return self.part(*arguments)
 
 
-def completed(name: str, part: Any) -> Any:
+def complete_part(name: str, part: Any) -> Any:
     """The part of an attack with all members of its protocol that have a default. Raises ValueError for what is no
     such part."""
     made(name, part)
     protocol, defaults, needs, example = NEEDS[name]
-    if {defaults, Proposer, Completed} & {*type(part).__mro__}:
+    if {defaults, Proposer, PartWithDefaults} & {*type(part).__mro__}:
         return part
     if name == "optimiser" and hasattr(part, "direction"):
         protocol, defaults, needs = Proposer, Proposer, ("direction",)
     if not all(_has(part, need, protocol) for need in needs):
         kind = type(part).__name__
         raise ValueError(f"`{name}` must be {example}, or have {' and '.join(needs)}; got a {kind}: give {example}")
-    return Completed(part, protocol, defaults)
+    return PartWithDefaults(part, protocol, defaults)
 
 
 def _has(part: Any, name: str, protocol: type) -> bool:
@@ -118,7 +118,7 @@ class Problem:
         formed(self.images)
         made("encoder", self.encoder)
         for name in ("objective", "perturbation"):
-            object.__setattr__(self, name, completed(name, getattr(self, name)))
+            object.__setattr__(self, name, complete_part(name, getattr(self, name)))
         object.__setattr__(self, "encoder", in_native_precision(self.encoder))
         object.__setattr__(self, "_encode", unchecked(self.encoder))
         object.__setattr__(self, "_is_asked", silence(self.encoder, self.images) is not None)
@@ -224,7 +224,7 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("eot", "adaptive", "penalty", "adversary"):
             made(name, getattr(self, name))
-        object.__setattr__(self, "optimiser", completed("optimiser", self.optimiser))
+        object.__setattr__(self, "optimiser", complete_part("optimiser", self.optimiser))
         eot: Any = self.eot
         if not isinstance(eot, EOT):
             write = "EOT(camera)" if isinstance(eot, Compose) else f"EOT(Compose([{eot!r}]))"

@@ -60,10 +60,12 @@ def command_line(manifest: Mapping[str, Any]) -> str:
 
 
 def from_python(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was given from Python, as (the part, its kind): the encoder, the pipeline."""
+    """What was given from Python, as (the part, its kind): the encoder, the pipeline, parts of the attack."""
     pipeline = manifest["config"].get("evaluate", {}).get("pipeline") or ""
     encoder = [("encoder", "module")] if manifest["encoder"]["name"] == MODULE else []
-    return encoder + ([("pipeline", "function")] if pipeline.startswith(GIVEN) else [])
+    nodes = ((group, manifest["config"].get(group, {})) for group in ("objective", "optimiser", "perturbation"))
+    parts = [(group, "object") for group, node in nodes if ":" in str(node.get("model", ""))]
+    return encoder + ([("pipeline", "function")] if pipeline.startswith(GIVEN) else []) + parts
 
 
 def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -94,11 +94,11 @@ def plugin(group: str, name: str) -> Plugin:
     if part is not None and given_name(part) == name:
         return Plugin(group, name, part)
     if ":" in name:
-        again = f"robustness(..., {group}=...), or verify(folder, parts={{'{group}': ...}})"
-        raise ValueError(f"`{group}` was {name}, given in Python, which no directory holds: give it again, {again}")
+        fix = f"robustness(..., {group}=...), or verify(folder, parts={{'{group}': ...}})"
+        raise ValueError(f"`{group}` was {name}, given in Python, which no directory holds: give it again, {fix}")
     plugins = [Plugin(group, name, point) for point in entry_points(group=f"viewproof.{group}s", name=name)]
     if not plugins:
-        names = ", ".join(offered(group)) or "none is installed"
+        names = ", ".join(entry_names(group)) or "none is installed"
         raise ValueError(f"`{group}.model` must be the name of a plugin ({names}); got {name!r}")
     if len(plugins) > 1:
         packages = ", ".join(sorted(part.package for part in plugins))
@@ -106,7 +106,7 @@ def plugin(group: str, name: str) -> Plugin:
     return plugins[0]
 
 
-def offered(group: str) -> list[str]:
+def entry_names(group: str) -> list[str]:
     """The names of the entry points of a group."""
     return sorted({point.name for point in entry_points(group=f"viewproof.{group}s")})
 

@@ -15,7 +15,7 @@ from attacks.encoders.defended import ViewDefence
 from attacks.encoders.layers import unwrap
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
-from attacks.runtime.plugins import offered, plugin
+from attacks.runtime.plugins import entry_names, plugin
 from attacks.schema import groups
 from attacks.schema.encoder import DefenceConfig
 from attacks.schema.options import CONFIGS
@@ -78,7 +78,7 @@ def stage_name(label: str) -> str:
 
 def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
     name = stage_name(label)
-    offers = [] if name in STAGES else offered("stage")
+    offers = [] if name in STAGES else entry_names("stage")
     if name not in (*STAGES, *offers):
         names = (*STAGES, *offers)
         raise ValueError(
@@ -89,6 +89,8 @@ def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
         raise ValueError(f"`{path}` must map arguments to values, such as {{degrees: 20}}; got {arguments!r}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
     names = [*inspect.signature(kind).parameters]
+    if dataclasses.is_dataclass(kind):  # `Sometimes` and `OneOf` are called otherwise
+        names = [field.name for field in dataclasses.fields(kind) if field.init]
     if name == "sometimes":  # its `stages` are one stage, or several together
         names[names.index("stage")] = "stages"
     for key in values:

@@ -236,9 +236,9 @@ class DenseGrid(Ranged, InFrame, Geometry):
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         grid = self.grid.to(points)
         y, x = ((2 * torch.arange(n, dtype=points.dtype) + 1) / n - 1 for n in grid.shape[:2])
-        moved = grid - torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).to(grid)
+        displacement = grid - torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).to(grid)
         half_frame = points.new_tensor(self.extent)
-        at = (moved * half_frame).movedim(-1, 0)[None].expand(len(points), -1, -1, -1)
+        at = (displacement * half_frame).movedim(-1, 0)[None].expand(len(points), -1, -1, -1)
         move = F.grid_sample(at, points / half_frame, padding_mode="border", align_corners=False).movedim(1, -1)
         return points + self.values(u).to(points)[:, :, None, None] * move
 
