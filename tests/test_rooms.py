@@ -22,7 +22,7 @@ ROOMS = {
     evaluation  <- data encoders eot inference objectives optimisers resizers runtime solvers
     gate        <- evaluation inference runtime schema
     report      <- data encoders evaluation gate inference resizers runtime solvers
-    study <- data encoders eot evaluation objectives optimisers perturbations resizers runtime solvers
+    study <- data encoders eot evaluation objectives optimisers perturbations resizers runtime schema solvers
     experiment <- data encoders eot evaluation gate inference objectives report resizers runtime schema solvers study
     verification <- data encoders eot evaluation experiment gate report resizers runtime schema solvers study
     evidence    <- data eot experiment gate report runtime schema study
