@@ -1,7 +1,7 @@
 """The texts of a report about its run, and the layout of its tables."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from attacks.encoders.description import MODULE, description_rows
@@ -112,10 +112,6 @@ def gallery(content: Mapping[str, Any]) -> str:
     if audit["alone"]:
         text += f"; {count_text(audit['alone'], 'picture')} alone in the identity, in no measure of retrieval"
     return text
-
-
-def _own_parts(content: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    return content["threat"].get("own parts", {}).items()  # type: ignore[no-any-return]
 
 
 def _threat(threat: Mapping[str, Any]) -> str:

@@ -1,13 +1,13 @@
 """Parts that are not of this package: of installed packages, by entry point, or given in Python."""
 
-import hashlib
 import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
@@ -56,8 +56,7 @@ class Plugin(NamedTuple):
 
     def load(self) -> Any:
         """What the entry point names, or the object. Raises ValueError."""
-        with self._errors():
-            return self.source.load() if isinstance(self.source, EntryPoint) else self.source
+        return self._answer(self.source.load) if isinstance(self.source, EntryPoint) else self.source
 
     def takes(self, argument: str) -> bool:
         """Whether what the entry point names is called with this argument. Raises ValueError."""
@@ -65,14 +64,11 @@ class Plugin(NamedTuple):
 
     def make(self, **arguments: Any) -> Any:
         """The part: what the entry point names, called, or the object itself. Raises ValueError."""
-        part = self.load()
-        with self._errors():
-            return part(**arguments) if isinstance(self.source, EntryPoint) else part
+        return self._answer(self.load(), **arguments) if isinstance(self.source, EntryPoint) else self.source
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _answer(self, call: Callable[..., Any], **arguments: Any) -> Any:
         try:
-            yield
+            return call(**arguments)
         except Exception as error:  # another package's code
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             raise ValueError(f"plugin {self.name} of {self.package} failed: {reason}") from error
@@ -84,7 +80,7 @@ class Plugin(NamedTuple):
         text = json.dumps({} if isinstance(part, type) else getattr(part, "__dict__", {}), default=_plain)
         if not (sources := "\n".join(_sources(_kind(part)))):
             raise ValueError(f"`{self.group}`: the source of {self.name} is not to be found: define it in a file")
-        return _sha256(sources.encode()), _sha256(text.encode())
+        return sha256(sources.encode()).hexdigest(), sha256(text.encode()).hexdigest()
 
 
 def plugin(group: str, name: str) -> Plugin:
@@ -131,10 +127,6 @@ def _sources(kind: Any) -> Iterator[str]:
 def _plain(value: Any) -> Any:
     """A tensor as the digest of its values, anything else as its class with what it holds."""
     if isinstance(value, Tensor):
-        return [list(value.shape), _sha256(value.detach().cpu().double().numpy().tobytes())]
+        return [list(value.shape), sha256(value.detach().cpu().double().numpy().tobytes()).hexdigest()]
     values = getattr(value, "__dict__", None)
     return [given_name(value), values or re.sub(r" at 0x\w+", "", repr(value))]
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

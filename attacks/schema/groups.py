@@ -192,7 +192,7 @@ class PluginConfig:
     """A part of an installed package."""
 
     name: str = "plugin"
-    model: str = option(MISSING, "the name of its entry point, in the group that is named above")
+    model: str = option(MISSING, "the name of its entry point")
     arguments: dict[str, Any] = option({}, "what it is made with")
 
 
@@ -206,21 +206,15 @@ class PluginSetConfig(PluginConfig):
 #: A part of a group by entry point.
 PLUGINS = {
     group: variant(
-        base,
+        PluginSetConfig if group == "perturbation" else PluginConfig,
         "plugin",
         f"One of your own: of an installed package, with an entry point `viewproof.{group}s`.\n\n"
         "Use: in a run with arms, report and gate, what this project does not have (docs/own_parts.md).\n"
         f"Not: Python, which takes the object: robustness(..., {group}=Mine()).\n"
-        "Source: the entry points of Python packages.\n"
-        "Cost: its own.\n"
-        "Oracle: a part rewritten by hand, tests/experiment/test_own_parts.py.\n"
-        f"With: {group}.model=mine",
+        "Source: the entry points of Python packages.\nCost: its own.\n"
+        f"Oracle: a part rewritten by hand, tests/experiment/test_own_parts.py.\nWith: {group}.model=mine",
     )
-    for group, base in (
-        ("objective", PluginConfig),
-        ("optimiser", PluginConfig),
-        ("perturbation", PluginSetConfig),
-    )
+    for group in ("objective", "optimiser", "perturbation")
 }
 #: Parts that declare their keys themselves: group -> choice -> class.
 DECLARED = {
