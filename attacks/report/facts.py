@@ -1,7 +1,7 @@
 """The texts of a report about its run, and the layout of its tables."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attacks.encoders.description import MODULE, description_rows
