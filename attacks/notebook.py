@@ -18,8 +18,11 @@ from attacks.experiment.results import HEADS, headline, table_columns, table_tex
 from attacks.report.columns import text_rows
 from attacks.report.comparison import RANKING, ComparedRuns, compare_runs, refuse_foreign, write_comparison
 from attacks.report.words import interval_text, measure_name
+from attacks.runtime.plugins import given, given_name
 from attacks.runtime.tables import read_rows
 from attacks.runtime.untrusted import refuse_file
+from attacks.schema.groups import PLUGINS
+from transforms.doors import made
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -164,7 +167,8 @@ def robustness(
         pipeline: your own resize before the encoder: the name of a kernel, or a function of an 8-bit array (H,W,3) or
             a PIL image that returns one, or a tensor. Pictures that it shows otherwise than people see them are
             flagged (see `attacks.evaluation.detection`). None for the preset's.
-        values: any other key of the configuration, as `seed=1` or `**{"data.size": 128}`.
+        values: any other key of the configuration, as `seed=1` or `**{"data.size": 128}`; as `objective`, `optimiser`
+            and `perturbation` also an object of your own (docs/own_parts.md).
 
     Raises:
         ValueError, OSError, FloatingPointError: what a user can fix, in one line.
@@ -192,6 +196,14 @@ def robustness(
     kernel, function = (pipeline, None) if isinstance(pipeline, str) else (None, pipeline)
     arguments = {"perturbation.eps": eps, "attack.steps": steps, "evaluate.pipeline": kernel}
     keys: dict[str, Any] = {key: value for key, value in arguments.items() if value is not None}
+    parts = {key: values.pop(key) for key in PLUGINS if not isinstance(values.get(key, ""), str)}
+    for key, part in parts.items():
+        made(key, part)
+        keys |= {key: "plugin", f"{key}.model": given_name(part)}
+    if "perturbation" in parts:
+        if eps is not None:
+            raise ValueError(f"`eps` is that of your perturbation; got {eps}: leave it out")
+        keys["perturbation.eps"] = str(float(parts["perturbation"].eps))
     encoders = {"": encoder} if isinstance(encoder, str | nn.Module) else _by_name(encoder)
     several = "" not in encoders
     if several:
@@ -201,7 +213,8 @@ def robustness(
     if repeats := keys.keys() & values.keys():
         texts = [f"`{key}` is given twice: {keys[key]!r} by its own argument and {values[key]!r}" for key in repeats]
         raise ValueError(f"{min(texts)}; leave one out")
-    runs = {name: _run(item, folder / name, preset, keys | values, function) for name, item in encoders.items()}
+    with given(parts):
+        runs = {name: _run(item, folder / name, preset, keys | values, function) for name, item in encoders.items()}
     if not several:
         return runs[""]
     write_comparison(result := compare_runs({run.folder: name for name, run in runs.items()}), folder)

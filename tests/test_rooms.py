@@ -14,7 +14,7 @@ ROOMS = {
     encoders perturbations <- runtime schema
     data        <- perturbations runtime
     resizers    <- data runtime
-    eot         <- encoders runtime schema
+    eot         <- encoders perturbations runtime schema
     objectives  <- encoders eot perturbations runtime schema
     optimisers  <- eot runtime schema
     solvers     <- encoders eot objectives optimisers perturbations runtime

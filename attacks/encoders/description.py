@@ -9,7 +9,6 @@ from torch import nn
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.defended import Defended, placed_text, view_defence
 from attacks.encoders.engine.native_precision import FLOAT32, precision_text
-from attacks.encoders.families.plugin_models import plugin_package
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrap
 from attacks.encoders.loading import POCKET_WEIGHTS
@@ -20,6 +19,7 @@ from attacks.encoders.request import FEATURES
 from attacks.encoders.stochastic import Stochastic
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
+from attacks.runtime.plugins import plugin
 from attacks.schema.encoder import EncoderConfig
 from transforms import Compose
 
@@ -56,7 +56,7 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
         facts["model"] = facts["model"] or type(encoder).__name__
         facts["weights"] = facts["weights"] or "as they are in memory"
     if node.name == "plugin":
-        facts |= {"model": node.model, "package": plugin_package(node.model)}  # type: ignore[attr-defined]
+        facts |= {"model": node.model, "package": plugin("encoder", node.model).package}  # type: ignore[attr-defined]
     if (victim := black_box(encoder)) is not None:
         facts["answer"] = victim.answer
     pool = getattr(node, "pool", None)

@@ -82,6 +82,10 @@ class Layers(PictureModule):
     Hooks are registered here, and removed by `close` or at the end of a `with`. Between calls they store nothing, so
     the encoder can be used by itself. A deep copy has hooks of its own.
 
+    Of an encoder in one precision the features of a layer with one output tensor, unless pooled by mean or reduced by
+    `keep`, are what the encoder goes on with: the gradient at that inner layer is `torch.autograd.grad(loss,
+    features[name])`.
+
     A layer's output is copied before anything changes it in place; of a layer called more than once, the last output;
     of one with several output tensors (an attention with its weights; a tower with its tokens and what it pools), the
     first. Where a network is `packed`, its layers take the tokens of all pictures, or several views of each, in one
@@ -173,9 +177,9 @@ class _Tap:
             )
         return self.features
 
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor | None:  # noqa: ARG002
         if self.rows is None:
-            return
+            return None
         answer = _first(output)
         if self.is_packed and isinstance(answer, Tensor):
             answer = _unpack(answer, self.rows)
@@ -183,6 +187,16 @@ class _Tap:
             kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {kind}")
         self.features = self.reduce(answer if self.native is None else self.native.leave(answer))
+        on_path = answer is output and self.pool != "mean" and self.keep is None and self.native is None
+        return self.onward(self.features, answer) if on_path and self.features.requires_grad else None
+
+    def onward(self, features: Tensor, answer: Tensor) -> Tensor:
+        """The layer's `answer` as a function of its features, in its own layout: what the network goes on with."""
+        if self.pool == "cls":
+            features = torch.cat((features[:, None], answer[:, 1:]), 1)
+        elif self.pool == "tokens" and answer.dim() == 4:
+            features = features.transpose(1, 2)
+        return torch.empty_like(answer).copy_(features.reshape(answer.shape))
 
     def reduce(self, answer: Tensor) -> Tensor:
         return self.pool_answer(answer) if self.keep is None else self.keep(self.name, self.pool_answer(answer))

@@ -1,5 +1,6 @@
 """What an attack solves, and how it is run: two values that every solver takes."""
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from attacks.encoders.tree import Encoder, Tree, silence, take
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT, check_count
 from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
+from attacks.perturbations.base import PerturbationSet
 from transforms import Compose
 from transforms.devices import HOST, uploaded
 from transforms.doors import PastDoors, formed, made, unchecked
@@ -31,6 +33,56 @@ LOSSES, MANY = (10, 20), 1000
 def losses_of_a_step(queries: int | Tensor) -> int:
     """How many NES and its like take in a run of so many queries of a picture."""
     return LOSSES[int(torch.as_tensor(queries).max()) >= MANY]
+
+
+#: Part -> its protocol, the defaults of its members, those without which it is none, and an example.
+NEEDS = {
+    "objective": (Objective, Objective, ("__call__",), "a loss such as Away()"),
+    "optimiser": (Optimiser, Optimiser, ("init", "step"), "one such as PGD()"),
+    "perturbation": (Perturbation, PerturbationSet, ("scene",), "a set such as Linf(8 / 255)"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PartWithDefaults:
+    """A part that does not inherit from its protocol, with the defaults of the members that it lacks."""
+
+    part: Any
+    protocol: type
+    defaults: type
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if _has(self.part, name, self.protocol):
+            return getattr(self.part, name)
+        member = inspect.getattr_static(self.defaults, name, None)
+        if member is None or getattr(member, "__isabstractmethod__", False):
+            raise AttributeError(f"`{name}` has no default, and {type(self.part).__name__} lacks it: write it")
+        return member.__get__(self) if hasattr(member, "__get__") else member
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.part(*arguments)
+
+
+def complete_part(name: str, part: Any) -> Any:
+    """The part of an attack with all members of its protocol that have a default. Raises ValueError for what is no
+    such part."""
+    made(name, part)
+    protocol, defaults, needs, example = NEEDS[name]
+    if {defaults, Proposer, PartWithDefaults} & {*type(part).__mro__}:
+        return part
+    if name == "optimiser" and hasattr(part, "direction"):
+        protocol, defaults, needs = Proposer, Proposer, ("direction",)
+    if not all(_has(part, need, protocol) for need in needs):
+        kind = type(part).__name__
+        raise ValueError(f"`{name}` must be {example}, or have {' and '.join(needs)}; got a {kind}: give {example}")
+    return PartWithDefaults(part, protocol, defaults)
+
+
+def _has(part: Any, name: str, protocol: type) -> bool:
+    """Whether it has a member, other than the empty one of the protocol."""
+    return hasattr(part, name) and getattr(type(part), name, None) is not getattr(protocol, name, part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +116,9 @@ class Problem:
 
     def __post_init__(self) -> None:
         formed(self.images)
-        for name in ("encoder", "objective", "perturbation"):
-            made(name, getattr(self, name))
-        if not hasattr(self.perturbation, "scene"):
-            kind = type(self.perturbation).__name__
-            raise ValueError(f"`perturbation` must be a set such as Linf(8 / 255); got a {kind}: give a set")
+        made("encoder", self.encoder)
+        for name in ("objective", "perturbation"):
+            object.__setattr__(self, name, complete_part(name, getattr(self, name)))
         object.__setattr__(self, "encoder", in_native_precision(self.encoder))
         object.__setattr__(self, "_encode", unchecked(self.encoder))
         object.__setattr__(self, "_is_asked", silence(self.encoder, self.images) is not None)
@@ -172,15 +222,13 @@ class Options:
     adversary: Adversarial | None = None
 
     def __post_init__(self) -> None:
-        for name in ("optimiser", "eot", "adaptive", "penalty", "adversary"):
+        for name in ("eot", "adaptive", "penalty", "adversary"):
             made(name, getattr(self, name))
+        object.__setattr__(self, "optimiser", complete_part("optimiser", self.optimiser))
         eot: Any = self.eot
         if not isinstance(eot, EOT):
             write = "EOT(camera)" if isinstance(eot, Compose) else f"EOT(Compose([{eot!r}]))"
             raise ValueError(f"`eot` must be an EOT, such as EOT(camera); got {eot!r}: write {write}")
-        if not hasattr(self.optimiser, "gradient_free"):
-            kind = type(self.optimiser).__name__
-            raise ValueError(f"`optimiser` must be one such as PGD(); got a {kind}: give an optimiser")
         check_count("steps", self.steps, "steps")
         views: Any = eot.views
         if views is None:
@@ -189,7 +237,7 @@ class Options:
     def _choose_views(self) -> None:
         """The views of a step that `eot` leaves open: one, and more in a long attack, where they may differ."""
         eot, by_losses = self.eot, self.optimiser.gradient_free and not hasattr(self.optimiser, "direction")
-        constant = self.optimiser.gradient_free or getattr(self.optimiser, "counts_steps", False)
+        constant = self.optimiser.gradient_free or self.optimiser.counts_steps
         constant = constant or isinstance(eot.draws, Fixed | Grid) or self.adversary is not None
         views = FIXED if constant and eot.transforms.dims else 1
         if by_losses:

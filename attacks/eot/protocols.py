@@ -163,6 +163,7 @@ class Proposer(Protocol):
 
     gradient_free: ClassVar[bool] = True
     leaves_early: ClassVar[bool] = True
+    counts_steps: ClassVar[bool] = False
 
     def direction(self, like: Tensor, *, step: int, steps: int, generator: torch.Generator) -> Tensor:
         """What to move against, (1,...) for the deltas `like` (N,...)."""

@@ -17,6 +17,7 @@ from attacks.evaluation.classes import Classes
 from attacks.runtime.distributed import World
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
+from attacks.study.own_parts import own_parts
 from attacks.study.study import Study
 
 #: Prefixes of configuration keys that may differ when a run goes on.
@@ -41,6 +42,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
     by_row = getattr(run.perturbation, "mask", None) == TABLE
     masks = [sha256(entry.file("mask")) for entry in study.queries.entries] if by_row else []
     surrogate = getattr(study.optimiser, "surrogate", None)
+    parts = {name: part.digests() for name, part in own_parts(run).items()}
     return {
         **{name: json.dumps(value, default=str) for name, value in leaves},
         **{f"the file of {name}": sha256(value) for name, value in leaves if _is_file(value)},
@@ -48,6 +50,8 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         **{f"the version of {name}": version for name, version in versions.items()},
         "the code of attacks and transforms": sources(),
         **({} if study.start is None else {"the run of attack.start_from": study.threat["start_from"]["sha256"]}),
+        **{f"the source of {name}": source for name, (source, _) in parts.items()},
+        **{f"the values of {name}": values for name, (_, values) in parts.items()},
         "the encoder's weights": fingerprint(study.encoder),
         "the encoder's fingerprint": study.identity["fingerprint"],
         **({} if surrogate is None else {"the surrogate's weights": fingerprint(surrogate)}),

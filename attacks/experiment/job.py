@@ -58,6 +58,7 @@ from attacks.report.warnings import warnings
 from attacks.resizers.pipeline import function_name
 from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, make_folder, write_json, write_text
+from attacks.runtime.plugins import given_parts
 from attacks.runtime.tables import write_rows
 from attacks.runtime.tracking import Tracker, Trackers, journal, log_end, log_step, started, tracker_state
 from attacks.schema.encoder import in_memory
@@ -94,7 +95,8 @@ def job(
         run.encoder = in_memory(run.encoder)
     if pipeline is not None:
         run.evaluate.pipeline = function_name(pipeline)
-    if run.workers != 1 and (kind := "module" if module is not None else "function" if pipeline is not None else ""):
+    in_python = {"module": module, "function": pipeline, "part": given_parts() or None}
+    if run.workers != 1 and (kind := next((kind for kind, part in in_python.items() if part is not None), "")):
         raise ValueError(f"`workers` must be 1 for a {kind} in memory, which no other process has; got {run.workers}")
     if run.overwrite and run.shard is not None:
         raise ValueError("`overwrite` must be false with `shard`: each shard would remove what the others have done")

@@ -60,15 +60,17 @@ def command_line(manifest: Mapping[str, Any]) -> str:
 
 
 def from_python(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was given from Python, as (the part, its kind): the encoder, the pipeline."""
+    """What was given from Python, as (the part, its kind): the encoder, the pipeline, parts of the attack."""
     pipeline = manifest["config"].get("evaluate", {}).get("pipeline") or ""
     encoder = [("encoder", "module")] if manifest["encoder"]["name"] == MODULE else []
-    return encoder + ([("pipeline", "function")] if pipeline.startswith(GIVEN) else [])
+    nodes = ((group, manifest["config"].get(group, {})) for group in ("objective", "optimiser", "perturbation"))
+    parts = [(group, "object") for group, node in nodes if ":" in str(node.get("model", ""))]
+    return encoder + ([("pipeline", "function")] if pipeline.startswith(GIVEN) else []) + parts
 
 
 def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The settings and versions needed to repeat and to cite the run."""
-    views = content["threat"]["views_per_step"]
+    views, parts = content["threat"]["views_per_step"], content["threat"].get("own parts", {})
     wide, bank = content["wide"], content["bank"]
     banks = f"{bank['views']} per picture, held out; draws: {bank['draws']}"
     banks += f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else ""
@@ -81,6 +83,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("pictures", sample_words(content)),
         ("gallery", gallery(content)),
         ("threat", _threat(content["threat"])),
+        ("own parts", "; ".join(f"{name}, source {digest}" for name, digest in parts.items()) or None),
         ("gradients at attack", f"{content['threat']['gradients']} per picture, {views_text}"),
         ("views at evaluation", banks),
         ("intervals", content["intervals"].replace(" %", "%")),

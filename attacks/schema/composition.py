@@ -41,7 +41,7 @@ def register() -> None:
         for name, schema_class in schemas.items():
             node = OmegaConf.structured(schema_class)
             # Below these keys any key is allowed without a `+`; the part that takes them checks them.
-            for key in {"preprocess", "place"} & {*node}:
+            for key in {"preprocess", "place", "arguments"} & {*node}:
                 OmegaConf.set_struct(node[key], False)
             store.store(group=f"schema/{group}" if group in FILES else group, name=name, node=node)
     for task, name in OBJECTIVES.items():

@@ -192,6 +192,35 @@ class SuiteConfig:
     nearest: int = option(3, "how many of the nearest gallery pictures are tried as targets", range="at least 0")
 
 
+@dataclass
+class PluginConfig:
+    """A part of an installed package."""
+
+    name: str = "plugin"
+    model: str = option(MISSING, "the name of its entry point")
+    arguments: dict[str, Any] = option({}, "what it is made with")
+
+
+@dataclass
+class PluginSetConfig(PluginConfig):
+    """A perturbation of an installed package."""
+
+    eps: str | None = option(None, "its radius")
+
+
+#: A part of a group by entry point.
+PLUGINS = {
+    group: variant(
+        PluginSetConfig if group == "perturbation" else PluginConfig,
+        "plugin",
+        f"One of your own: of an installed package, with an entry point `viewproof.{group}s`.\n\n"
+        "Use: in a run with arms, report and gate, what this project does not have (docs/own_parts.md).\n"
+        f"Not: Python, which takes the object: robustness(..., {group}=Mine()).\n"
+        "Source: the entry points of Python packages.\nCost: its own.\n"
+        f"Oracle: a part rewritten by hand, tests/experiment/test_own_parts.py.\nWith: {group}.model=mine",
+    )
+    for group in ("objective", "optimiser", "perturbation")
+}
 #: Parts that declare their keys themselves: group -> choice -> class.
 DECLARED = {
     "objective": {
@@ -276,6 +305,7 @@ CHOICES: dict[str, dict[str, type]] = {
         **_by_name(AwayConfig, TowardConfig, TripletConfig, InfoNCEConfig, LayersConfig, MixedConfig),
         **_SCHEMAS["objective"],
         **{name: variant(LogitsConfig, name, about) for name, about in LOGIT_LOSSES.items()},
+        "plugin": PLUGINS["objective"],
     },
     "perturbation": _by_name(
         variant(BallConfig, "linf", "No value changes by more than eps.", eps="8/255"),
@@ -283,9 +313,11 @@ CHOICES: dict[str, dict[str, type]] = {
         variant(BallConfig, "l1", "Sum of all changes in [0, 1] units: few values change, far.", eps="100"),
         variant(BallConfig, "l0", "Number of pixels that change, as far as they can.", eps="200"),
         PatchConfig,
+        PLUGINS["perturbation"],
     ),
     "printer": dict.fromkeys(("none", "generic", "paper", "family", "measured"), PrinterConfig),
-    **{group: _SCHEMAS[group] for group in ("optimiser", "draws", "risk")},
+    "optimiser": {**_SCHEMAS["optimiser"], "plugin": PLUGINS["optimiser"]},
+    **{group: _SCHEMAS[group] for group in ("draws", "risk")},
     "penalty": {"none": NoPenaltyConfig, **_SCHEMAS["penalty"]},
     "sanity": _by_name(
         SanityConfig,

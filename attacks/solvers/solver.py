@@ -109,7 +109,7 @@ def attack(
     """
     problem = Problem(images, anchor, encoder, objective, perturbation)
     options = Options(optimiser, eot, steps, seed, budget, adaptive, penalty, adversary)
-    return loop_of(optimiser)(problem, options, state)
+    return loop_of(options.optimiser)(problem, options, state)
 
 
 def solve(

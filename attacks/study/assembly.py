@@ -33,6 +33,7 @@ from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden_rows, idle_columns, targeted
 from attacks.study.encoder import subject_encoder, surrogate
+from attacks.study.own_parts import own_parts, part_name
 from attacks.study.perturbation import facts, patch_id, perturb
 from attacks.study.pipeline import defended_views, input_side
 from attacks.study.printer import lay_on_sheet
@@ -60,8 +61,9 @@ def build(
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     risk_of_views: risk.Risk = make_part("risk", run.risk)
-    views = plan_views(run)
-    check_attack(run)
+    optimiser: Any = make_part("optimiser", run.optimiser)
+    views = plan_views(run, optimiser)
+    check_attack(run, optimiser)
     check_black_box(run)
     check_task(run)
     if run.penalty.name == "nps" and run.perturbation.name != "patch":
@@ -69,7 +71,6 @@ def build(
             "`penalty=nps` prices the colours of what is printed, perturbation=patch; got perturbation="
             f"{run.perturbation.name} (use another penalty)"
         )
-    optimiser: Any = make_part("optimiser", run.optimiser)
     check_resizes(run.evaluate.ratios, run.evaluate.pipeline)
     defended_views(run.transforms, run.defence)  # a wrong stage is refused before an encoder is loaded
     allow_tf32(False)  # float32 is float32 but where the engine decides otherwise
@@ -154,14 +155,15 @@ def attack_of(run: Run, views: Views) -> Attack:
     """The settings of the attack."""
     node = run.attack
     if isinstance(node, groups.SuiteConfig):
-        return Attack(node.name, run.optimiser.name, views, nearest=node.nearest)
+        return Attack(node.name, part_name(run.optimiser), views, nearest=node.nearest)
     adversary = None if node.adversary is None else Adversary(node.adversary, node.refine)
-    return Attack(node.name, run.optimiser.name, views, node.restarts, node.stop, adversary)
+    return Attack(node.name, part_name(run.optimiser), views, node.restarts, node.stop, adversary)
 
 
 def threat_of(run: Run, study: Study) -> dict[str, Any]:
     """What the attacker may do and wants, for metrics.json."""
     node, patch, goal = run.perturbation, None, study.goal
+    parts = {name: part.digests()[0] for name, part in own_parts(run).items()}
     if isinstance(node, PatchConfig):
         goals = [] if goal is None else sorted(set(goal.tolist()))
         target = ", ".join(study.gallery.names[row] for row in goals) or None
@@ -169,11 +171,11 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         patch = facts(node, run.printer, study.perturbation, size, target)
     return {
         "task": run.task.name,
-        "objective": run.objective.name,
+        "objective": part_name(run.objective),
         "targeted": goal is not None,
         "attack": run.attack.name,
-        "optimiser": run.optimiser.name,
-        "norm": node.name,
+        "optimiser": part_name(run.optimiser),
+        "norm": part_name(node),
         "eps": study.perturbation.eps,
         "gradients": study.views.gradients,
         "views_per_step": run.attack.views if study.transforms.dims else study.views.per_step,
@@ -183,6 +185,11 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         "penalty": run.penalty.name,
         **{key: value for key, value in asdict(run.attack).items() if key not in ("name", *BUDGET_KEYS)},
         "patch": patch,  # None for any other perturbation
+        **(
+            {"own parts": parts}
+            if (parts := {name: part.digests()[0] for name, part in own_parts(run).items()})
+            else {}
+        ),
     }
 
 
@@ -221,12 +228,12 @@ def draw_clusters(clusters: Sequence[str], seed: int, limit: int) -> list[int]:
     return [row for name in sequence for row in order[name]][:limit]
 
 
-def check_attack(run: Run) -> None:
+def check_attack(run: Run, optimiser: Any) -> None:
     """Refuse attack keys that cannot be combined, and a `stop` that no loss or every loss reaches."""
     node, ball = run.attack, run.perturbation
     for key, part, name in (("attack", node, "radius"), ("optimiser", run.optimiser, "label_only")):
-        if part.name == name and (ball.name == "patch" or ball.shared):
-            kind = "patch" if ball.name == "patch" else "shared=true"
+        if part.name == name and (ball.name in ("patch", "plugin") or ball.shared):
+            kind = "shared=true" if getattr(ball, "shared", False) else ball.name
             raise ValueError(f"`{key}={name}` needs a ball round each picture, of a radius of its own; got {kind}")
     if isinstance(node, groups.SuiteConfig):
         return
@@ -234,7 +241,7 @@ def check_attack(run: Run) -> None:
     starts += ["optimiser=label_only"] * (run.optimiser.name == "label_only")
     if node.start_from is not None and starts:
         raise ValueError(f"`attack.start_from` is the one start of an attack; {starts[0]} has others: drop one")
-    if node.name == "radius" and run.optimiser.name in GRADIENT_FREE:
+    if node.name == "radius" and optimiser.gradient_free:
         raise ValueError(f"`attack=radius` goes on by gradients; got optimiser={run.optimiser.name}")
     if node.stop is not None:
         low, high = bounds(run.objective)
@@ -245,7 +252,7 @@ def check_attack(run: Run) -> None:
             )
     if node.adversary is None:
         return
-    if run.optimiser.name in GRADIENT_FREE:
+    if optimiser.gradient_free:
         raise ValueError(f"`attack.adversary` needs gradients of new views; optimiser={run.optimiser.name} has none")
     if run.risk.name != "mean":
         raise ValueError(
@@ -300,13 +307,12 @@ BOUNDS = {
 MOST_VIEWS = 65_536
 
 
-def plan_views(run: Run) -> Views:
+def plan_views(run: Run, optimiser: Any) -> Views:
     """The views of the attack. Raises ValueError for numbers that do not fit together."""
     node = run.attack
     adversary, views = getattr(node, "adversary", None), node.views
-    kept = (
-        run.optimiser.name in ("apgd", *GRADIENT_FREE) or run.draws.name in ("fixed", "grid") or adversary is not None
-    )
+    kept = optimiser.counts_steps or optimiser.gradient_free
+    kept = kept or run.draws.name in ("fixed", "grid") or adversary is not None
     free = isinstance(node, groups.SingleConfig) and not kept
     if views == "auto":
         fixed = losses_of_a_step(node.gradients) if run.optimiser.name in SAMPLING else FIXED

@@ -18,6 +18,7 @@ from attacks.objectives.classification import DLR, CrossEntropy, Margin
 from attacks.objectives.composite import Each, Ensemble, Members, Sum, Term
 from attacks.objectives.embedding import Away, Paired, Toward
 from attacks.objectives.retrieval import ByText, InfoNCE, Retrieval, Triplet
+from attacks.runtime.plugins import plugin
 from attacks.schema import groups
 from attacks.schema.objective import (
     InfoNCEConfig,
@@ -28,6 +29,7 @@ from attacks.schema.objective import (
     TripletConfig,
 )
 from attacks.study.make import declared_class, make
+from attacks.study.own_parts import own_part
 from transforms import Compose
 
 #: Views over which an anchor is averaged, from a stream that neither the attack nor the evaluation uses.
@@ -36,9 +38,16 @@ VIEWS = 64
 
 def wants_gallery(node: Any) -> bool:
     """Whether the objective compares with the gallery's embeddings."""
-    if node.name in groups.DECLARED["objective"]:
-        return "gallery" in inspect.signature(declared_class("objective", node.name)).parameters
+    if node.name in ("plugin", *groups.DECLARED["objective"]):
+        return _takes(node, "gallery")
     return node.name in ("infonce", "mixed", "toward", "triplet")
+
+
+def _takes(node: Any, argument: str) -> bool:
+    """Whether an objective that declares its keys itself, or a plugin, is made with this argument."""
+    if node.name == "plugin":
+        return plugin("objective", node.model).takes(argument)
+    return argument in inspect.signature(declared_class("objective", node.name)).parameters
 
 
 def shown_sign(node: Any) -> int:
@@ -96,8 +105,9 @@ def logits_aim(name: str, knowledge: Knowledge) -> Aim:
 
 
 def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
-    """The configured objective and its anchor. One of `groups.DECLARED` with an argument `gallery` gets the gallery's
-    embeddings, and its anchor is each picture's row in them; that of any other is each picture's own embedding.
+    """The configured objective and its anchor. A plugin, or one of `groups.DECLARED`, with an argument `gallery` gets
+    the gallery's embeddings, and its anchor is each picture's row in them; that of any other is each picture's own
+    embedding.
 
     Args:
         encoder: as `watching_layers` returns it, in full precision, for anchors that `knowledge` does not hold.
@@ -107,11 +117,12 @@ def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compos
     """
     gallery = {"gallery": knowledge.gallery, "identity": knowledge.identity}
     goal = None if knowledge.goal is None else knowledge.gallery[knowledge.goal]
-    if node.name in groups.DECLARED["objective"]:
-        part = declared_class("objective", node.name)
-        arguments = {key: value for key, value in gallery.items() if key in inspect.signature(part).parameters}
+    if node.name in ("plugin", *groups.DECLARED["objective"]):
+        arguments: dict[str, Any] = {key: value for key, value in gallery.items() if _takes(node, key)}
         anchor = knowledge.truth if "gallery" in arguments else knowledge.embeddings
-        return Aim(make(part, node, "objective", **arguments), anchor)
+        if node.name == "plugin":
+            return Aim(own_part("objective", node.model, node.arguments | arguments), anchor)
+        return Aim(make(declared_class("objective", node.name), node, "objective", **arguments), anchor)
     if isinstance(node, LogitsConfig):
         return logits_aim(node.name, knowledge)
     if isinstance(node, MixedConfig):

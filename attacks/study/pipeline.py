@@ -1,6 +1,7 @@
 """The configured pipeline of stages."""
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from attacks.encoders.defended import ViewDefence
 from attacks.encoders.layers import unwrap
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
+from attacks.runtime.plugins import entry_names, plugin
 from attacks.schema import groups
 from attacks.schema.encoder import DefenceConfig
 from attacks.schema.options import CONFIGS
@@ -69,16 +71,26 @@ def stages(node: Any, path: str, side: int | None = None) -> list[Stage]:
     return [_stage(name, arguments, f"{path}.{name}", side) for name, arguments in values.items()]
 
 
+def stage_name(label: str) -> str:
+    """The name of a stage without the number of its label."""
+    return re.sub(r"\d+$", "", label)
+
+
 def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
-    name = re.sub(r"\d+$", "", label)
-    if name not in STAGES:
+    name = stage_name(label)
+    offers = [] if name in STAGES else entry_names("stage")
+    if name not in (*STAGES, *offers):
+        names = (*STAGES, *offers)
         raise ValueError(
-            f"`{printable_config(path)}` is unknown: stages are {', '.join(STAGES)}{closest(name, STAGES)}"
+            f"`{printable_config(path)}` is unknown: stages are {', '.join(names)}{closest(name, names)}"
         )
+    kind = STAGES[name] if name in STAGES else plugin("stage", name).load()
     if not isinstance(arguments, dict):
         raise ValueError(f"`{path}` must map arguments to values, such as {{degrees: 20}}; got {arguments!r}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
-    names = [field.name for field in dataclasses.fields(STAGES[name]) if field.init]
+    names = [*inspect.signature(kind).parameters]
+    if dataclasses.is_dataclass(kind):  # `Sometimes` and `OneOf` are called otherwise
+        names = [field.name for field in dataclasses.fields(kind) if field.init]
     if name == "sometimes":  # its `stages` are one stage, or several together
         names[names.index("stage")] = "stages"
     for key in values:
@@ -98,7 +110,7 @@ def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
                 values["stage"] = inner[0] if len(inner) == 1 else Compose(inner)
             else:
                 values["stages"] = inner
-        camera: Stage = STAGES[name](**values)
+        camera: Stage = kind(**values)
     except (TypeError, ValueError) as error:
         message = str(error)
         raise ValueError(message if message.startswith(f"`{path}") else f"`{path}`: {message}") from None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ from attacks.gate.policy import POLICY, read_policy, refuse_other_threat
 from attacks.resizers.pipeline import GIVEN
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import sha256
+from attacks.runtime.plugins import given
 from attacks.runtime.untrusted import refuse_links
 from attacks.runtime.values import Damaged, reading
 from attacks.schema.encoder import BLACK_BOXES
@@ -76,6 +78,7 @@ def verify(
     program: str | None = None,
     device: str | None = None,
     seed: int | None = None,
+    parts: Mapping[str, Any] = MappingProxyType({}),
 ) -> CheckResult:
     """Check a finished run. No step of an attack is repeated.
 
@@ -87,6 +90,7 @@ def verify(
             again, and a note says so.
         program: the file or plug-in of an encoder that runs code, as the user gives it.
         device: instead of that of the run.
+        parts: the objective, optimiser or perturbation that the run was given in Python, by this name.
         seed: of the sample of views; fresh randomness if None, so that who made the run cannot foresee it.
 
     Raises ValueError or OSError, in one line, where there is no run, or where its encoder or pictures cannot be
@@ -121,7 +125,8 @@ def verify(
     files = _caught_lines(lambda: _files(out, previous, content))
     portion = judgement.Portion(sample, secrets.randbits(32) if seed is None else seed)
     try:
-        return _check_run(out, content, previous, files, (portion, module, pipeline, program, device))
+        with given(parts):
+            return _check_run(out, content, previous, files, (portion, module, pipeline, program, device))
     except Damaged as error:
         return CheckResult((*files, str(error)))
 

@@ -6,8 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
+import torch
+import torchvision.transforms.functional as tvf
+from PIL import Image
 
+from attacks import load_encoder
 from attacks.evaluation.sanity.check import counts
 from attacks.experiment.results import headline, table_text
 from tests.helpers import report_pages
@@ -16,6 +22,7 @@ from tests.test_rooms import ROOMS
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 sys.path.insert(0, str(ROOT / "scripts"))
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 #: Pages to look things up in, and the two about the code. `docs/api/` is written when the site is built.
 LONG = {"configuration", "transforms", "benchmarks", "decisions", "architecture", "references"}
@@ -52,13 +59,47 @@ def test_the_output_in_the_readme_has_the_shape_of_what_a_run_prints():
 
 @pytest.mark.slow
 def test_the_python_example_is_short_imports_public_names_only_and_runs(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    example = BLOCKS[0]
     assert len([line for line in example.splitlines() if line.strip()]) <= 15
     assert set(re.findall(r"^from (\S+)", example, re.MULTILINE)) == {"attacks", "transforms"}
     assert README[: README.index("evaluate(")].count("\n") < 60, "`evaluate` appears near the top"
     exec(compile(example, "README", "exec"), {})
     clean, attacked_cosine = map(float, re.findall(r"cosine (-?[\d.]+)", capsys.readouterr().out, re.MULTILINE))
     assert attacked_cosine < clean - 0.2
+
+
+def test_the_five_lost_gradients_of_the_readme_are_right():
+    """The values are those of torchvision, OpenCV, torch and Pillow, the gradients those of finite differences, and
+    of a hook."""
+    names = {}
+    exec(compile(BLOCKS[1], "README", "exec"), names)
+    image, start, end, matrix, grid = (names[key].detach() for key in ("image", "start", "end", "matrix", "grid"))
+    calls = {
+        "end": lambda image, end: names["perspective"](image, start.to(end), end),
+        "matrix": lambda image, matrix: names["warp_affine"](image, matrix, (128, 128)),
+        "grid": lambda image, grid: names["DenseGrid"](grid)(image, torch.zeros(1, 1)),
+        "image": lambda _, image: names["resize"](image, (48, 48), "pil_bicubic"),
+    }
+    small = [np.array(Image.fromarray(x.numpy()).resize((48, 48), Image.Resampling.BICUBIC)) for x in image[0]]
+    theirs = {
+        "end": tvf.perspective(image, start.tolist(), end.tolist())[0],
+        "matrix": cv2.warpAffine(image[0].permute(1, 2, 0).numpy(), matrix.numpy(), (128, 128)).transpose(2, 0, 1),
+        "grid": torch.nn.functional.grid_sample(image, grid[None], align_corners=False)[0],
+        "image": np.stack(small),
+    }
+    for name, call in calls.items():
+        leaf, exact = names[name].detach().double(), image.double()
+        torch.testing.assert_close(call(image, leaf.float())[0], torch.as_tensor(theirs[name]), rtol=0, atol=1e-3)
+        leaf = leaf + 1e-4 * torch.rand_like(leaf)  # off the kinks, where a pixel is read as it is
+        move = 1e-7 * torch.randn_like(leaf)
+        slope = [call(exact, leaf + sign * move).square().mean() for sign in (1, -1)]
+        gradient = torch.autograd.grad(call(exact, leaf.requires_grad_()).square().mean(), leaf)[0]
+        assert (gradient * move).sum().item() == pytest.approx((slope[0] - slope[1]).item() / 2, rel=5e-3)
+        assert name == "image" or (names[name].grad - gradient).norm() < 0.2 * gradient.norm()
+    encoder, outputs = load_encoder("pocket"), []
+    encoder.get_submodule("stages.2").register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    by_hook = torch.autograd.grad(encoder(names["image"]).square().sum(), outputs)[0]
+    torch.testing.assert_close(names["at_layer"], by_hook.flatten(1))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

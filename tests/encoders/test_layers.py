@@ -95,6 +95,36 @@ def test_gradients_flow_through_a_layer(resnet, images):
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("pool", ["flat", "tokens", "cls"])
+def test_the_gradient_at_an_inner_layer_is_that_of_finite_differences(vit, pool):
+    """A plain hook moves the layer's output; a layer before one that works in place, too."""
+    places = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 5, 3), nn.Softplus(), nn.Flatten())
+    network, name = (places.eval(), "0") if pool != "cls" else (vit, BLOCK)
+    network, leaf = copy.deepcopy(network).double(), torch.rand(2, 3, 32, 32, dtype=torch.float64, requires_grad=True)
+    with Layers(network, {name: pool}) as layers:
+        features = layers(leaf)
+        loss = features["output"].square().sum()
+        at_layer, at_input = torch.autograd.grad(loss, (features[name], leaf))
+    move = torch.randn_like(at_layer)
+
+    def moved(by):
+        def shift(_module, _inputs, output):
+            change = by * move
+            if pool == "cls":
+                return output + nn.functional.pad(change[:, None], (0, 0, 0, output.shape[1] - 1))
+            return output + (change if pool == "flat" else change.transpose(1, 2)).reshape(output.shape)
+
+        handle = network.get_submodule(name).register_forward_hook(shift)
+        try:
+            return network(leaf).square().sum()
+        finally:
+            handle.remove()
+
+    slope = (moved(1e-6) - moved(-1e-6)).item() / 2e-6
+    assert slope == pytest.approx((at_layer * move).sum().item(), rel=1e-5)
+    assert torch.equal(at_input, torch.autograd.grad(moved(0), leaf)[0])
+
+
 def test_one_hook_per_layer_only_during_an_attack(images):
     encoder, pictures = load_encoder(), tiles(96).images[:2]
     calls = []

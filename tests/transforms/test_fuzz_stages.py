@@ -57,6 +57,7 @@ ARGUMENTS = {
     "perspective": {"jitter": st.floats(0, 0.499)},
     "flip": {"p": numbers(0, 1), "vertical": st.booleans()},
     "thin_plate": {"jitter": st.floats(0, 0.11), "grid": st.integers(2, 10)},
+    "dense_grid": {"grid": st.sampled_from([[[[0.5, -3]]], [[[1, 1], [-1, 100]]]])},
     "shading": {"grid": st.integers(1, 6)},
     "cutout": {"value": numbers(0, 1)},
     "quantise": {"bits": st.integers(1, 16)},

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck
 from tests.helpers.slopes import assert_slope
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Jpeg, Perspective, Viewpoint, camera, colour
 from transforms.compose import Geometry, Stage
-from transforms.geometry import Crop, Cylinder, Flip, Lens, RollingShutter, ThinPlate
+from transforms.geometry import Crop, Cylinder, DenseGrid, Flip, Lens, RollingShutter, ThinPlate
 from transforms.registry import STAGES
 from transforms.wrappers import OneOf, Sometimes
 
@@ -25,6 +25,7 @@ EXAMPLES = {
     "lens": [Lens(0.2, (0.0, 0.1))],
     "cylinder": [Cylinder((60, 180), turn=20, tilt=20, distance=(2, 5))],
     "thin_plate": [ThinPlate(0.15)],
+    "dense_grid": [DenseGrid([[[-0.3, -0.6], [0.5, -0.3]], [[-0.7, 0.4], [0.4, 0.6]]], (0.2, 1))],
     "rolling_shutter": [RollingShutter(0.2, (0.02, 0.1), (0.5, 2))],
     "sometimes": [Sometimes(Affine(30, (0.7, 1.3), 10, 0.1), 0.7), Sometimes(Contrast((0.5, 0.9)), 0.7)],
     "one_of": [OneOf([Lens(0.2, 0.1), Crop((0.3, 0.9))]), OneOf([Brightness((0.1, 0.2)), Contrast((0.5, 0.9))])],
@@ -298,6 +299,7 @@ BAD_VALUES = {
     "flip": {"p": [1.1, "often"]},
     "cylinder": {"arc": [(-10, 10), 361], "tilt": [61], "distance": [0.9, ("1", "2")]},
     "thin_plate": {"jitter": [0.5, math.nan], "grid": [1, 3.0]},
+    "dense_grid": {"grid": [3, [], [[[0, math.nan]]], [[[0, 101]]], [[0, 0]], [[["a", "b"]]], [[[0, 0], [0]]]]},
     "shading": {"strength": [20], "grid": [0, 2.0, 10**6]},
     "cutout": {"value": [2, True]},
     "quantise": {"bits": [0, 8.0]},

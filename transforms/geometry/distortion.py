@@ -1,11 +1,13 @@
-"""Geometric stages that are no homography: a lens, a cloth, a bottle, a shutter that reads row by row."""
+"""Geometric stages that are no homography: a lens, a cloth, a bottle, a shutter that reads row by row, any grid."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.compose import Geometry, hide
@@ -182,6 +184,63 @@ def _spline(grid: int, dtype: torch.dtype, device: torch.device) -> tuple[list[t
     system = torch.cat([torch.cat([bumps, plane], dim=1), torch.nn.functional.pad(plane.mT, (0, 3))])
     solve = torch.linalg.inv(system)[:, : grid**2]
     return list(zip(x.tolist(), y.tolist(), strict=True)), solve.to(device, dtype)
+
+
+#: Places of a dense grid may lie so many half frames from the centre.
+FARTHEST = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class DenseGrid(Ranged, InFrame, Geometry):
+    """Warp by a dense grid, as torch's grid_sample and OpenCV's remap do: where each pixel of the view looks. The
+    gradient reaches the grid. Between the grid's places, and beyond the outermost, its displacement is bilinear.
+
+    Use: an optical flow, a deformation field, or a warp that is itself optimised.
+    Not: a smooth random cloth: `ThinPlate`.
+    Source: torch's grid_sample.
+    Oracle: grid_sample, OpenCV's remap and `Affine`, tests/transforms/geometry/test_geometry.py.
+
+    Args:
+        grid: (H,W,2) places (x, y), of which -1 and 1 are the picture's edges (align_corners=False), at most 100; a
+            tensor or nested lists, of any H and W: the places are spread over the view. The identity by default.
+        amount: the share of the displacement, within [0, 10].
+
+    Examples:
+        >>> from transforms.geometry import DenseGrid
+        >>> y, x = torch.meshgrid(*2 * [(torch.arange(8) + 0.5) / 4 - 1], indexing="ij")
+        >>> grid = torch.stack([-x, y], -1).requires_grad_()  # a mirror
+        >>> image = torch.rand(1, 3, 8, 8)
+        >>> view = DenseGrid(grid)(image, torch.zeros(1, 1))
+        >>> torch.allclose(view, image.flip(3), atol=1e-5), torch.autograd.grad(view.sum(), grid)[0].shape
+        (True, torch.Size([8, 8, 2]))
+    """
+
+    grid: Any = field(default=(((0.0, 0.0),),), repr=False)
+    amount: Range = (1.0, 1.0)
+
+    coordinates = (Coordinate("amount (share of the displacement)", "amount", 0, 10),)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            grid = self.grid if isinstance(self.grid, Tensor) else torch.tensor(self.grid, dtype=torch.float64)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            grid = torch.zeros(0)
+        if grid.dim() != 3 or grid.shape[2] != 2 or not grid.numel() or not bool((grid.abs() <= FARTHEST).all()):
+            raise ValueError(
+                f"`grid` must be (H,W,2) places (x, y), of which -1 and 1 are the edges, at most {FARTHEST:g}; got "
+                f"{f'shape {tuple(grid.shape)}' if grid.numel() else f'a {type(self.grid).__name__}'}"
+            )
+        object.__setattr__(self, "grid", grid)
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        grid = self.grid.to(points)
+        y, x = ((2 * torch.arange(n, dtype=points.dtype) + 1) / n - 1 for n in grid.shape[:2])
+        displacement = grid - torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).to(grid)
+        half_frame = points.new_tensor(self.extent)
+        at = (displacement * half_frame).movedim(-1, 0)[None].expand(len(points), -1, -1, -1)
+        move = F.grid_sample(at, points / half_frame, padding_mode="border", align_corners=False).movedim(1, -1)
+        return points + self.values(u).to(points)[:, :, None, None] * move
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import skimage.transform
 import torch
+import torch.nn.functional as F
 from scipy.interpolate import RBFInterpolator
 from scipy.ndimage import map_coordinates
 from torch.autograd import gradcheck
@@ -16,7 +17,7 @@ from torchvision.transforms.v2 import functional as tv
 from tests.helpers.sampling import mostly_slow
 from transforms.compose import UNSEEN, Compose, Framed
 from transforms.geometry.affine import Affine, Crop, Flip, Perspective
-from transforms.geometry.distortion import Cylinder, Lens, RollingShutter, ThinPlate
+from transforms.geometry.distortion import Cylinder, DenseGrid, Lens, RollingShutter, ThinPlate
 from transforms.geometry.viewpoint import Viewpoint
 from transforms.sampling.homography import homography, invert, transform
 
@@ -165,6 +166,7 @@ BENDS = {
     "thin plate": ThinPlate(0.2),
     "fine thin plate": ThinPlate(0.1, grid=5),
     "shutter": RollingShutter(0.2, (0.0, 0.1), (0, 3)),
+    "dense grid": DenseGrid([[[-0.3, -3], [0.5, -0.3]], [[-0.7, 0.4], [0.4, 60]]], (0, 10)),
 }
 MAPS = BENDS | {
     "crop": Crop((0.01, 1), (0.1, 10)),
@@ -337,6 +339,24 @@ def test_thin_plate_has_a_gradient_after_inference_mode(photo):
     u = torch.rand(1, stage.dims, dtype=double, requires_grad=True)
     stage(photo, u).sum().backward()
     assert (u.grad != 0).all()
+
+
+# --- DenseGrid
+
+
+def test_a_dense_grid_equals_grid_sample_and_remap_and_has_their_gradient(photo):
+    """A wild one, at every place of a view; and one that shrinks is antialiased as the same `Affine` is."""
+    grid, u = (2 * torch.rand(1, 80, 120, 2, dtype=double) - 1).requires_grad_(), torch.zeros(1, 1)
+    views = Compose([DenseGrid(grid[0])], antialias=False, border="replicate")(photo, u)
+    theirs = F.grid_sample(photo, grid, padding_mode="border", align_corners=False)
+    torch.testing.assert_close(views, theirs, rtol=0, atol=1e-9)
+    slopes = [torch.autograd.grad((view**3).sum(), grid)[0] for view in (views, theirs)]
+    torch.testing.assert_close(*slopes, rtol=1e-6, atol=1e-6)
+    places = (((grid.detach()[0] + 1) * torch.tensor([60, 40]) - 0.5).float()).numpy()
+    remapped = cv2.remap(photo[0].permute(1, 2, 0).float().numpy(), places, None, cv2.INTER_LINEAR, borderMode=1)
+    assert np.abs(views.detach()[0].permute(1, 2, 0).numpy() - remapped).max() < 0.03  # its 1/32 of a pixel
+    shrunk = DenseGrid(3 * lattice()[0] / torch.tensor([1.5, 1]))(photo, u)
+    torch.testing.assert_close(shrunk, Affine(scale=(1 / 3, 1 / 3))(photo, torch.zeros(1, 5)), rtol=0, atol=1e-5)
 
 
 # --- RollingShutter
