@@ -170,10 +170,15 @@ def make_shelf(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
 
 
 def read_files(
-    path: str | Path, size: int, unreadable: str = "refuse", cache: str | None = None, column: str | None = None
+    path: str | Path,
+    size: int,
+    unreadable: str = "refuse",
+    cache: str | None = None,
+    column: str | None = None,
+    room: int | None = None,
 ) -> Shelf:
-    """The pictures of a path (see `list_entries`), each `square`. Every file is read once, to check it; up to
-    `MAX_CACHE` bytes of squares stay in memory until `Shelf.forget`.
+    """The pictures of a path (see `list_entries`), each `square`. Every file is read once, to check it; up to `room`
+    bytes of squares (None: `MAX_CACHE`) stay in memory until `Shelf.forget`.
 
     Args:
         unreadable: "refuse" or "skip" files that are missing or that Pillow cannot read.
@@ -185,13 +190,18 @@ def read_files(
     """
     entries, notes = list_entries(path, column)
     if cache is None:
-        return read_entries(entries, notes, size, unreadable)
+        return read_entries(entries, notes, size, unreadable, room=room)
     index = PictureIndex(Path(cache), Path(path), size)
-    return read_entries(entries, [*notes, *filter(None, [index.trouble])], size, unreadable, index)
+    return read_entries(entries, [*notes, *filter(None, [index.trouble])], size, unreadable, index, room)
 
 
 def read_entries(
-    entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse", index: PictureIndex | None = None
+    entries: list[Entry],
+    notes: list[str],
+    size: int,
+    unreadable: str = "refuse",
+    index: PictureIndex | None = None,
+    room: int | None = None,
 ) -> Shelf:
     """The same as `read_files`, for a listing, its notes, and its index."""
     with_weight, without = ([e for e in entries if (e.weight is None) == lacks] for lacks in (False, True))
@@ -205,7 +215,8 @@ def read_entries(
     squares: dict[int, Tensor] = {}
     failed: list[tuple[Entry, Exception]] = []
     # in one piece: small blocks that stay would split the heap between the large ones that go
-    store = torch.empty(min(len(entries), MAX_CACHE // (3 * size * size)), size, size, 3, dtype=torch.uint8)
+    most = (MAX_CACHE if room is None else room) // (3 * size * size)
+    store = torch.empty(min(len(entries), most), size, size, 3, dtype=torch.uint8)
     for entry, reading in zip(
         entries, in_threads(lambda entry: _read_entry(entry, size, index), entries), strict=True
     ):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attacks.data.gallery import Gallery
-from attacks.data.split import assign_split
+from attacks.data.split import assign_split, rows_at_once
 from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.description import identity
@@ -43,7 +43,7 @@ from transforms.draws import stream
 from transforms.resizing.resize import NAMES
 
 #: The keys of an attack that say how many gradients it has.
-BUDGET_KEYS = ("gradients", "steps", "views")
+BUDGET_KEYS = ("gradients", "steps", "views", "pictures")
 
 
 def build(
@@ -79,10 +79,27 @@ def build(
         if getattr(run.objective, "target", None) is not None:
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
         optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, target_device))
-    queries, pictures, truth = data(run.data, run.perturbation, has_gallery=not has_classes(run))
+    check_minibatches(run)
+    in_memory = getattr(run.attack, "pictures", None) is None
+    has_gallery = not has_classes(run)
+    queries, pictures, truth = data(run.data, run.perturbation, has_gallery=has_gallery, in_memory=in_memory)
     if run.evaluate.most is not None:
         rows = draw_clusters(queries.clusters, run.seed, run.evaluate.most)
         queries, truth = queries.only(rows), truth[rows]
+    perturbation, fit_rows = perturb(run, queries.images, queries.placements), list[int]()
+    if perturbation.shared:
+        words = assign_split(queries.names, queries.clusters, run.seed, queries.split, run.data.fit)
+        queries = replace(queries, split=words)
+        rows = [row for row, word in enumerate(words) if word] if in_memory else rows_at_once(words, run.seed)
+        fit_rows = [] if in_memory else queries.attacked
+    elif queries.split or run.data.fit is not None:
+        key = "fit" if run.data.fit is not None else "split"
+        raise ValueError(
+            f"`data.{key}` needs a perturbation that pictures share: a patch, or perturbation.shared=true"
+        )
+    fit, fit_truth = queries.on_disk(fit_rows), truth[fit_rows]
+    if perturbation.shared and (fit_rows or len(rows) < len(queries)):
+        queries, truth, perturbation = queries.only(rows), truth[rows], perturbation.take(torch.tensor(rows))
     side = input_side(encoder, queries.images.shape[2:])
     transforms = lay_on_sheet(defended_views(run.transforms, run.defence, side), run.printer, run.perturbation)
     if run.encoder.stochastic:
@@ -96,13 +113,6 @@ def build(
             features = encoder(queries.images[rows].to(target_device))
             refuse_unanswered(encoder, features, [queries.names[row] for row in rows.tolist()])
     check_encoder(encoder, queries.images[:1].to(target_device), transforms, tree=False)
-    perturbation = perturb(run, queries.images, queries.placements)
-    if perturbation.shared:
-        queries = replace(queries, split=assign_split(queries.names, queries.clusters, run.seed, queries.split))
-    elif queries.split:
-        raise ValueError(
-            "`data.split` needs a perturbation that pictures share: a patch, or perturbation.shared=true"
-        )
     gallery: Gallery | Classes = pictures
     images = queries.images.to(target_device)
     refuse_logits(run, encoder, images)
@@ -113,7 +123,8 @@ def build(
     goal = None
     if (target := getattr(run.objective, "target", None)) is not None:
         exclusions, cache = hidden_rows(gallery, queries, truth), getattr(run.data, "cache", None)
-        gallery, goal = targeted(target, gallery, truth, run.seed, run.data.size, exclusions, cache)
+        both = torch.cat([truth, fit_truth])
+        gallery, goal = targeted(target, gallery, both, run.seed, run.data.size, exclusions, cache)
     study = Study(
         seed=run.seed,
         attack=attack_of(run, views),
@@ -130,7 +141,7 @@ def build(
         queries=queries,
         gallery=gallery,
         truth=truth,
-        goal=goal,
+        goal=None if goal is None else goal[: len(truth)],
         device=target_device,
         identity=identity(run.encoder, encoder, transforms),
         threat={},
@@ -140,6 +151,9 @@ def build(
     )
     if isinstance(node := run.perturbation, PatchConfig):
         study = replace(study, patch=PatchRecord(patch_id(run), node.width_mm, node.card, not node.place))
+    if fit_rows:
+        fit_goal = None if goal is None else goal[len(truth) :]
+        study = replace(study, fit=replace(study, queries=fit, truth=fit_truth, goal=fit_goal))
     return replace(study, threat=threat_of(run, study))
 
 
@@ -160,7 +174,7 @@ def attack_of(run: Run, views: Views) -> Attack:
     if isinstance(node, groups.SuiteConfig):
         return Attack(node.name, run.optimiser.name, views, nearest=node.nearest)
     adversary = None if node.adversary is None else Adversary(node.adversary, node.refine)
-    return Attack(node.name, run.optimiser.name, views, node.restarts, node.stop, adversary)
+    return Attack(node.name, run.optimiser.name, views, node.restarts, node.stop, adversary, pictures=node.pictures)
 
 
 def threat_of(run: Run, study: Study) -> dict[str, Any]:
@@ -186,6 +200,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         "shared": study.perturbation.shared,
         "penalty": run.penalty.name,
         **{key: value for key, value in asdict(run.attack).items() if key not in ("name", *BUDGET_KEYS)},
+        **({} if study.attack.pictures is None else {"pictures": study.attack.pictures}),
         "patch": patch,  # None for any other perturbation
     }
 
@@ -251,6 +266,31 @@ def check_attack(run: Run) -> None:
         raise ValueError(
             f"`attack.adversary` chooses the worst views itself; it needs risk=mean, got {run.risk.name}"
         )
+
+
+def check_minibatches(run: Run) -> None:
+    """Refuse `attack.pictures` where all pictures are needed at once."""
+    size, node, data_name = getattr(run.attack, "pictures", None), run.objective, run.data.name
+    if size is None:
+        return
+    is_shared = getattr(run.perturbation, "shared", run.perturbation.name == "patch")
+    anchor, at_once = getattr(node, "anchor", "own"), isinstance(node, LayersConfig) or getattr(node, "encoders", ())
+    for key, value, good, reason, fix in (
+        ("perturbation.shared", "false", is_shared, "each picture is attacked alone", "true, or leave pictures out"),
+        ("optimiser", run.optimiser.name, run.optimiser.name not in ("apgd", *GRADIENT_FREE), COMPARED, "wiener"),
+        ("task", run.task.name, not has_classes(run), "the class of each picture is asked at once", "retrieval"),
+        ("data", data_name, data_name != "scenes", "a patch has other places in each scene", "folder"),
+        ("objective.anchor", anchor, anchor == "paired" or (anchor == "own" and not at_once), ANCHORS, "paired"),
+    ):
+        if not good:
+            raise ValueError(
+                f"`attack.pictures` does not go with {key}={value}, for {reason}; got {size}: {key}={fix}"
+            )
+
+
+#: Reasons against minibatches.
+COMPARED = "losses of several steps are compared, which would be of different pictures"
+ANCHORS = "features of all pictures are in memory"
 
 
 def check_black_box(run: Run) -> None:
@@ -328,6 +368,7 @@ def plan_views(run: Run) -> Views:
     if node.steps is None and node.gradients < views:
         raise ValueError(f"`attack.gradients` must suffice for a step of {views} views; got {node.gradients}")
     steps = node.gradients // views if node.steps is None else node.steps
+    free = free and getattr(node, "pictures", None) is None  # more views of them do not lower the noise of the others
     return Views(views, steps, Adaptive() if node.views == "auto" and free else None)
 
 

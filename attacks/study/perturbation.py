@@ -67,7 +67,7 @@ def radius_of(text: str, images: Tensor) -> float:
     10^-2.8. Raises ValueError."""
     decibels = str(text).removesuffix("dB")
     number = schema.fraction(decibels, "perturbation.eps")
-    return number if decibels == str(text) else math.sqrt(images[0].numel()) * 10 ** (-number / 20)
+    return number if decibels == str(text) else math.sqrt(images.shape[1:].numel()) * 10 ** (-number / 20)
 
 
 def _mask(path: str, images: Tensor) -> Tensor:
