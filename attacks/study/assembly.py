@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attacks.data.gallery import Gallery
-from attacks.data.split import assign_split, rows_at_once
+from attacks.data.split import FIT, assign_split, rows_at_once
 from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.description import identity
@@ -91,7 +91,7 @@ def build(
         words = assign_split(queries.names, queries.clusters, run.seed, queries.split, run.data.fit)
         queries = replace(queries, split=words)
         rows = [row for row, word in enumerate(words) if word] if in_memory else rows_at_once(words, run.seed)
-        fit_rows = [] if in_memory else queries.attacked
+        fit_rows = [] if in_memory else [row for row, word in enumerate(words) if word == FIT]
     elif queries.split or run.data.fit is not None:
         key = "fit" if run.data.fit is not None else "split"
         raise ValueError(
