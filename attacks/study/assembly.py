@@ -38,7 +38,15 @@ from attacks.study.pipeline import defended_views, input_side
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part
 from attacks.study.study import Attack, PatchRecord, Study, Views
-from attacks.study.task import acceptance_of, check_gallery, check_task, classes_of, has_classes, refuse_logits
+from attacks.study.task import (
+    acceptance_of,
+    check_gallery,
+    check_minibatches,
+    check_task,
+    classes_of,
+    has_classes,
+    refuse_logits,
+)
 from transforms.draws import stream
 from transforms.resizing.resize import NAMES
 
@@ -266,31 +274,6 @@ def check_attack(run: Run) -> None:
         raise ValueError(
             f"`attack.adversary` chooses the worst views itself; it needs risk=mean, got {run.risk.name}"
         )
-
-
-def check_minibatches(run: Run) -> None:
-    """Refuse `attack.pictures` where all pictures are needed at once."""
-    size, node, data_name = getattr(run.attack, "pictures", None), run.objective, run.data.name
-    if size is None:
-        return
-    is_shared = getattr(run.perturbation, "shared", run.perturbation.name == "patch")
-    anchor, at_once = getattr(node, "anchor", "own"), isinstance(node, LayersConfig) or getattr(node, "encoders", ())
-    for key, value, good, reason, fix in (
-        ("perturbation.shared", "false", is_shared, "each picture is attacked alone", "true, or leave pictures out"),
-        ("optimiser", run.optimiser.name, run.optimiser.name not in ("apgd", *GRADIENT_FREE), COMPARED, "wiener"),
-        ("task", run.task.name, not has_classes(run), "the class of each picture is asked at once", "retrieval"),
-        ("data", data_name, data_name != "scenes", "a patch has other places in each scene", "folder"),
-        ("objective.anchor", anchor, anchor == "paired" or (anchor == "own" and not at_once), ANCHORS, "paired"),
-    ):
-        if not good:
-            raise ValueError(
-                f"`attack.pictures` does not go with {key}={value}, for {reason}; got {size}: {key}={fix}"
-            )
-
-
-#: Reasons against minibatches.
-COMPARED = "losses of several steps are compared, which would be of different pictures"
-ANCHORS = "features of all pictures are in memory"
 
 
 def check_black_box(run: Run) -> None:

@@ -49,17 +49,16 @@ def data(
         selection = queries.spread(node.count)
         rows = {name: row for row, name in enumerate(pictures.names)}
         truth = torch.tensor([rows[name] for name in selection.names])
-        selection = (
-            selection if in_memory else replace(selection, images=selection.images[:0], store=selection.shelf())
-        )
+        if not in_memory:
+            selection = replace(selection, images=selection.images[:0], store=selection.shelf())
         return selection, gallery.on_shelf(pictures.shelf()), truth
     if isinstance(node, ScenesConfig):
         return _scenes(node, perturbation, has_gallery)
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
     shelf = read_files(path, node.size, node.unreadable, node.cache, node.split, None if in_memory else 0)
-    rows = gallery.evenly(gallery.on_shelf(shelf).clusters, node.count)
-    return _choose(node, shelf, rows, has_gallery, in_memory)
+    clusters = gallery.on_shelf(shelf).clusters
+    return _choose(node, shelf, gallery.evenly(clusters, node.count), has_gallery, in_memory)
 
 
 def _scenes(node: ScenesConfig, perturbation: object, has_gallery: bool) -> tuple[Pictures, Gallery, Tensor]:
