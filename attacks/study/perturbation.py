@@ -118,6 +118,9 @@ def patch_id(run: Run) -> str:
     for key in NOT_OF_THE_PATCH:
         content.pop(key)
     content["data"].pop("cache", None)
+    for group, key in (("data", "fit"), ("attack", "pictures")):  # unset, they change no card that is printed
+        if content[group].get(key) is None:
+            content[group].pop(key, None)
     return f"vp-{hashlib.sha256(json.dumps(content, default=str).encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
