@@ -215,8 +215,8 @@ def read_entries(
     squares: dict[int, Tensor] = {}
     failed: list[tuple[Entry, Exception]] = []
     # in one piece: small blocks that stay would split the heap between the large ones that go
-    most = (MAX_CACHE if room is None else room) // (3 * size * size)
-    store = torch.empty(min(len(entries), most), size, size, 3, dtype=torch.uint8)
+    capacity = (MAX_CACHE if room is None else room) // (3 * size * size)
+    store = torch.empty(min(len(entries), capacity), size, size, 3, dtype=torch.uint8)
     for entry, reading in zip(
         entries, in_threads(lambda entry: _read_entry(entry, size, index), entries), strict=True
     ):

@@ -45,8 +45,8 @@ def assign_split(
     if JUDGE not in words or limit > len(fit):
         reason = f"there are {len(fit)}" if JUDGE in words else "no cluster is held out of fewer than ten"
         raise ValueError(f"`data.fit` must be at most the number of clusters that are fit; got {limit}, and {reason}")
-    some = {*shuffle(fit, seed, "fit")[:limit]}
-    return tuple(word if word == JUDGE or c in some else "" for c, word in zip(clusters, words, strict=True))
+    draw = {*shuffle(fit, seed, "fit")[:limit]}
+    return tuple(word if word == JUDGE or c in draw else "" for c, word in zip(clusters, words, strict=True))
 
 
 def rows_at_once(words: Sequence[str], seed: int) -> list[int]:

@@ -252,5 +252,5 @@ def problem_for(
     device = images.device if isinstance(images, Tensor) else leaves(anchor)[0].device
     parts = Minibatches(images, anchor, perturbation, min(size or count, count), device)
     rows = torch.arange(count) if parts.size == count else parts.rows(stream(options.seed, "select"), 0)
-    some = None if parts.size == count else parts
-    return Problem(encoder=encoder, objective=objective, minibatches=some, **parts.fields(rows))
+    rest = None if parts.size == count else parts
+    return Problem(encoder=encoder, objective=objective, minibatches=rest, **parts.fields(rows))

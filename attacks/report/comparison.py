@@ -140,8 +140,8 @@ class ComparedRuns:
         runs = [run for run in self.runs if run.values["fit_pictures"] and run.values["eot_success"]]
         runs.sort(key=lambda run: int(run.values["fit_pictures"]))
         numbers = {run.values["fit_pictures"] for run in runs}
-        others = {tuple(run.values[key] for key in SETTINGS) for run in runs}
-        return runs if len(numbers) > 1 and len(others) == 1 else []
+        settings = {tuple(run.values[key] for key in SETTINGS) for run in runs}
+        return runs if len(numbers) > 1 and len(settings) == 1 else []
 
     @property
     def standings(self) -> list[Standing]:

@@ -131,8 +131,8 @@ def build(
     goal = None
     if (target := getattr(run.objective, "target", None)) is not None:
         exclusions, cache = hidden_rows(gallery, queries, truth), getattr(run.data, "cache", None)
-        both = torch.cat([truth, fit_truth])
-        gallery, goal = targeted(target, gallery, both, run.seed, run.data.size, exclusions, cache)
+        truths = torch.cat([truth, fit_truth])
+        gallery, goal = targeted(target, gallery, truths, run.seed, run.data.size, exclusions, cache)
     study = Study(
         seed=run.seed,
         attack=attack_of(run, views),
