@@ -34,7 +34,7 @@ class Pictures:
     tiles of a photograph (by default each picture is alone); `split` is fit or judge of each (see
     `attacks.data.split`), empty where each has a perturbation of its own; `weights` are shares of the traffic over
     the largest, the same in a cluster, empty where all count alike; `entries` are the rows of a listing, empty of
-    bundled tiles.
+    bundled tiles. With a `store`, which has as many pictures, none are in memory: `images` is (0,3,H,W).
     """
 
     names: tuple[str, ...]
@@ -45,6 +45,7 @@ class Pictures:
     split: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
     entries: tuple[Entry, ...] = ()
+    store: Shelf | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clusters", self.clusters or self.names)
@@ -73,10 +74,18 @@ class Pictures:
         return self.only(evenly(self.clusters, count))
 
     def only(self, rows: Sequence[int]) -> "Pictures":
-        """The pictures `rows`, without placements."""
+        """The pictures `rows` in memory, without placements."""
+        images = self.images[list(rows)] if self.store is None else self.store.read(rows)
+        return Pictures(images=images, notes=self.notes, **self._columns(rows))
+
+    def on_disk(self, rows: Sequence[int]) -> "Pictures":
+        """The pictures `rows` of a `store`, not in memory."""
+        store = None if self.store is None else self.store.only(rows)
+        return Pictures(images=self.images[:0], store=store, **self._columns(rows))
+
+    def _columns(self, rows: Sequence[int]) -> dict[str, Any]:
         names = ("names", "clusters", "split", "weights", "entries")
-        columns: dict[str, Any] = {name: select(getattr(self, name), rows) for name in names}
-        return Pictures(images=self.images[list(rows)], notes=self.notes, **columns)
+        return {name: select(getattr(self, name), rows) for name in names}
 
     def shelf(self, size: int | None = None) -> Shelf:
         """The pictures as a shelf; with `size`, each is resized and cropped on reading (see `square`)."""

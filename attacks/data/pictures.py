@@ -169,9 +169,11 @@ def make_shelf(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
     return Shelf(tuple(names), digests, (None,) * len(names), load)
 
 
-def read_files(path: str | Path, size: int, unreadable: str = "refuse", cache: str | None = None) -> Shelf:
-    """The pictures of a path (see `list_entries`), each `square`. Every file is read once, to check it; up to
-    `MAX_CACHE` bytes of squares stay in memory until `Shelf.forget`.
+def read_files(
+    path: str | Path, size: int, unreadable: str = "refuse", cache: str | None = None, room: int | None = None
+) -> Shelf:
+    """The pictures of a path (see `list_entries`), each `square`. Every file is read once, to check it; up to `room`
+    bytes of squares (None: `MAX_CACHE`) stay in memory until `Shelf.forget`.
 
     Args:
         unreadable: "refuse" or "skip" files that are missing or that Pillow cannot read.
@@ -182,13 +184,18 @@ def read_files(path: str | Path, size: int, unreadable: str = "refuse", cache: s
     """
     entries, notes = list_entries(path)
     if cache is None:
-        return read_entries(entries, notes, size, unreadable)
+        return read_entries(entries, notes, size, unreadable, room=room)
     index = PictureIndex(Path(cache), Path(path), size)
-    return read_entries(entries, [*notes, *filter(None, [index.trouble])], size, unreadable, index)
+    return read_entries(entries, [*notes, *filter(None, [index.trouble])], size, unreadable, index, room)
 
 
 def read_entries(
-    entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse", index: PictureIndex | None = None
+    entries: list[Entry],
+    notes: list[str],
+    size: int,
+    unreadable: str = "refuse",
+    index: PictureIndex | None = None,
+    room: int | None = None,
 ) -> Shelf:
     """The same as `read_files`, for a listing, its notes, and its index."""
     for column in ("weight", "split"):
@@ -203,7 +210,8 @@ def read_entries(
     squares: dict[int, Tensor] = {}
     failed: list[tuple[Entry, Exception]] = []
     # in one piece: small blocks that stay would split the heap between the large ones that go
-    store = torch.empty(min(len(entries), MAX_CACHE // (3 * size * size)), size, size, 3, dtype=torch.uint8)
+    capacity = (MAX_CACHE if room is None else room) // (3 * size * size)
+    store = torch.empty(min(len(entries), capacity), size, size, 3, dtype=torch.uint8)
     for entry, reading in zip(
         entries, in_threads(lambda entry: _read_entry(entry, size, index), entries), strict=True
     ):

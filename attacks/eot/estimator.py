@@ -61,6 +61,8 @@ class EOT:
         risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
             (`CVaR`), which costs a second forward pass, of the views that count.
         world: the processes that share the work: each must call with the same arguments.
+        pictures: of a step, where images share a perturbation: as many of them, other ones in each step (see
+            `Minibatches`); `views`, `steps` and budgets then count those of each of so many. None: all.
 
     Examples:
         >>> import torch
@@ -81,6 +83,7 @@ class EOT:
     chunk: int = 32
     risk: Risk = field(default_factory=Mean)
     world: World = ALONE
+    pictures: int | None = None
 
     def __post_init__(self) -> None:
         check_pipeline(self.transforms)
@@ -88,6 +91,8 @@ class EOT:
             made(name, getattr(self, name))
         for name in ("views", "chunk") if self.views is not None else ("chunk",):
             check_count(name, getattr(self, name))
+        if self.pictures is not None:
+            check_count("pictures", self.pictures, "pictures")
 
     def points(self, seed: int, step: int, like: Tensor, *, times: int = 1, pictures: int | None = None) -> Tensor:
         """The coordinates (times * views, dims) of a step's views: blocks step, step + 1, ... of `views` points each;

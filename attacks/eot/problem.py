@@ -10,15 +10,16 @@ from torch import Tensor
 
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import encoder_draws
-from attacks.encoders.tree import Encoder, Tree, silence, take
+from attacks.encoders.tree import Encoder, Tree, leaves, length, silence, take
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT, check_count
+from attacks.eot.minibatches import Minibatches, PictureSource
 from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.perturbations.base import PerturbationSet
 from transforms import Compose
 from transforms.devices import HOST, uploaded
 from transforms.doors import PastDoors, formed, made, unchecked
-from transforms.draws import Fixed, Grid
+from transforms.draws import Fixed, Grid, stream
 from transforms.scene import Scene, scene_of
 
 STEPS = 100
@@ -96,6 +97,7 @@ class Problem:
         objective: features and anchor to losses.
         perturbation: the set of allowed changes.
         first: the delta that a run begins with; None: that of its seed.
+        minibatches: what the steps see in place of the images, which then only compare iterates (see `problem_for`).
 
     Examples:
         >>> from attacks import Away, Linf, Problem, load_encoder, tiles
@@ -111,6 +113,7 @@ class Problem:
     objective: Objective
     perturbation: Perturbation
     first: Tensor | None = None
+    minibatches: Minibatches | None = None
     _encode: Encoder = field(init=False, repr=False)  # of pictures that were checked
     _is_asked: bool = field(init=False, repr=False)  # a black box, which may not answer
 
@@ -139,7 +142,13 @@ class Problem:
             return self
         part = self.perturbation.take(rows)
         first = self.first if self.first is None or self.shared else self.first[rows]
-        return replace(self, images=self.images[rows], anchor=take(self.anchor, rows), perturbation=part, first=first)
+        columns: dict[str, Any] = {"images": self.images[rows], "anchor": take(self.anchor, rows), "first": first}
+        return replace(self, **columns, perturbation=part, minibatches=None)
+
+    def minibatch(self, seed: int, step: int) -> "Problem":
+        """What a step sees: this, or as many other pictures."""
+        parts = self.minibatches
+        return self if parts is None else replace(self, **parts.fields(parts.rows(seed, step)), minibatches=None)
 
     def scene(self, delta: Tensor, numbers: Tensor) -> Scene:
         """The attacked images `numbers` (B,), their numbers on the host, with a delta of each (B,...), or one (1,...)
@@ -233,6 +242,22 @@ class Options:
         views: Any = eot.views
         if views is None:
             self._choose_views()
+        if eot.pictures is not None:
+            self._check_pictures()
+
+    def _check_pictures(self) -> None:
+        optimiser = type(self.optimiser).__name__
+        if self.optimiser.gradient_free or getattr(self.optimiser, "counts_steps", False):
+            raise ValueError(
+                f"`pictures` must be None where losses of several steps are compared, as {optimiser} does, for they "
+                f"would be of different pictures; got {self.eot.pictures}: leave it out, or take Wiener() or PGD()"
+            )
+        if self.adaptive is not None or isinstance(self.budget, Tensor):
+            name = "budget" if self.adaptive is None else "adaptive"
+            raise ValueError(
+                f"`{name}` is about pictures that are in all steps, and a step has {self.eot.pictures} of them: give "
+                "a fixed number of `views` and of `steps`, or leave `pictures` out"
+            )
 
     def _choose_views(self) -> None:
         """The views of a step that `eot` leaves open: one, and more in a long attack, where they may differ."""
@@ -243,8 +268,37 @@ class Options:
         if by_losses:
             views = losses_of_a_step(self.steps * LOSSES[0] if self.budget is None else self.budget)
         object.__setattr__(self, "eot", replace(eot, views=views))
+        constant = constant or eot.pictures is not None  # more views of them would not show the noise of the others
         free = not constant and eot.transforms.dims and self.adaptive is None and not isinstance(self.budget, Tensor)
         total = self.steps * views if self.budget is None else self.budget
         if free and total >= 2 * Adaptive().steps:  # in a shorter one every step has one
             object.__setattr__(self, "adaptive", Adaptive())
             object.__setattr__(self, "budget", total)
+
+
+def problem_for(
+    images: Tensor | PictureSource,
+    anchor: Tree,
+    encoder: Encoder,
+    objective: Objective,
+    perturbation: Perturbation,
+    options: Options,
+) -> Problem:
+    """The problem of all `images`; where a step sees `options.eot.pictures` of more, that of as many, drawn by the
+    seed, on which iterates are compared. What is no tensor is read when it is seen, onto the anchor's device."""
+    is_tensor, size = not hasattr(images, "read"), options.eot.pictures
+    if is_tensor and size is None:
+        return Problem(images, anchor, encoder, objective, perturbation)  # type: ignore[arg-type]
+    if size is not None and not perturbation.shared:
+        raise ValueError(
+            f"`pictures` needs a perturbation that images share, such as Universal(Linf(8 / 255)); got {size} for a "
+            f"{type(perturbation).__name__}: leave it out"
+        )
+    count = len(images)
+    if length(anchor) != count:
+        raise ValueError(f"`anchor` must hold one row per image; got {length(anchor)} for {count} images: embed all")
+    device = images.device if isinstance(images, Tensor) else leaves(anchor)[0].device
+    parts = Minibatches(images, anchor, perturbation, min(size or count, count), device)
+    rows = torch.arange(count) if parts.size == count else parts.rows(stream(options.seed, "select"), 0)
+    rest = None if parts.size == count else parts
+    return Problem(encoder=encoder, objective=objective, minibatches=rest, **parts.fields(rows))

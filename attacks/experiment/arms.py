@@ -11,7 +11,7 @@ import torch
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
 from attacks.eot.estimator import EOT
-from attacks.eot.problem import Options, Problem
+from attacks.eot.problem import Options, Problem, problem_for
 from attacks.eot.risk import Mean
 from attacks.experiment.bench import Bench, Cost, Meter
 from attacks.objectives.aim import Aim, Knowledge
@@ -64,7 +64,7 @@ def optimise(
     sign, trace = shown_sign(attempt.study.objective), list[Trace]()
     best = state = look = held_out = None
     title = f"{arm}, batch {attempt.batch}" if attempt.batch else arm
-    encoder, follow, count = attempt.bench.encoder, attempt.bench.follow, len(attempt.knowledge.images)
+    encoder, follow = attempt.bench.encoder, attempt.bench.follow
     attack, first = attempt.study.attack, attempt.bench.world.first
     total = gradients or attack.views.steps * (
         attack.restarts if attack.nearest is None else len(_members(attempt, attack.nearest))
@@ -87,7 +87,7 @@ def optimise(
             loss, stderr, snr = torch.stack(means).double().tolist()
             views = float(estimate.views.double().mean())
             look_loss, active = None if held_out is None else sign * held_out, int(step.active.sum())
-            figures = (sign * loss, stderr / count**0.5, snr, look_loss, views, active, step.evals)
+            figures = (sign * loss, stderr / len(estimate.mean) ** 0.5, snr, look_loss, views, active, step.evals)
             line = Trace(attempt.batch, arm, name, len(trace), *figures)
             trace.append(line)
             if follow is not None:
@@ -130,16 +130,23 @@ def _steps(
 
 def problem_of(arm: str, attempt: Attempt) -> Problem:
     """What is solved in an arm."""
-    aim, perturbation = attempt.aim, attempt.study.perturbation.for_arm(arm)
-    return Problem(attempt.knowledge.images, aim.anchor, attempt.bench.encoder, aim.objective, perturbation)
+    aim, perturbation, store = attempt.aim, attempt.study.perturbation.for_arm(arm), attempt.study.queries.store
+    images = attempt.knowledge.images if store is None else store
+    options = _full_options(attempt)  # those of all arms, which compare iterates on the same pictures
+    return problem_for(images, aim.anchor, attempt.bench.encoder, aim.objective, perturbation, options)
 
 
 def options_of(arm: str, attempt: Attempt) -> Options:
     """How an arm is attacked at a fixed number of views, with a stream of its own."""
-    study, bench = attempt.study, attempt.bench
+    study, bench, views, size = (
+        attempt.study,
+        attempt.bench,
+        attempt.study.views.per_step,
+        attempt.study.attack.pictures,
+    )
     return Options(
         optimiser=study.optimiser,
-        eot=EOT(study.transforms, study.draws, study.views.per_step, bench.chunk, study.risk, bench.world),
+        eot=EOT(study.transforms, study.draws, views, bench.chunk, study.risk, bench.world, size),
         steps=study.views.steps,
         seed=stream(attempt.seed, arm),
         penalty=study.penalty,

@@ -74,7 +74,7 @@ def manifest(
         "preset": preset,
         "overrides": overrides,
         "seed": run.seed,
-        "primary": declaration(run.evaluate.primary, study.arms, study.queries.sides),
+        "primary": declaration(run.evaluate.primary, study.arms, study.sides),
         "config": asdict(run),
         "started": now_text(),
         "policy": policy_record(run.require),

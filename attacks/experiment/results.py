@@ -128,7 +128,7 @@ def metrics(
     if WIDE in tables:
         bank = _bank(bench.banks[WIDE], 0, side)
         content["wide"] = {"factor": study.evaluate.wide, "bank": bank, "arms": tables[WIDE]}
-    if (split := study.queries.sides) is not None:
+    if (split := study.sides) is not None:
         fit = [row for row in score_rows if row["split"] == FIT]
         content["split"] = split | {"arms": arms_table(fit) if split[JUDGE] else None}
     content["gate"] = verdict_of(study, bench.exhibits.out, content, score_rows)

@@ -137,19 +137,22 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         return result
 
     fit = [row for row in bench.study.queries.attacked if row in rows]
-    attempt = attempt_of(bench, bench.study.only(fit), fit, seed, unit.number)
+    attempt = attempt_of(bench, bench.study.fit or bench.study.only(fit), fit, seed, unit.number)
     images, arms, perturbation = study.queries.images.to(study.device), study.arms, study.perturbation
+    count = len(attempt.study.queries)
     costs["anchors"] = meter.read()
 
     deltas = {"noise": perturbation.noise(images, torch.Generator().manual_seed(stream(seed, "noise")))}
     trace, choices, fell_back = dict[str, list[Trace]](), dict[str, Tensor](), list[str]()
     offset = 0 if study.start is None else study.threat["start_from"]["gradients"]
     for arm in ("eot", *arms[2:-1]):
-        evals = 0 if arm == "eot" else offset + trace["eot"][-1].evals // len(fit)
+        evals = trace["eot"][-1].evals // min(study.attack.pictures or count, count) if arm != "eot" else -offset
+        evals += offset
         run_arm = partial(_optimise, arm, attempt, meter, checkpoint, evals)
         (best, trace[arm]), fallback = task(arm, arm, run_arm)
         deltas[arm], fell_back = best.delta, fell_back + [arm] * fallback
-        steps = best.step if len(fit) == len(rows) else best.step[:1].expand(len(rows))  # of one that they share
+        # of one that they share, that of all
+        steps = best.step if len(best.step) == len(rows) else best.step[:1].expand(len(rows))
         choices[arm] = steps.cpu() + 1
     sanity = None
     if unit.start == 0 and study.sanity.pictures:  # its cost is reported apart
@@ -209,9 +212,10 @@ def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch
     """The attempt on the pictures `rows`, with their `study`."""
     judge = bench.judge
     images = study.queries.images.to(study.device)
-    embeddings = judge.own[torch.tensor(list(rows), device=judge.own.device)]
     # of a gallery with embeddings from a file, which no objective reads (see `check_gallery`), the pictures' rows
     gallery = judge.gallery.parts[0] if isinstance(judge.gallery, Rows) else judge.gallery
+    is_part = study.queries.store is None
+    embeddings = judge.own[torch.tensor(list(rows), device=judge.own.device)] if is_part else gallery[study.truth]
     knowledge = Knowledge(images, embeddings, gallery, *study.right)
     knowledge = knowledge.drop(hidden_rows(bench.study.gallery, bench.study.queries, bench.study.truth))
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process computes it; count it once
@@ -232,15 +236,16 @@ def check_pictures(attempt: Attempt, trace: list[Trace]) -> Sanity:
     """The configured sanity checks of the run's own attack, on its first pictures."""
     study, bench, sanity = attempt.study, attempt.bench, attempt.study.sanity
     engine_reset(bench.encoder)
-    images = attempt.knowledge.images
-    rows = torch.arange(min(sanity.pictures, len(images)), device=images.device)
+    problem = replace(problem_of("eot", attempt), minibatches=None, encoder=bench.encoder.encoder)
+    rows = torch.arange(min(sanity.pictures, len(problem)), device=problem.images.device)
     sign, first = shown_sign(study.objective), [line for line in trace if line.attack == trace[0].attack]
     held_out = [line.held_out for line in first[: study.views.steps]]  # of the first restart
-    problem, options = problem_of("eot", attempt), replace(options_of("sanity", attempt), steps=sanity.steps)
+    options = replace(options_of("sanity", attempt), steps=sanity.steps)
+    options = replace(options, eot=replace(options.eot, pictures=None))
     if study.views.adaptive is not None:  # short runs need views enough to show the noise
         options = replace(options, eot=replace(options.eot, views=sanity.views))
     return examine(
-        replace(problem, encoder=bench.encoder.encoder).take(rows),
+        problem.take(rows),
         options,
         views=max(sanity.views, options.eot.views) if study.attack.sampled else sanity.views,
         planned=study.views.steps,

@@ -126,6 +126,25 @@ def radii_curve(content: Mapping[str, Any], norm: str) -> Markup:
     return to_svg(figure, "radii", "Success over the radius", description)
 
 
+def fit_curve(runs: Sequence[Mapping[str, Any]]) -> Markup:
+    """Success over the number of pictures that a shared perturbation was made from: on others, with the interval, and
+    on these."""
+    figure, axis = _axis((7.6, 3.0))
+    places = [run["fit_pictures"] for run in runs]
+    _band(axis, places, [run["eot_success"]._asdict() for run in runs], "eot", "held-out pictures")
+    fit = [(run["fit_pictures"], run["fit_success"].mean) for run in runs if run["fit_success"]]
+    axis.plot(*zip(*fit, strict=True), color=LIGHT["ink"], linestyle=":", marker="s", label="fit pictures")
+    axis.set_xscale("log")
+    axis.set_xticks(sorted({*places}), [str(place) for place in sorted({*places})])
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set(xlabel="pictures that it was made from", ylabel="success", ylim=(-0.04, 1.04))
+    svg_legend(figure, axis)
+    description = (
+        "Success on held-out pictures with its 95% interval, and on fit pictures. The table has the numbers."
+    )
+    return to_svg(figure, "fit", "Success over the number of fit pictures", description)
+
+
 def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str] = ARMS) -> Markup:
     """Success and cosine over one coordinate of the view, with intervals and the range of the attack."""
     figure = Figure(figsize=(9.6, 3.2), layout="constrained")

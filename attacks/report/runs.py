@@ -8,7 +8,7 @@ from typing import Any
 from attacks.inference.bounded import Interval
 from attacks.report.columns import Cell, Column
 from attacks.report.warnings import warnings
-from attacks.report.words import ARMS, measure_name, sample_counts
+from attacks.report.words import ARMS, fit_arms, measure_name, sample_counts
 from attacks.runtime.untrusted import count, mapping, number, read_untrusted, word
 
 #: The arm by which runs are compared.
@@ -35,6 +35,8 @@ RUNS = [
     _column("transforms", "views", 1, True, "text"),
     *(_column(key, key, 4, True, "number") for key in ("seed", "pictures", "clusters")),
     *_arm_columns("", ARMS),
+    _column("fit_pictures", "fit pictures", 4, kind="number"),
+    _column("fit_success", "EOT, fit pictures", 2),
     *_arm_columns("wide_", {arm: "EOT, wider views" if arm == ARM else "" for arm in ARMS}),
     _column("eot_worst_cosine", "EOT, most resistant view", 3),
     _column("passes", "encoder passes", 4, kind="number"),
@@ -72,7 +74,8 @@ def collect(names: Mapping[Path, str]) -> tuple[list[RunSummary], list[tuple[str
 def _read_run(directory: Path, name: str) -> RunSummary:
     content = read_untrusted(directory / "metrics.json")
     manifest = read_untrusted(directory / "manifest.json") if (directory / "manifest.json").is_file() else {}
-    threat, wide, cost = (mapping(content.get(key)) for key in ("threat", "wide", "cost"))
+    threat, wide, cost, split = (mapping(content.get(key)) for key in ("threat", "wide", "cost", "split"))
+    fit = split.get("fit") if isinstance(split.get("fit"), list) else None
     queries = content.get("queries")
     if not isinstance(queries, list) or not threat:
         raise ValueError("`metrics.json` must be that of a run; it has no `queries` or no `threat`")
@@ -93,6 +96,8 @@ def _read_run(directory: Path, name: str) -> RunSummary:
         "pictures": pictures,
         "clusters": clusters,
         **arms,
+        "fit_pictures": None if not fit else len(fit),
+        "fit_success": interval_cell(mapping(mapping(fit_arms(content).get("same")).get(ARM)).get("success")),
         **_arms(wide.get("arms"), "wide_"),
         "eot_worst_cosine": interval_cell(mapping(mapping(content["arms"]).get(ARM)).get("worst_cosine")),
         "passes": None if None in passes else sum(filter(None, passes)),

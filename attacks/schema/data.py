@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from attacks.schema.options import MISSING, option
 
+FIT = "clusters that a perturbation which pictures share is made from, at most; the judged ones stay; null: all"
+
 
 @dataclass
 class BundledConfig:
@@ -24,6 +26,7 @@ class BundledConfig:
     )
     size: int = option(128, "side of a tile in pixels", low=8, high=8192)
     count: int | None = option(10, "pictures to attack, spread over the photographs; null: every one")
+    fit: int | None = option(None, FIT, low=1)
 
 
 @dataclass
@@ -35,6 +38,7 @@ class PicturesConfig:
     gallery: str | None = None
     size: int = option(224, "shorter side in pixels; the central square is used", low=8, high=8192)
     count: int | None = option(None, "pictures to attack; null: every one")
+    fit: int | None = option(None, FIT, low=1)
     unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")
     cache: str | None = option(None, "a folder that keeps the gallery's embeddings and index for other runs")
 

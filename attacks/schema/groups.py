@@ -25,6 +25,7 @@ from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardCon
 GRADIENTS = "of each picture in an attack: encoder passes forward and back, one a view"
 STEPS = "so many steps in place of gradients; with views=auto each counts as one gradient"
 VIEWS = "of a picture in a step; auto: one, and more where gradients are noisy and many"
+PICTURES = "a step of a perturbation that they share, others in each step; gradients are of each of them; null: all"
 
 
 @dataclass
@@ -168,6 +169,7 @@ class SingleConfig:
     gradients: int = option(800, GRADIENTS, low=1)
     steps: int | None = option(None, STEPS, low=1)
     views: Any = option("auto", VIEWS, range="auto, or at least 1", paper="Byrd et al. 2012")
+    pictures: int | None = option(None, PICTURES, low=1)
     stop: float | None = option(None, "loss on held-out views at which a picture is solved and leaves")
     restarts: int = option(1, "starts, each with all the gradients; the best of all is kept", low=1)
     adversary: int | None = option(None, "min-max: of so many views, the most resistant ones lead each step")

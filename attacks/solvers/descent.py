@@ -46,6 +46,8 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
 
 
 def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state: LoopState, turn: Turn) -> TurnPlan:
+    if problem.minibatches is not None:
+        problem = problem.minibatch(seed, turn.number)
     images, eot, shared = problem.images, options.eot, problem.perturbation.shared
     count, device = len(images), images.device
     if state.estimate is not None and state.estimate.chunk != eot.chunk:
@@ -91,6 +93,11 @@ def _check_options(problem: Problem, options: Options) -> int:
     """The encoder passes of an adversary in each step. Raises ValueError for what cannot be combined."""
     check_problem(problem, options.eot.transforms)
     eot, adversary, adaptive = options.eot, options.adversary, options.adaptive
+    if problem.minibatches is None and eot.pictures is not None and len(problem) > eot.pictures:
+        raise ValueError(
+            f"`pictures` of an EOT is for attack, solve and problem_for, which draw minibatches; got {eot.pictures} "
+            f"with a Problem of {len(problem)} images: make it by problem_for, or leave `pictures` out"
+        )
     if adversary is not None and adaptive is not None:
         raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")
     if not eot.risk.uniform and (adversary is not None or problem.objective.combine == "gradients"):

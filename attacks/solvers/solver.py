@@ -10,7 +10,8 @@ from torch import Tensor
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT
-from attacks.eot.problem import STEPS, Options, Problem
+from attacks.eot.minibatches import PictureSource
+from attacks.eot.problem import STEPS, Options, Problem, problem_for
 from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.runtime.values import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merge_estimates, start
@@ -62,7 +63,7 @@ class SolveState(NamedTuple):
 
 
 def attack(
-    images: Tensor,
+    images: Tensor | PictureSource,
     anchor: Tree,
     *,
     encoder: Encoder,
@@ -85,7 +86,8 @@ def attack(
     solved images to the generator, which answers with the next step. Its delta then stays as it is.
 
     Args:
-        images, anchor, encoder, objective, perturbation: see `attacks.eot.problem.Problem`.
+        images, anchor, encoder, objective, perturbation: see `attacks.eot.problem.Problem`; images that share a
+            perturbation may be a `PictureSource`, such as a `Shelf`, of which a step reads `eot.pictures`.
         optimiser, eot, steps, seed, budget, adaptive, penalty, adversary: see `attacks.eot.problem.Options`.
         state: of an earlier step of this very attack, to resume from; images declared solved after that step belong
             in its `solved`.
@@ -107,13 +109,13 @@ def attack(
         >>> len(losses), bool(losses[-1] < losses[0])
         (8, True)
     """
-    problem = Problem(images, anchor, encoder, objective, perturbation)
     options = Options(optimiser, eot, steps, seed, budget, adaptive, penalty, adversary)
+    problem = problem_for(images, anchor, encoder, objective, perturbation, options)
     return loop_of(options.optimiser)(problem, options, state)
 
 
 def solve(
-    images: Tensor,
+    images: Tensor | PictureSource,
     anchor: Tree,
     *,
     encoder: Encoder,
@@ -135,9 +137,9 @@ def solve(
         >>> torch.allclose(best.delta, torch.full_like(images, -8 / 255))  # the nearest that the ball allows
         True
     """
-    problem = Problem(images, anchor, encoder, objective, perturbation)
-    best: Best | None = None
-    for _, latest in run_steps(problem, Options(**options), stop=stop, restarts=restarts):
+    how, best = Options(**options), None
+    problem = problem_for(images, anchor, encoder, objective, perturbation, how)
+    for _, latest in run_steps(problem, how, stop=stop, restarts=restarts):
         best = latest
     assert best is not None  # the last step is always compared
     return best

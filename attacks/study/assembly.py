@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attacks.data.gallery import Gallery
-from attacks.data.split import assign_split
+from attacks.data.split import FIT, assign_split, rows_at_once
 from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.description import identity
@@ -39,12 +39,20 @@ from attacks.study.pipeline import defended_views, input_side
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part
 from attacks.study.study import Attack, PatchRecord, Study, Views
-from attacks.study.task import acceptance_of, check_gallery, check_task, classes_of, has_classes, refuse_logits
+from attacks.study.task import (
+    acceptance_of,
+    check_gallery,
+    check_minibatches,
+    check_task,
+    classes_of,
+    has_classes,
+    refuse_logits,
+)
 from transforms.draws import stream
 from transforms.resizing.resize import NAMES
 
 #: The keys of an attack that say how many gradients it has.
-BUDGET_KEYS = ("gradients", "steps", "views")
+BUDGET_KEYS = ("gradients", "steps", "views", "pictures")
 
 
 def build(
@@ -80,10 +88,27 @@ def build(
         if getattr(run.objective, "target", None) is not None:
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
         optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, target_device))
-    queries, pictures, truth = data(run.data, run.perturbation, has_gallery=not has_classes(run))
+    check_minibatches(run)
+    in_memory = getattr(run.attack, "pictures", None) is None
+    has_gallery = not has_classes(run)
+    queries, pictures, truth = data(run.data, run.perturbation, has_gallery=has_gallery, in_memory=in_memory)
     if run.evaluate.most is not None:
         rows = draw_clusters(queries.clusters, run.seed, run.evaluate.most)
         queries, truth = queries.only(rows), truth[rows]
+    perturbation, fit_rows, words = perturb(run, queries), list[int](), tuple[str, ...]()
+    if perturbation.shared:
+        words = assign_split(queries.names, queries.clusters, run.seed, queries.split, run.data.fit)
+        rows = [row for row, word in enumerate(words) if word] if in_memory else rows_at_once(words, run.seed)
+        fit_rows = [] if in_memory else [row for row, word in enumerate(words) if word == FIT]
+    elif run.data.fit is not None:
+        raise ValueError(
+            "`data.fit` needs a perturbation that pictures share: a patch, or perturbation.shared=true; got "
+            f"{run.data.fit}"
+        )
+    queries = replace(queries, split=words, notes=(*queries.notes, *idle_columns(run, queries)))
+    fit, fit_truth = queries.on_disk(fit_rows), truth[fit_rows]
+    if perturbation.shared and (fit_rows or len(rows) < len(queries)):
+        queries, truth, perturbation = queries.only(rows), truth[rows], perturbation.take(torch.tensor(rows))
     side = input_side(encoder, queries.images.shape[2:])
     transforms = lay_on_sheet(defended_views(run.transforms, run.defence, side), run.printer, run.perturbation)
     if run.encoder.stochastic:
@@ -97,9 +122,6 @@ def build(
             features = encoder(queries.images[rows].to(target_device))
             refuse_unanswered(encoder, features, [queries.names[row] for row in rows.tolist()])
     check_encoder(encoder, queries.images[:1].to(target_device), transforms, tree=False)
-    perturbation = perturb(run, queries)
-    split = assign_split(queries.names, queries.clusters, run.seed, queries.split) if perturbation.shared else ()
-    queries = replace(queries, split=split, notes=(*queries.notes, *idle_columns(run, queries)))
     gallery: Gallery | Classes = pictures
     images = queries.images.to(target_device)
     refuse_logits(run, encoder, images)
@@ -110,7 +132,9 @@ def build(
     goal = None
     if (target := getattr(run.objective, "target", None)) is not None:
         exclusions, cache = hidden_rows(gallery, queries, truth), getattr(run.data, "cache", None)
-        gallery, goal = targeted(target, gallery, truth, run.seed, run.data.size, exclusions, cache, queries.entries)
+        truths = torch.cat([truth, fit_truth])
+        entries = (*queries.entries, *fit.entries)
+        gallery, goal = targeted(target, gallery, truths, run.seed, run.data.size, exclusions, cache, entries)
     study = Study(
         seed=run.seed,
         attack=attack_of(run, views),
@@ -127,7 +151,7 @@ def build(
         queries=queries,
         gallery=gallery,
         truth=truth,
-        goal=goal,
+        goal=None if goal is None else goal[: len(truth)],
         device=target_device,
         identity=identity(run.encoder, encoder, transforms),
         threat={},
@@ -137,6 +161,9 @@ def build(
     )
     if isinstance(node := run.perturbation, PatchConfig):
         study = replace(study, patch=PatchRecord(patch_id(run), node.width_mm, node.card, not node.place))
+    if fit_rows:
+        fit_goal = None if goal is None else goal[len(truth) :]
+        study = replace(study, fit=replace(study, queries=fit, truth=fit_truth, goal=fit_goal))
     return replace(study, threat=threat_of(run, study))
 
 
@@ -157,7 +184,9 @@ def attack_of(run: Run, views: Views) -> Attack:
     if isinstance(node, groups.SuiteConfig):
         return Attack(node.name, part_name(run.optimiser), views, nearest=node.nearest)
     adversary = None if node.adversary is None else Adversary(node.adversary, node.refine)
-    return Attack(node.name, part_name(run.optimiser), views, node.restarts, node.stop, adversary)
+    return Attack(
+        node.name, part_name(run.optimiser), views, node.restarts, node.stop, adversary, pictures=node.pictures
+    )
 
 
 def threat_of(run: Run, study: Study) -> dict[str, Any]:
@@ -184,6 +213,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         "shared": study.perturbation.shared,
         "penalty": run.penalty.name,
         **{key: value for key, value in asdict(run.attack).items() if key not in ("name", *BUDGET_KEYS)},
+        **({} if study.attack.pictures is None else {"pictures": study.attack.pictures}),
         "patch": patch,  # None for any other perturbation
         **(
             {"own parts": parts}
@@ -334,6 +364,7 @@ def plan_views(run: Run, optimiser: Any) -> Views:
     if node.steps is None and node.gradients < views:
         raise ValueError(f"`attack.gradients` must suffice for a step of {views} views; got {node.gradients}")
     steps = node.gradients // views if node.steps is None else node.steps
+    free = free and getattr(node, "pictures", None) is None  # more views of them do not lower the noise of the others
     return Views(views, steps, Adaptive() if node.views == "auto" and free else None)
 
 

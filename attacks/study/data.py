@@ -33,10 +33,15 @@ PAIR_LIMIT = 3
 
 
 def data(
-    node: BundledConfig | FolderConfig | ScenesConfig, perturbation: object = None, *, has_gallery: bool = True
+    node: BundledConfig | FolderConfig | ScenesConfig,
+    perturbation: object = None,
+    *,
+    has_gallery: bool = True,
+    in_memory: bool = True,
 ) -> tuple[Pictures, Gallery, Tensor]:
     """The queries, the gallery, and each query's row in it, (N,). Scenes have placements for a patch, which depend on
-    its shape; without a `perturbation` they are plain pictures. `has_gallery`: false where classes take its place.
+    its shape; without a `perturbation` they are plain pictures. `has_gallery`: false where classes take its place;
+    `in_memory`: false for queries with a `store`, so that no number of them fills the memory.
 
     Every query is in the gallery. So recall measures whether the attacked picture still retrieves the original, or,
     with identities, any picture of the same identity. It does not measure whether an encoder recognises a person from
@@ -47,13 +52,16 @@ def data(
         selection = queries.spread(node.count)
         rows = {name: row for row, name in enumerate(pictures.names)}
         truth = torch.tensor([rows[name] for name in selection.names])
+        if not in_memory:
+            selection = replace(selection, images=selection.images[:0], store=selection.shelf())
         return selection, gallery.on_shelf(pictures.shelf()), truth
     if isinstance(node, ScenesConfig):
         return _scenes(node, perturbation, has_gallery)
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
-    shelf = read_files(path, node.size, node.unreadable, node.cache)
-    return _choose(node, shelf, gallery.evenly(gallery.on_shelf(shelf).clusters, node.count), has_gallery)
+    shelf = read_files(path, node.size, node.unreadable, node.cache, None if in_memory else 0)
+    clusters = gallery.on_shelf(shelf).clusters
+    return _choose(node, shelf, gallery.evenly(clusters, node.count), has_gallery, in_memory)
 
 
 def _scenes(node: ScenesConfig, perturbation: object, has_gallery: bool) -> tuple[Pictures, Gallery, Tensor]:
@@ -84,7 +92,7 @@ def _check(node: FolderConfig | ScenesConfig) -> None:
 
 
 def _choose(
-    node: FolderConfig | ScenesConfig, shelf: Shelf, rows: list[int], has_gallery: bool
+    node: FolderConfig | ScenesConfig, shelf: Shelf, rows: list[int], has_gallery: bool, in_memory: bool = True
 ) -> tuple[Pictures, Gallery, Tensor]:
     """The chosen rows of the user's pictures as queries, and their gallery."""
     if node.path == "bundled":  # of one photograph with its tiles
@@ -102,7 +110,7 @@ def _choose(
     else:
         rest = read_files(node.gallery, node.size, node.unreadable, node.cache)
         notes += rest.notes  # without the conversions, of which there may be thousands
-    images = selection.read(range(len(selection)))
+    images = selection.read(range(len(selection))) if in_memory else torch.zeros(0, 3, node.size, node.size)
     pictures = gallery.gather(selection, rest) if vectors is None else gallery.with_vectors(selection, vectors)
     pictures = join_duplicates(replace(pictures, source=source), node.cache)
     if rest is not shelf:
@@ -113,6 +121,7 @@ def _choose(
         "split": tuple(entry.split for entry in selection.entries if entry.split is not None),
         "weights": _relative(selection, clusters),
         "entries": selection.entries,
+        "store": None if in_memory else selection,
     }
     queries = Pictures(selection.names, images, (*notes, *_remarks(pictures)), **columns)
     return queries, pictures, torch.arange(len(selection))
@@ -281,7 +290,7 @@ def idle_columns(run: Run, queries: Pictures) -> list[str]:
     uses = {
         "target": ("objective.target=table", getattr(run.objective, "target", None) == TABLE),
         "mask": ("perturbation.mask=table of a ball", is_scene or getattr(run.perturbation, "mask", None) == TABLE),
-        "split": ("perturbation.shared=true", is_patch or run.perturbation.shared),
+        "split": ("perturbation.shared=true", is_patch or getattr(run.perturbation, "shared", False)),
         "x1": ("data=scenes", is_scene),
     }
     columns = {column for entry in queries.entries for column in entry.cells}

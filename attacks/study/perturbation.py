@@ -72,7 +72,7 @@ def radius_of(text: str, images: Tensor) -> float:
     10^-2.8. Raises ValueError."""
     decibels = str(text).removesuffix("dB")
     number = schema.fraction(decibels, "perturbation.eps")
-    return number if decibels == str(text) else math.sqrt(images[0].numel()) * 10 ** (-number / 20)
+    return number if decibels == str(text) else math.sqrt(images.shape[1:].numel()) * 10 ** (-number / 20)
 
 
 def _mask(path: str, queries: Pictures, shared: bool) -> Tensor:
@@ -132,6 +132,9 @@ def patch_id(run: Run) -> str:
     for key in NOT_OF_THE_PATCH:
         content.pop(key)
     content["data"].pop("cache", None)
+    for group, key in (("data", "fit"), ("attack", "pictures")):  # unset, they change no card that is printed
+        if content[group].get(key) is None:
+            content[group].pop(key, None)
     return f"vp-{hashlib.sha256(json.dumps(content, default=str).encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery, Pictures
+from attacks.data.split import FIT
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
@@ -57,6 +58,7 @@ class Attack:
         optimiser: the name of the optimiser, for the trace.
         stop: the loss, as it is shown, at which a picture is left; None: never.
         nearest: of a suite, the impostors that are targets in turn; None: no suite.
+        pictures: of a step; None: all.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Attack:
     stop: float | None = None
     adversary: Adversary | None = None
     nearest: int | None = None
+    pictures: int | None = None
 
     @property
     def sampled(self) -> bool:
@@ -118,6 +121,7 @@ class Study:
     members: tuple[nn.Module, ...] = ()  # encoders that are attacked together with `encoder`
     acceptance: Acceptance | None = None  # of a verification
     start: Tensor | None = None  # where the arm `eot` begins, a delta of each query or one for all
+    fit: "Study | None" = None  # of the pictures that minibatches are drawn from, none of them in memory
     pipeline: Pipeline | None = None  # None also where it is a function that this process was not given
 
     @property
@@ -141,6 +145,12 @@ class Study:
         texts: the end of `Knowledge`."""
         texts = isinstance(self.gallery, Classes) and not self.gallery.logits
         return self.truth, self.goal, self.gallery.label_numbers, texts
+
+    @property
+    def sides(self) -> dict[str, list[str]] | None:
+        """The names of the pictures that are fit, and judge; None where each has a perturbation of its own."""
+        sides = self.queries.sides
+        return sides if sides is None or self.fit is None else sides | {FIT: [*self.fit.queries.names]}
 
     @property
     def duplicates(self) -> list[dict[str, object]]:

@@ -14,8 +14,9 @@ from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import FEATURES, LOGITS
 from attacks.evaluation.classes import Classes, classify, logit_classes, text_classes, text_tower
 from attacks.evaluation.scores import Acceptance, embed, signature_method
+from attacks.schema.encoder import GRADIENT_FREE
 from attacks.schema.groups import LOGIT_LOSSES
-from attacks.schema.objective import TowardConfig
+from attacks.schema.objective import LayersConfig, TowardConfig
 from attacks.schema.run import Run
 from attacks.schema.task import ClassificationConfig, ScoreConfig, VerificationConfig
 from attacks.study.make import make
@@ -71,6 +72,35 @@ def check_task(run: Run) -> None:
             "`objective.metric=l2` toward a class would only shorten the embedding, since a text has length 1 here; "
             "with task.classes use cosine"
         )
+
+
+#: Why all pictures of an attack are needed at once.
+COMPARED = "losses of several steps are compared, which would be of different pictures"
+ANCHORS = "features of all pictures would be in memory"
+
+
+def check_minibatches(run: Run) -> None:
+    """Refuse `attack.pictures` with keys that need all pictures at once."""
+    size, node, optimiser = getattr(run.attack, "pictures", None), run.objective, run.optimiser.name
+    if size is None:
+        return
+    is_shared = getattr(run.perturbation, "shared", run.perturbation.name == "patch")
+    is_large, anchor = (
+        isinstance(node, LayersConfig) or getattr(node, "encoders", None),
+        getattr(node, "anchor", "own"),
+    )
+    for key, value, good, reason, fix in (
+        ("perturbation.shared", "false", is_shared, "each picture is attacked alone", "true"),
+        ("optimiser", optimiser, optimiser not in ("apgd", *GRADIENT_FREE), COMPARED, "wiener"),
+        ("task", run.task.name, not has_classes(run), "all pictures are asked about first", "retrieval"),
+        ("data", run.data.name, run.data.name != "scenes", "each scene has a place of its own", "folder"),
+        ("objective.anchor", anchor, anchor == "paired" or (anchor == "own" and not is_large), ANCHORS, "paired"),
+    ):
+        if not good:
+            raise ValueError(
+                f"`attack.pictures` does not go with {key}={value}, for {reason}; got {size}: say {key}={fix}, or "
+                "leave attack.pictures out"
+            )
 
 
 def acceptance_of(run: Run, encoder: nn.Module) -> Acceptance | None:

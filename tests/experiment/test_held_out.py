@@ -13,6 +13,9 @@ from attacks.evaluation.per_image import arms_table
 from attacks.gate.decide import decided_row
 from attacks.gate.policy import Requirement
 from attacks.report.answer import NOT_HELD_OUT, answer, percent
+from attacks.report.comparison import ComparedRuns, write_page
+from attacks.report.runs import collect
+from attacks.runtime.tables import read_rows
 from tests.helpers.recomputation import from_rows, leaves, read, rows
 from tests.helpers.runs import call
 
@@ -118,3 +121,19 @@ def test_a_column_chooses_and_pictures_of_their_own_have_no_split(tmp_path, pict
     assert "split" not in rows(subset, "per_image")[0] and "split" not in read(subset)
     assert "split (perturbation.shared=true)" in json.loads((subset / "manifest.json").read_text())["notes"][-1]
     assert arms_table(rows(subset, "per_image"))["same"]["eot"].items() <= read(subset)["arms"]["eot"].items()
+
+
+@pytest.mark.slow
+def test_minibatches_of_some_clusters_are_judged_on_the_same_pictures(tmp_path, pictures):
+    words = ["config=smoke", "perturbation.shared=true", "data.fit=4", "attack.pictures=2", "attack.steps=5"]
+    folders = [run(tmp_path / name, pictures, *words, *more) for name, more in (("a", []), ("b", ["data.fit=6"]))]
+    split, whole = (json.loads((folder / "manifest.json").read_text())["primary"]["split"] for folder in folders)
+    assert split["judge"] == whole["judge"] and len(split["judge"]) == len(whole["fit"]) == 6
+    assert {*split["fit"]} < {*whole["fit"]} and len(split["fit"]) == 4
+    eot = [row for row in rows(folders[0], "steps") if row["arm"] == "eot"]
+    assert [int(row["evals"]) for row in eot] == [4 * (step + 1) for step in range(5)]  # two views of two pictures
+    first, other = (load_file(folder / "perturbation.safetensors")["eot"] for folder in folders)
+    assert not torch.equal(first[:1], other[:1]) and all(verify(folder).passed for folder in folders)
+    write_page(ComparedRuns(*collect({folder: folder.parent.name for folder in folders})), tmp_path)
+    table, page = read_rows(tmp_path / "index.csv"), (tmp_path / "index.html").read_text()
+    assert [row["fit_pictures"] for row in table] == ["4", "6"] and "Success over the number of fit pictures" in page

@@ -12,7 +12,7 @@ from attacks import PGD, Linf, Toward
 from attacks.encoders import contract
 from attacks.encoders.randomness import encoder_draws
 from attacks.eot.bank import judged
-from attacks.eot.problem import Options, Problem
+from attacks.eot.problem import Options, problem_for
 from attacks.eot.protocols import Objective
 from attacks.evaluation import sanity
 from attacks.evaluation.sanity.short_attack import short_attack
@@ -70,7 +70,8 @@ class Losses:
 
 def split(images, anchor, *, encoder, objective, perturbation, **options):
     """The problem and the options."""
-    return Problem(images, anchor, encoder, objective, perturbation), Options(**options)
+    how = Options(**options)
+    return problem_for(images, anchor, encoder, objective, perturbation, how), how
 
 
 def estimate(eot, delta, scene, loss, u, *, count=None, **world):

@@ -41,6 +41,7 @@ RUNS = {
     "restarts of a search": {"restarts": 2, "optimiser": Square()},
     "five looks": {"select": replace(EARLY_CHOICE, early=False), "steps": 20},
     "early": {"select": EARLY_CHOICE, "steps": 20},
+    "minibatches": {"perturbation": Universal(Linf(0.1)), "restarts": 2, "eot": EOT(VIEWS, views=2, pictures=1)},
     "shared early": {"select": EARLY_CHOICE, "steps": 20, "perturbation": Universal(Linf(0.1))},
 }
 
