@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"`--arm` must be one of {', '.join(result.deltas)}; got {options.arm!r}")
     node = result.pictures_at(options.pictures)
     pictures, _, _ = data(node, result.run.perturbation, has_gallery=False)
-    perturbation, delta = result.lay(options.arm, pictures.images, pictures.placements)
+    perturbation, delta = result.lay(options.arm, pictures, "cpu")
     images = perturbation.written(pictures.images, delta)
     out.mkdir(parents=True, exist_ok=True)
     for name, image in zip(file_names(pictures.names), images, strict=True):

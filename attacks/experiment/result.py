@@ -1,6 +1,5 @@
 """The perturbation of a finished run as a value: laid onto other pictures, or the start of another attack."""
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from attacks.data.gallery import Pictures
+from attacks.data.pictures import digest
+from attacks.data.table import TABLE
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.directory import intact_run, misfit
 from attacks.runtime.untrusted import count, mapping, short_path
@@ -25,6 +27,7 @@ NAME = "perturbation.safetensors"
 NORM = 1e-4
 #: What is read of metrics.json, besides what every reader needs.
 SHAPE = {"pixels": [str], "split": ({"fit": [str]}, None), "costs": {"eot": {"forward": int, "selection": int}}}
+SHAPE |= {"fit_pixels": (dict, None)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,23 +43,26 @@ class Result:
 
     @property
     def fit_pixels(self) -> dict[str, str]:
-        """The names of the pictures that it was made from, by their `pixel_digest`."""
-        names = self.content["queries"]
+        """The names of the pictures that it was made from, by their `digest`."""
+        names, on_disk = self.content["queries"], self.content.get("fit_pixels")
+        if on_disk is not None:  # of minibatches
+            return {pixels: name for name, pixels in on_disk.items()}
         fit = {*names} if self.content.get("split") is None else {*self.content["split"]["fit"]}
         pairs = zip(self.content["pixels"], names, strict=True)
-        return {digest: name for digest, name in pairs if name in fit}
+        return {pixels: name for pixels, name in pairs if name in fit}
 
     @property
     def gradients(self) -> int:
         """Of each picture in the arm `eot`, with those of the runs that it started from."""
         cost, start = self.content["costs"]["eot"], mapping(self.content["threat"].get("start_from"))
         passes: int = cost["forward"] - cost["selection"]
-        return math.ceil(passes / max(1, len(self.fit_pixels))) + (count(start.get("gradients")) or 0)
+        pictures = min(filter(None, (getattr(self.run.attack, "pictures", None), len(self.fit_pixels))), default=1)
+        return math.ceil(passes / pictures) + (count(start.get("gradients")) or 0)
 
-    def lay(self, arm: str, images: Tensor, placements: Any) -> tuple[Perturbation, Tensor]:
-        """The set of an arm on other pictures, and its delta as their 8-bit files hold it."""
-        perturbation = perturb(self.run, images, placements).for_arm(arm)
-        return perturbation, perturbation.quantise(self.deltas[arm].to(images), images)
+    def lay(self, arm: str, pictures: Pictures, device: torch.device | str) -> tuple[Perturbation, Tensor]:
+        """The set of an arm on other pictures, and its delta as their 8-bit files hold it, on a device."""
+        perturbation, images = perturb(self.run, pictures).for_arm(arm), pictures.images.to(device)
+        return perturbation, perturbation.quantise(self.deltas[arm].to(device), images)
 
     def pictures_at(self, path: str) -> FolderConfig | ScenesConfig:
         """The pictures of a path, read as large as the run reads its own; they are their gallery."""
@@ -90,7 +96,9 @@ def read_result(folder: Path, *, shared: bool = False) -> Result:
     for any other directory; with `shared` also for deltas that fit no other pictures than their own."""
     previous, content = intact_run(folder)
     run, size = previous.run, (previous.run.data.size,) * 2
-    perturbation = perturb(run, torch.zeros(1, 3, *size))
+    node = run.perturbation  # its masks, of the run's own pictures, change no shape
+    unmasked = replace(node, mask=None) if getattr(node, "mask", None) == TABLE else node
+    perturbation = perturb(replace(run, perturbation=unmasked), Pictures(("",), torch.zeros(1, 3, *size)))
     if shared and not perturbation.shared:
         raise ValueError(
             f"`{folder}`: its deltas, perturbation.shared=false, fit no pictures but its own: make a run with "
@@ -98,7 +106,7 @@ def read_result(folder: Path, *, shared: bool = False) -> Result:
         )
     arms = [arm for arm in ARMS[1:] if arm in content["arms"]]
     try:
-        if lacking := misfit({"split": None} | content, SHAPE):
+        if lacking := misfit({"split": None, "fit_pixels": None} | content, SHAPE):
             raise Damaged(f"metrics.json: `{short_path(lacking)}` is missing or malformed")
         deltas = read_deltas(folder, perturbation, arms, len(content["pixels"]), size)
     except Damaged as error:
@@ -122,22 +130,19 @@ def with_start(run: Run, study: Study) -> Study:
             f"`attack.start_from` must be a run of the same set (perturbation, shared, height, width), {kind}; "
             f"{place} has {other_kind}: name another run"
         )
-    digests = [pixel_digest(image) for image in queries.images]
+    digests = [digest(image) for image in queries.images]
     names, fit = {digests[row]: queries.names[row] for row in queries.attacked}, result.fit_pixels
+    if study.fit is not None:
+        names |= study.fit.queries.digests
     # Of one that pictures share, none that led there may be held out here; and the next run trusts this one.
     if lacking := fit.keys() - names if shared else names.keys() - fit:
-        name = min((names | fit)[digest] for digest in lacking)
+        name = min((names | fit)[pixels] for pixels in lacking)
         raise ValueError(
             f"`attack.start_from` must be a run of the same pictures, of which the same are held out; {name} is not "
-            f"{'attacked here' if shared else f'in {place}'}: keep its data, seed and data.split"
+            f"{'attacked here' if shared else f'in {place}'}: keep its data and seed"
         )
     if not shared:
-        rows = {digest: row for row, digest in enumerate(result.content["pixels"])}
-        delta = delta[[rows[digest] for digest in digests]]
+        rows = {pixels: row for row, pixels in enumerate(result.content["pixels"])}
+        delta = delta[[rows[pixels] for pixels in digests]]
     words = {"run": place, "sha256": result.content["files"], "gradients": result.gradients}
     return replace(study, start=delta, threat=study.threat | {"start_from": words})
-
-
-def pixel_digest(image: Tensor) -> str:
-    """The SHA-256 of a picture's 8-bit values: pictures of one name may differ between runs."""
-    return hashlib.sha256((image * 255).round().byte().cpu().contiguous().numpy().tobytes()).hexdigest()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from attacks.data.pictures import digest
 from attacks.data.split import FIT, JUDGE
 from attacks.data.table import TABLE
 from attacks.encoders.black_box.asked import black_box
@@ -21,7 +22,6 @@ from attacks.experiment.bench import MAIN, WIDE, Bench, Cost
 from attacks.experiment.chance import chance_levels
 from attacks.experiment.directory import SCHEMA
 from attacks.experiment.required import verdict_of
-from attacks.experiment.result import pixel_digest
 from attacks.experiment.view_scores import ViewScores
 from attacks.inference.pairs import Measure
 from attacks.report.answer import answer
@@ -103,7 +103,12 @@ def metrics(
         "queries": list(study.queries.names),
         "clusters": list(study.queries.clusters),
         **({"weights": list(study.queries.weights)} if study.queries.weights else {}),
-        "pixels": [pixel_digest(image) for image in study.queries.images],
+        "pixels": [digest(image) for image in study.queries.images],
+        **(
+            {}
+            if study.fit is None
+            else {"fit_pixels": {n: pixels for pixels, n in study.fit.queries.digests.items()}}
+        ),
         **_gallery(study),
         "bank": _bank(bench.banks[MAIN], bench.refine_steps, side),
         "intervals": INTERVALS if len(set(clusters)) > 1 else "95 %, over the views of one picture",
@@ -133,6 +138,13 @@ def metrics(
         content["split"] = split | {"arms": arms_table(fit) if split[JUDGE] else None}
     content["gate"] = verdict_of(study, bench.exhibits.out, content, score_rows)
     return content, score_rows
+
+
+def _fit_pixels(study: Study) -> dict[str, dict[str, str]]:
+    """Of minibatches the digest of each picture that they are drawn from, by name."""
+    if study.fit is None:
+        return {}
+    return {"fit_pixels": {name: pixels for pixels, name in study.fit.queries.digests.items()}}
 
 
 def _gallery(study: Study) -> dict[str, Any]:

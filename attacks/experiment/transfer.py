@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from attacks.data.pictures import digest
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Decision
 from attacks.evaluation.judge import CellScores, score_cells
 from attacks.experiment.bench import MAIN, Place, bench_of
 from attacks.experiment.directory import PreviousRun
 from attacks.experiment.preparation import rows_in
-from attacks.experiment.result import Result, pixel_digest
+from attacks.experiment.result import Result
 from attacks.inference.pairs import SignFlipTest, sign_flips
 from attacks.report.facts import encoder_name
 from attacks.schema.encoder import BLACK_BOXES
@@ -64,7 +65,7 @@ def judge_on(
     evaluate = replace(run.evaluate, layers=[], pipeline=None, wide=1.0, most=None if result else run.evaluate.most)
     study = build(replace(run, evaluate=evaluate), reuse=encoders.get(place))
     encoders[place] = study.encoder
-    perturbation = perturb(previous.run, study.queries.images, study.queries.placements)  # a card names its run
+    perturbation = perturb(previous.run, study.queries)  # a card names its run
     decision = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
     bench = bench_of(replace(study, perturbation=perturbation), study.encoder, decision, Place(folder))
     bench = bench.only(rows_in(study, content)) if result is None else bench
@@ -72,7 +73,7 @@ def judge_on(
     clean = None if result else bench.exhibits.pictures("clean", range(len(queries))).cpu()
     if clean is not None and not torch.equal(clean, queries.images):
         raise ValueError(f"`{folder}`: its pictures/clean are not the pictures that `data` gives today; restore them")
-    candidates = (row for row, image in enumerate(queries.images) if pixel_digest(image) not in exclusions)
+    candidates = (row for row, image in enumerate(queries.images) if digest(image) not in exclusions)
     if not (rows := [*candidates] if result else queries.judged):
         raise ValueError("`--data` must have pictures that no RUN was made from; it has none: name others")
     numbers, bank = torch.tensor(rows), bench.banks[MAIN]
@@ -83,7 +84,7 @@ def judge_on(
         images = queries.images.to(study.device)
         if arm == "clean":
             return images[rows]
-        part, delta = result.lay(arm, images, queries.placements)
+        part, delta = result.lay(arm, queries, study.device)
         return taken(part.evaluated(images, delta), numbers)
 
     arms = {arm: score_cells(bench.judge, display(arm), numbers, bank) for arm in ARMS if arm in content["arms"]}

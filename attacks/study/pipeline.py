@@ -79,10 +79,10 @@ def stage_name(label: str) -> str:
 def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
     name = stage_name(label)
     offers = [] if name in STAGES else entry_names("stage")
-    if name not in (*STAGES, *offers):
-        names = (*STAGES, *offers)
+    choices = [*STAGES, *offers]
+    if name not in choices:
         raise ValueError(
-            f"`{printable_config(path)}` is unknown: stages are {', '.join(names)}{closest(name, names)}"
+            f"`{printable_config(path)}` is unknown: stages are {', '.join(choices)}{closest(name, choices)}"
         )
     kind = STAGES[name] if name in STAGES else plugin("stage", name).load()
     if not isinstance(arguments, dict):
