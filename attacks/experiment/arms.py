@@ -20,7 +20,7 @@ from attacks.runtime.progress import Progress
 from attacks.runtime.values import reading, stored
 from attacks.solvers.loop import Step, Trace
 from attacks.solvers.selection import overfitting, plan_for, selection
-from attacks.solvers.solver import Best, run_steps
+from attacks.solvers.solver import Best, better_of, run_steps
 from attacks.solvers.suite import Member, members, suite
 from attacks.study.objective import shown_sign
 from attacks.study.printer import fixed
@@ -125,7 +125,12 @@ def _steps(
             start = start.to(problem.images)
             problem = replace(problem, first=problem.constraint.project(start, torch.zeros_like(start)))
     for step, best in run_steps(problem, options, stop=stop, restarts=restarts, state=state, select=select):
-        yield attack.optimiser, step, best
+        if problem.first is not None and best is not None and step.last:  # the first steps may lose ground
+            first = best._replace(delta=problem.first, step=torch.full_like(best.step, -1))
+            choice = better_of(better_of(None, first, problem, options, select), best, problem, options, select)
+            yield attack.optimiser, step, choice
+        else:
+            yield attack.optimiser, step, best
 
 
 def problem_of(arm: str, attempt: Attempt) -> Problem:
