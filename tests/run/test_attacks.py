@@ -35,8 +35,7 @@ NEEDS = {
     "phash": ["attack.steps=12", "transforms=camera"],
 }
 GROUPS = {
-    "objective": list(CHOICES["objective"]),
-    "optimiser": list(CHOICES["optimiser"]),
+    **{group: [name for name in CHOICES[group] if name != "plugin"] for group in ("objective", "optimiser")},
     "perturbation": ["l2", "l1", "l0"],
     "penalty": ["tv", "ssim"],
     "attack": ["suite", "radius"],
