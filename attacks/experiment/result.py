@@ -26,8 +26,12 @@ NAME = "perturbation.safetensors"
 #: A norm exceeds eps by less, relatively.
 NORM = 1e-4
 #: What is read of metrics.json, besides what every reader needs.
-SHAPE = {"pixels": [str], "split": ({"fit": [str]}, None), "costs": {"eot": {"forward": int, "selection": int}}}
-SHAPE |= {"fit_pixels": (dict, None)}
+SHAPE: dict[str, Any] = {
+    "pixels": [str],
+    "split": ({"fit": [str]}, None),
+    "fit_pixels": (dict, None),
+    "costs": {"eot": {"forward": int, "selection": int}},
+}
 
 
 @dataclass(frozen=True, eq=False)
