@@ -38,6 +38,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
     right = [None if rows is None else rows.tolist() for rows in groups]
     leaves = [(name, value) for name, value in _leaves(asdict(run)) if not f"{name}.".startswith(NO_MATTER)]
     surrogate = getattr(study.optimiser, "surrogate", None)
+    store = None if study.fit is None else study.fit.queries.store
     return {
         **{name: json.dumps(value, default=str) for name, value in leaves},
         **{f"the file of {name}": sha256(value) for name, value in leaves if _is_file(value)},
@@ -50,20 +51,13 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         **{f"the weights of objective.encoders {i}": fingerprint(module) for i, module in enumerate(study.members)},
         "the pictures' names": identity_digest(study.queries.names),
         "the pictures' clusters": identity_digest(study.queries.clusters),
-        **({} if study.fit is None else {"the fit pictures": identity_digest(_content(study.fit))}),
+        **({} if store is None else {"the fit pictures": identity_digest([store.names, store.digests])}),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
         "the gallery": gallery_digest(study),
         "what is right": identity_digest(right),
         "the number of processes": str(world.size),
         "the number of threads": str(torch.get_num_threads()),
     }
-
-
-def _content(study: Study) -> Any:
-    """What tells pictures that are on disk."""
-    store, right = study.queries.store, (study.truth, study.goal)
-    digests = () if store is None else store.digests
-    return study.queries.names, digests, [None if rows is None else rows.tolist() for rows in right]
 
 
 def gallery_digest(study: Study) -> str:
