@@ -83,11 +83,6 @@ class Pictures:
         store = None if self.store is None else self.store.only(rows)
         return Pictures(images=self.images[:0], store=store, **self._columns(rows))
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """The names of the pictures of a `store`, by the digests of their pixels."""
-        return {} if self.store is None else dict(zip(self.store.digests, self.names, strict=True))
-
     def _columns(self, rows: Sequence[int]) -> dict[str, Any]:
         names = ("names", "clusters", "split", "weights", "entries")
         return {name: select(getattr(self, name), rows) for name in names}

@@ -43,6 +43,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
     masks = [sha256(entry.file("mask")) for entry in study.queries.entries] if by_row else []
     surrogate = getattr(study.optimiser, "surrogate", None)
     parts = {name: part.digests() for name, part in own_parts(run).items()}
+    store = None if study.fit is None else study.fit.queries.store
     return {
         **{name: json.dumps(value, default=str) for name, value in leaves},
         **{f"the file of {name}": sha256(value) for name, value in leaves if _is_file(value)},
@@ -58,7 +59,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         **{f"the weights of objective.encoders {i}": fingerprint(module) for i, module in enumerate(study.members)},
         "the pictures' names": identity_digest(study.queries.names),
         "the pictures' clusters": identity_digest(study.queries.clusters),
-        **({} if study.fit is None else {"the fit pictures": identity_digest(_content(study.fit))}),
+        **({} if store is None else {"the fit pictures": identity_digest([store.names, store.digests])}),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
         **({"the digest of the masks": identity_digest(masks)} if masks else {}),
         "the gallery": gallery_digest(study),
@@ -66,13 +67,6 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         "the number of processes": str(world.size),
         "the number of threads": str(torch.get_num_threads()),
     }
-
-
-def _content(study: Study) -> Any:
-    """What tells pictures that are on disk."""
-    store, right = study.queries.store, (study.truth, study.goal)
-    digests = () if store is None else store.digests
-    return study.queries.names, digests, [None if rows is None else rows.tolist() for rows in right]
 
 
 def gallery_digest(study: Study) -> str:

@@ -136,8 +136,8 @@ def with_start(run: Run, study: Study) -> Study:
         )
     digests = [digest(image) for image in queries.images]
     names, fit = {digests[row]: queries.names[row] for row in queries.attacked}, result.fit_pixels
-    if study.fit is not None:
-        names |= study.fit.queries.digests
+    if study.fit is not None and (store := study.fit.queries.store) is not None:
+        names |= dict(zip(store.digests, store.names, strict=True))
     # Of one that pictures share, none that led there may be held out here; and the next run trusts this one.
     if lacking := fit.keys() - names if shared else names.keys() - fit:
         name = min((names | fit)[pixels] for pixels in lacking)

@@ -142,9 +142,8 @@ def metrics(
 
 def _fit_pixels(study: Study) -> dict[str, dict[str, str]]:
     """Of minibatches the digest of each picture that they are drawn from, by name."""
-    if study.fit is None:
-        return {}
-    return {"fit_pixels": {name: pixels for pixels, name in study.fit.queries.digests.items()}}
+    store = None if study.fit is None else study.fit.queries.store
+    return {} if store is None else {"fit_pixels": dict(zip(store.names, store.digests, strict=True))}
 
 
 def _gallery(study: Study) -> dict[str, Any]:

@@ -74,27 +74,21 @@ def check_task(run: Run) -> None:
         )
 
 
-#: Why all pictures of an attack are needed at once.
-COMPARED = "losses of several steps are compared, which would be of different pictures"
-ANCHORS = "features of all pictures would be in memory"
-
-
 def check_minibatches(run: Run) -> None:
     """Refuse `attack.pictures` with keys that need all pictures at once."""
     size, node, optimiser = getattr(run.attack, "pictures", None), run.objective, run.optimiser.name
     if size is None:
         return
     is_shared = getattr(run.perturbation, "shared", run.perturbation.name == "patch")
-    is_large, anchor = (
-        isinstance(node, LayersConfig) or getattr(node, "encoders", None),
-        getattr(node, "anchor", "own"),
-    )
+    compares, anchor = optimiser in ("apgd", *GRADIENT_FREE), getattr(node, "anchor", "own")
+    is_large = isinstance(node, LayersConfig) or bool(getattr(node, "encoders", None))
+    fits = anchor == "paired" or (anchor == "own" and not is_large)
     for key, value, good, reason, fix in (
         ("perturbation.shared", "false", is_shared, "each picture is attacked alone", "true"),
-        ("optimiser", optimiser, optimiser not in ("apgd", *GRADIENT_FREE), COMPARED, "wiener"),
+        ("optimiser", optimiser, not compares, "it compares the losses of steps", "wiener"),
         ("task", run.task.name, not has_classes(run), "all pictures are asked about first", "retrieval"),
         ("data", run.data.name, run.data.name != "scenes", "each scene has a place of its own", "folder"),
-        ("objective.anchor", anchor, anchor == "paired" or (anchor == "own" and not is_large), ANCHORS, "paired"),
+        ("objective.anchor", anchor, fits, "all features would be in memory", "paired"),
     ):
         if not good:
             raise ValueError(
