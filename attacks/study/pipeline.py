@@ -78,9 +78,8 @@ def stage_name(label: str) -> str:
 
 def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
     name = stage_name(label)
-    offers = [] if name in STAGES else entry_names("stage")
-    if name not in (*STAGES, *offers):
-        names = (*STAGES, *offers)
+    names = [*STAGES, *([] if name in STAGES else entry_names("stage"))]
+    if name not in names:
         raise ValueError(
             f"`{printable_config(path)}` is unknown: stages are {', '.join(names)}{closest(name, names)}"
         )
