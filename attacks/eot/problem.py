@@ -78,8 +78,8 @@ def complete_part(name: str, part: Any) -> Any:
     if not all(_has(part, need, protocol) for need in needs):
         kind = type(part).__name__
         raise ValueError(f"`{name}` must be {example}, or have {' and '.join(needs)}; got a {kind}: give {example}")
-    kind = type(type(part).__name__, (PartWithDefaults,), {})  # errors name the part
-    return kind(part, protocol, defaults)
+    adapter: Any = type(type(part).__name__, (PartWithDefaults,), {})  # errors name the part
+    return adapter(part, protocol, defaults)
 
 
 def _has(part: Any, name: str, protocol: type) -> bool:

@@ -78,11 +78,10 @@ def stage_name(label: str) -> str:
 
 def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
     name = stage_name(label)
-    offers = [] if name in STAGES else entry_names("stage")
-    choices = [*STAGES, *offers]
-    if name not in choices:
+    names = [*STAGES, *([] if name in STAGES else entry_names("stage"))]
+    if name not in names:
         raise ValueError(
-            f"`{printable_config(path)}` is unknown: stages are {', '.join(choices)}{closest(name, choices)}"
+            f"`{printable_config(path)}` is unknown: stages are {', '.join(names)}{closest(name, names)}"
         )
     kind = STAGES[name] if name in STAGES else plugin("stage", name).load()
     if not isinstance(arguments, dict):
