@@ -17,7 +17,7 @@ from attacks.evaluation.classes import Classes
 from attacks.runtime.distributed import World
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
-from attacks.study.own_parts import own_parts
+from attacks.study.plugin_parts import plugin_parts
 from attacks.study.study import Study
 
 #: Prefixes of configuration keys that may differ when a run goes on.
@@ -42,7 +42,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
     by_row = getattr(run.perturbation, "mask", None) == TABLE
     masks = [sha256(entry.file("mask")) for entry in study.queries.entries] if by_row else []
     surrogate = getattr(study.optimiser, "surrogate", None)
-    parts = {name: part.digests() for name, part in own_parts(run).items()}
+    parts = {name: part.digests() for name, part in plugin_parts(run).items()}
     store = None if study.fit is None else study.fit.queries.store
     return {
         **{name: json.dumps(value, default=str) for name, value in leaves},

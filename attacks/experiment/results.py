@@ -104,11 +104,7 @@ def metrics(
         "clusters": list(study.queries.clusters),
         **({"weights": list(study.queries.weights)} if study.queries.weights else {}),
         "pixels": [digest(image) for image in study.queries.images],
-        **(
-            {}
-            if study.fit is None
-            else {"fit_pixels": {n: pixels for pixels, n in study.fit.queries.digests.items()}}
-        ),
+        **_fit_pixels(study),
         **_gallery(study),
         "bank": _bank(bench.banks[MAIN], bench.refine_steps, side),
         "intervals": INTERVALS if len(set(clusters)) > 1 else "95 %, over the views of one picture",

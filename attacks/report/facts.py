@@ -70,7 +70,7 @@ def from_python(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The settings and versions needed to repeat and to cite the run."""
-    views, parts = content["threat"]["views_per_step"], content["threat"].get("own parts", {})
+    views, parts = content["threat"]["views_per_step"], content["threat"].get("plugins", {})
     wide, bank = content["wide"], content["bank"]
     banks = f"{bank['views']} per picture, held out; draws: {bank['draws']}"
     banks += f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else ""
@@ -83,7 +83,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("pictures", sample_words(content)),
         ("gallery", gallery(content)),
         ("threat", _threat(content["threat"])),
-        ("own parts", "; ".join(f"{name}, source {digest}" for name, digest in parts.items()) or None),
+        ("plugins", "; ".join(f"{name}, source {digest}" for name, digest in parts.items()) or None),
         ("gradients at attack", f"{content['threat']['gradients']} per picture, {views_text}"),
         ("views at evaluation", banks),
         ("intervals", content["intervals"].replace(" %", "%")),

@@ -123,7 +123,7 @@ def read_pair_scores(run: Path) -> RunScores:
         values |= {("same", f"radius {threat.get('norm')}"): column} if column else {}
     if not values:
         raise ValueError(f"per_image.csv has no {' or '.join(MEASURES)} of the arm {ARM}")
-    attack = {key: config.get(key) for key in THREAT} | {"own parts": threat.get("own parts")}
+    attack = {key: config.get(key) for key in THREAT} | {"plugins": threat.get("plugins")}
     attack["perturbation"] = {k: v for k, v in mapping(attack["perturbation"]).items() if k != "eps"}
     words, eps = json.dumps(attack, sort_keys=True), number(threat.get("eps"))
     primary = "cosine" if mapping(content.get("primary")).get("measure") == "cosine" else "success"

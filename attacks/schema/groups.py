@@ -216,10 +216,10 @@ PLUGINS = {
         PluginSetConfig if group == "perturbation" else PluginConfig,
         "plugin",
         f"One of your own: of an installed package, with an entry point `viewproof.{group}s`.\n\n"
-        "Use: in a run with arms, report and gate, what this project does not have (docs/own_parts.md).\n"
+        "Use: in a run with arms, report and gate, what this project does not have (docs/write_a_part.md).\n"
         f"Not: Python, which takes the object: robustness(..., {group}=Mine()).\n"
         "Source: the entry points of Python packages.\nCost: its own.\n"
-        f"Oracle: a part rewritten by hand, tests/experiment/test_own_parts.py.\nWith: {group}.model=mine",
+        f"Oracle: a part rewritten by hand, tests/experiment/test_plugin_parts.py.\nWith: {group}.model=mine",
     )
     for group in ("objective", "optimiser", "perturbation")
 }

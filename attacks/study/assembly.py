@@ -33,9 +33,9 @@ from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden_rows, idle_columns, targeted
 from attacks.study.encoder import subject_encoder, surrogate
-from attacks.study.own_parts import own_parts, part_name
 from attacks.study.perturbation import facts, patch_id, perturb
 from attacks.study.pipeline import defended_views, input_side
+from attacks.study.plugin_parts import part_name, plugin_parts
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part
 from attacks.study.study import Attack, PatchRecord, Study, Views
@@ -192,7 +192,7 @@ def attack_of(run: Run, views: Views) -> Attack:
 def threat_of(run: Run, study: Study) -> dict[str, Any]:
     """What the attacker may do and wants, for metrics.json."""
     node, patch, goal = run.perturbation, None, study.goal
-    parts = {name: part.digests()[0] for name, part in own_parts(run).items()}
+    parts = {name: part.digests()[0] for name, part in plugin_parts(run).items()}
     if isinstance(node, PatchConfig):
         goals = [] if goal is None else sorted(set(goal.tolist()))
         target = ", ".join(study.gallery.names[row] for row in goals) or None
@@ -215,11 +215,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         **{key: value for key, value in asdict(run.attack).items() if key not in ("name", *BUDGET_KEYS)},
         **({} if study.attack.pictures is None else {"pictures": study.attack.pictures}),
         "patch": patch,  # None for any other perturbation
-        **(
-            {"own parts": parts}
-            if (parts := {name: part.digests()[0] for name, part in own_parts(run).items()})
-            else {}
-        ),
+        **({"plugins": parts} if parts else {}),
     }
 
 

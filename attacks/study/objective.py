@@ -29,7 +29,7 @@ from attacks.schema.objective import (
     TripletConfig,
 )
 from attacks.study.make import declared_class, make
-from attacks.study.own_parts import own_part
+from attacks.study.plugin_parts import plugin_part
 from transforms import Compose
 
 #: Views over which an anchor is averaged, from a stream that neither the attack nor the evaluation uses.
@@ -121,7 +121,7 @@ def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compos
         arguments: dict[str, Any] = {key: value for key, value in gallery.items() if _takes(node, key)}
         anchor = knowledge.truth if "gallery" in arguments else knowledge.embeddings
         if node.name == "plugin":
-            return Aim(own_part("objective", node.model, node.arguments | arguments), anchor)
+            return Aim(plugin_part("objective", node.model, node.arguments | arguments), anchor)
         return Aim(make(declared_class("objective", node.name), node, "objective", **arguments), anchor)
     if isinstance(node, LogitsConfig):
         return logits_aim(node.name, knowledge)

@@ -32,7 +32,7 @@ from attacks.schema import validate as schema
 from attacks.schema.groups import PatchConfig, PrinterConfig
 from attacks.schema.validate import Run
 from attacks.study.make import make
-from attacks.study.own_parts import own_part
+from attacks.study.plugin_parts import plugin_part
 from attacks.study.printer import PLACE, anywhere
 from transforms import Compose, resize
 from transforms.geometry import Placement
@@ -56,7 +56,7 @@ def perturb(run: Run, queries: Pictures) -> Perturbation:
     if isinstance(node, PatchConfig):
         return patch(node, images, patch_id(run), queries.placements)
     if node.name == "plugin":
-        return make(own_part, node, "perturbation", group="perturbation")  # type: ignore[no-any-return]
+        return make(plugin_part, node, "perturbation", group="perturbation")  # type: ignore[no-any-return]
     eps = radius_of(node.eps, images) if node.name == "l2" else schema.fraction(node.eps, "perturbation.eps")
     ball: Any = make(BALLS[node.name], node, "perturbation", eps=eps)
     for key, wrapper in WRAPPERS.items():

@@ -21,8 +21,8 @@ from attacks.study.data import targeted
 from attacks.study.encoder import BLACK_BOXES
 from attacks.study.make import declared_class, make
 from attacks.study.objective import LOGITS, anchored_aim, mixed_aim, watching_layers, weighted
-from attacks.study.own_parts import own_part
 from attacks.study.perturbation import BALLS, WRAPPERS, surrounding
+from attacks.study.plugin_parts import plugin_part
 from attacks.study.printer import place_of, sheet_views
 from transforms import Compose
 
@@ -56,17 +56,17 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
         "mixed": (mixed_aim,),
         **dict.fromkeys(LOGITS, (targeted,)),
         **{name: (declared_class("objective", name),) for name in groups.DECLARED["objective"]},
-        "plugin": (own_part,),
+        "plugin": (plugin_part,),
     },
     "perturbation": {
         **{name: (ball, *WRAPPERS.items()) for name, ball in BALLS.items()},
         "patch": (Patch, place_of, surrounding),
-        "plugin": (own_part,),
+        "plugin": (plugin_part,),
     },
     "printer": dict.fromkeys(groups.CHOICES["printer"], (sheet_views,)),
     **{
         group: {name: (declared_class(group, name),) for name in groups.DECLARED[group]}
-        | ({"plugin": (own_part,)} if group in groups.PLUGINS else {})
+        | ({"plugin": (plugin_part,)} if group in groups.PLUGINS else {})
         for group in ("optimiser", "draws", "risk")
     },
     "penalty": {"none": (), **{name: (declared_class("penalty", name),) for name in groups.DECLARED["penalty"]}},
@@ -81,4 +81,4 @@ def make_part(group: str, node: Any) -> Any:
     """The part of a group whose choices have one part each: optimiser, risk, draws, penalty. Raises ValueError."""
     (part,) = PARTS[group][node.name]
     assert callable(part)
-    return make(part, node, group, **({"group": group} if part is own_part else {}))
+    return make(part, node, group, **({"group": group} if part is plugin_part else {}))

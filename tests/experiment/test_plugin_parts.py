@@ -54,14 +54,14 @@ def haze(most):
     return Gain((1 - most, 1 - most))
 """
 POINTS = """[viewproof.objectives]
-mine = own_parts_module:Far
-row = own_parts_module:Row
+mine = plugin_module:Far
+row = plugin_module:Row
 [viewproof.optimisers]
-mine = own_parts_module:Steps
+mine = plugin_module:Steps
 [viewproof.perturbations]
-mine = own_parts_module:Box
+mine = plugin_module:Box
 [viewproof.stages]
-haze = own_parts_module:haze
+haze = plugin_module:haze
 """
 PLAIN = {"rel_step_size": 0.1, "momentum": 0.0, "schedule": "constant"}
 SMALL = {"preset": "smoke", "steps": 3, "data.size": 64, "evaluate.views": 4, "evaluate.refine": 0}
@@ -70,14 +70,14 @@ SMALL = {"preset": "smoke", "steps": 3, "data.size": 64, "evaluate.views": 4, "e
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     """An installed package of one module."""
-    (about := tmp_path / "site" / "own_parts-1.2.dist-info").mkdir(parents=True)
-    (about.parent / "own_parts_module.py").write_text(SOURCE)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own_parts\nVersion: 1.2\n")
+    (about := tmp_path / "site" / "plugin_parts-1.2.dist-info").mkdir(parents=True)
+    (about.parent / "plugin_module.py").write_text(SOURCE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin_parts\nVersion: 1.2\n")
     (about / "entry_points.txt").write_text(POINTS)
     monkeypatch.syspath_prepend(about.parent)
     monkeypatch.chdir(tmp_path)
-    yield importlib.import_module("own_parts_module")
-    sys.modules.pop("own_parts_module")
+    yield importlib.import_module("plugin_module")
+    sys.modules.pop("plugin_module")
 
 
 def test_parts_that_inherit_nothing_equal_the_built_in_ones(mine):
@@ -93,17 +93,17 @@ def test_parts_that_inherit_nothing_equal_the_built_in_ones(mine):
 
 
 @pytest.mark.slow
-def test_a_run_of_own_parts_has_the_numbers_of_the_built_in_ones(mine, monkeypatch):
+def test_a_run_of_plugin_parts_has_the_numbers_of_the_built_in_ones(mine, monkeypatch):
     parts = {"objective": mine.Far(), "optimiser": mine.Steps(), "perturbation": mine.Box()}
     ours = robustness("pocket", out="ours", **parts, **SMALL)
     pgd = {f"optimiser.{key}": value for key, value in PLAIN.items()} | {"optimiser": "pgd", "eps": "8/255"}
     theirs = robustness("pocket", out="theirs", **pgd, **SMALL)
-    assert ours.per_image == theirs.per_image and ours.metrics["threat"]["optimiser"] == "own_parts_module:Steps"
-    digests = ours.metrics["threat"]["own parts"]
+    assert ours.per_image == theirs.per_image and ours.metrics["threat"]["optimiser"] == "plugin_module:Steps"
+    digests = ours.metrics["threat"]["plugins"]
     page = (ours.folder / "report.html").read_text()
     assert len(digests) == 3 and all(name in page and digest in page for name, digest in digests.items())
     with pytest.raises(
-        ValueError, match=r"`optimiser` was own_parts_module:Steps, given in Python.*verify\(folder, parts"
+        ValueError, match=r"`optimiser` was plugin_module:Steps, given in Python.*verify\(folder, parts"
     ):
         verify(ours.folder)
     assert verify(ours.folder, parts=parts).passed
@@ -112,10 +112,10 @@ def test_a_run_of_own_parts_has_the_numbers_of_the_built_in_ones(mine, monkeypat
     assert call(monkeypatch, *words.split()) == 0
     assert (Path("installed") / "per_image.csv").read_bytes() == (theirs.folder / "per_image.csv").read_bytes()
     assert verify("installed").passed
-    Path("site/own_parts_module.py").write_text(SOURCE.replace("share = 0.1", "share = 0.2"))
+    Path("site/plugin_module.py").write_text(SOURCE.replace("share = 0.1", "share = 0.2"))
     importlib.reload(mine)
     problems = verify("installed").problems
-    assert any("the source of optimiser mine of own_parts 1.2 was" in line for line in problems), problems
+    assert any("the source of optimiser mine of plugin_parts 1.2 was" in line for line in problems), problems
 
 
 @pytest.mark.slow
@@ -129,14 +129,14 @@ def test_a_run_goes_on_with_the_same_part_alone(mine, change, monkeypatch):
         robustness("pocket", out="run", objective=mine.Far(), **SMALL)
     part = mine.Far()
     if change == "source":
-        Path("site/own_parts_module.py").write_text(SOURCE.replace("dim=-1)", "dim=-1) * 2", 1))
+        Path("site/plugin_module.py").write_text(SOURCE.replace("dim=-1)", "dim=-1) * 2", 1))
         part = importlib.reload(mine).Far()
     elif change == "values":
         part.weight = 2.0
     if change is None:
         assert robustness("pocket", out="run", objective=part, **SMALL).arms
         return
-    with pytest.raises(ValueError, match=f"the {change} of objective own_parts_module:Far of Python was"):
+    with pytest.raises(ValueError, match=f"the {change} of objective plugin_module:Far of Python was"):
         robustness("pocket", out="run", objective=part, **SMALL)
 
 
@@ -149,13 +149,13 @@ def test_an_installed_part_is_made_with_its_arguments_and_code_is_not_named(mine
     words += ["objective.model=row", "objective.arguments.power=2.0", "+transforms.stages.haze.most=0.25"]
     made = study(*words)
     assert made.perturbation.eps == 4 / 255 and made.threat["norm"] == "mine" and "gain" in made.transforms.labels
-    assert {"objective row of own_parts 1.2", "stage haze of own_parts 1.2"} < made.threat["own parts"].keys()
+    assert {"objective row of plugin_parts 1.2", "stage haze of plugin_parts 1.2"} < made.threat["plugins"].keys()
     for words, message in (
         (("objective=plugin", "objective.model=os:getcwd"), "`objective` was os:getcwd, given in Python"),
         (("objective=plugin", "objective.model=other"), r"must be the name of a plugin \(mine, row\); got 'other'"),
         (
             ("optimiser=plugin", "optimiser.model=mine", "optimiser.arguments.x=1"),
-            "plugin mine of own_parts 1.2 failed",
+            "plugin mine of plugin_parts 1.2 failed",
         ),
         (
             ("+transforms.stages.haze.least=1",),

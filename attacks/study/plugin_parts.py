@@ -12,7 +12,7 @@ from attacks.study.pipeline import stage_name
 from transforms.registry import STAGES
 
 
-def own_part(group: str, model: str, arguments: Mapping[str, Any], eps: str | None = None) -> Any:
+def plugin_part(group: str, model: str, arguments: Mapping[str, Any], eps: str | None = None) -> Any:
     """The part of a group that is offered under the name `model`, with the defaults of what it lacks. Raises
     ValueError."""
     offer = plugin(group, model)
@@ -26,7 +26,7 @@ def own_part(group: str, model: str, arguments: Mapping[str, Any], eps: str | No
     return part
 
 
-def own_parts(run: Run) -> dict[str, Plugin]:
+def plugin_parts(run: Run) -> dict[str, Plugin]:
     """The parts of a run that are not of this project, by what a report calls them."""
     nodes = {group: getattr(run, group) for group in PLUGINS}
     parts = [plugin(group, node.model) for group, node in nodes.items() if node.name == "plugin"]
