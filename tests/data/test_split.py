@@ -14,12 +14,12 @@ CLUSTERS = [name.split("-")[0] for name in NAMES]
 def test_fewer_fit_clusters_are_some_of_more_and_the_judged_ones_stay(words):
     full = assign_split(NAMES, CLUSTERS, 3, words)
     fits = [assign_split(NAMES, CLUSTERS, 3, words, limit) for limit in (1, 2, 5, 6)]
-    chosen = [{c for c, word in zip(CLUSTERS, split, strict=True) if word == FIT} for split in fits]
-    assert [len(clusters) for clusters in chosen] == [1, 2, 5, 6]
-    assert all(few < more for few, more in itertools.pairwise(chosen))
+    draws = [{c for c, word in zip(CLUSTERS, split, strict=True) if word == FIT} for split in fits]
+    assert [len(clusters) for clusters in draws] == [1, 2, 5, 6]
+    assert all(small < large for small, large in itertools.pairwise(draws))
     for split in fits:
         assert [word == JUDGE for word in split] == [word == JUDGE for word in full]
-        assert all(word in ("", whole) for word, whole in zip(split, full, strict=True))
+        assert all(word in ("", word_of_all) for word, word_of_all in zip(split, full, strict=True))
     with pytest.raises(ValueError, match="got 8, and there are"):
         assign_split(NAMES, CLUSTERS, 3, words, 8)
     with pytest.raises(ValueError, match="no cluster is held out"):

@@ -66,14 +66,14 @@ def test_the_anchor_of_each_row_is_the_embedding_of_its_target(mine):
 
 
 def test_a_wrong_target_is_refused_with_its_line(mine):
-    for last, message in {
+    for target, message in {
         "b.png": r"`target` is itself the attacked picture, .*'b\.png'",
         "b.jpg": r"`target` is itself the attacked picture, or shows the same",
         "none.png": r"`target`: .*none\.png` does not exist",
         "": r"the cell `target` is empty",
     }.items():
         with pytest.raises((ValueError, FileNotFoundError), match=rf"^x\.csv line 3: {message}"):
-            goals(write(mine / "x.csv", ["a.png,e.png", f"b.png,{last}"], "path,target"))
+            goals(write(mine / "x.csv", ["a.png,e.png", f"b.png,{target}"], "path,target"))
 
 
 def test_the_target_of_each_row_may_be_a_class(mine):
@@ -101,11 +101,17 @@ def test_mappings_become_a_table_with_its_files(mine):
     first = {"image": images[0], "label": 4, "target": images[2], "mask": mask, "split": "fit", "bbox": [1, 2]}
     second = {"image": mine / "b.png", "label": 5, "target": mine / "a.png", "mask": mask[None], "split": "judge"}
     path = as_path([first, second], mine / "out")
-    (one, two), notes = list_entries(path)
+    (first_row, second_row), notes = list_entries(path)
     queries, gallery, goal = goals(path)
-    assert [one.label, two.label, one.split, two.split, two.path] == ["4", "5", "fit", "judge", mine / "b.png"]
+    assert [first_row.label, second_row.label, first_row.split, second_row.split, second_row.path] == [
+        "4",
+        "5",
+        "fit",
+        "judge",
+        mine / "b.png",
+    ]
     assert torch.equal(queries.images[0], images[0]) and torch.equal(all_pictures(gallery)[goal[0]], images[2])
-    assert torch.equal(square_masks([one], SIZE)[0, 0] > 0, mask) and "not used: bbox" in notes[0]
+    assert torch.equal(square_masks([first_row], SIZE)[0, 0] > 0, mask) and "not used: bbox" in notes[0]
 
 
 def test_a_parquet_file_is_a_csv_file(mine):

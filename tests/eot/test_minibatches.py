@@ -40,10 +40,10 @@ def test_whole_epochs_have_the_gradient_of_all_pictures_as_their_mean(count, siz
     options = Options(parts.pop("optimiser"), eot, seed=seed)
     batches = problem_for(images, anchor, options=options, **parts)
     full = problem_for(images, anchor, options=Options(PGD(), EOT()), **parts)
-    delta, nothing = SHARED.noise(images, torch.Generator().manual_seed(0)), images.new_zeros(1, 0)
-    estimates = [eot.estimate(batches.minibatch(seed, k), delta, nothing) for k in range(count)]  # `size` epochs
+    delta, no_points = SHARED.noise(images, torch.Generator().manual_seed(0)), images.new_zeros(1, 0)
+    estimates = [eot.estimate(batches.minibatch(seed, k), delta, no_points) for k in range(count)]  # `size` epochs
     mean = torch.stack([estimate.grad for estimate in estimates]).mean(0)
-    torch.testing.assert_close(mean, eot.estimate(full, delta, nothing).grad, rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(mean, eot.estimate(full, delta, no_points).grad, rtol=1e-12, atol=1e-15)
     assert max((estimate.grad - mean).norm() for estimate in estimates) > 0.1 * mean.norm()
 
 

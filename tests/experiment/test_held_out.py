@@ -75,8 +75,8 @@ def test_held_out_pictures_do_not_change_the_perturbation(shared, tmp_path, pict
     other[held_out] = torch.rand(other[held_out].shape, generator=torch.Generator().manual_seed(1))
     other_run = run(tmp_path / "b", other, *KINDS[kind])
     assert (folder / "steps.csv").read_bytes() == (other_run / "steps.csv").read_bytes()
-    one, two = (load_file(entry / "perturbation.safetensors") for entry in (folder, other_run))
-    assert all(len(delta) == 1 and torch.equal(delta, two[arm]) for arm, delta in one.items())
+    deltas, other_deltas = (load_file(entry / "perturbation.safetensors") for entry in (folder, other_run))
+    assert all(len(delta) == 1 and torch.equal(delta, other_deltas[arm]) for arm, delta in deltas.items())
     assert read(folder)["arms"]["eot"]["cosine"] != read(other_run)["arms"]["eot"]["cosine"]
 
 
@@ -127,9 +127,11 @@ def test_a_column_chooses_and_pictures_of_their_own_have_no_split(tmp_path, pict
 def test_minibatches_of_some_clusters_are_judged_on_the_same_pictures(tmp_path, pictures):
     words = ["config=smoke", "perturbation.shared=true", "data.fit=4", "attack.pictures=2", "attack.steps=5"]
     folders = [run(tmp_path / name, pictures, *words, *more) for name, more in (("a", []), ("b", ["data.fit=6"]))]
-    split, whole = (json.loads((folder / "manifest.json").read_text())["primary"]["split"] for folder in folders)
-    assert split["judge"] == whole["judge"] and len(split["judge"]) == len(whole["fit"]) == 6
-    assert {*split["fit"]} < {*whole["fit"]} and len(split["fit"]) == 4
+    split, split_of_all = (
+        json.loads((folder / "manifest.json").read_text())["primary"]["split"] for folder in folders
+    )
+    assert split["judge"] == split_of_all["judge"] and len(split["judge"]) == len(split_of_all["fit"]) == 6
+    assert {*split["fit"]} < {*split_of_all["fit"]} and len(split["fit"]) == 4
     eot = [row for row in rows(folders[0], "steps") if row["arm"] == "eot"]
     assert [int(row["evals"]) for row in eot] == [4 * (step + 1) for step in range(5)]  # two views of two pictures
     first, other = (load_file(folder / "perturbation.safetensors")["eot"] for folder in folders)

@@ -147,9 +147,9 @@ def study(*words):
 def test_an_installed_part_is_made_with_its_arguments_and_code_is_not_named(mine, tmp_path):
     words = ["perturbation=plugin", "perturbation.model=mine", "perturbation.eps=4/255", "objective=plugin"]
     words += ["objective.model=row", "objective.arguments.power=2.0", "+transforms.stages.haze.most=0.25"]
-    made = study(*words)
-    assert made.perturbation.eps == 4 / 255 and made.threat["norm"] == "mine" and "gain" in made.transforms.labels
-    assert {"objective row of plugin_parts 1.2", "stage haze of plugin_parts 1.2"} < made.threat["plugins"].keys()
+    probe = study(*words)
+    assert probe.perturbation.eps == 4 / 255 and probe.threat["norm"] == "mine" and "gain" in probe.transforms.labels
+    assert {"objective row of plugin_parts 1.2", "stage haze of plugin_parts 1.2"} < probe.threat["plugins"].keys()
     for words, message in (
         (("objective=plugin", "objective.model=os:getcwd"), "`objective` was os:getcwd, given in Python"),
         (("objective=plugin", "objective.model=other"), r"must be the name of a plugin \(mine, row\); got 'other'"),
