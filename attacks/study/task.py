@@ -82,13 +82,13 @@ def check_minibatches(run: Run) -> None:
     is_shared = getattr(run.perturbation, "shared", run.perturbation.name == "patch")
     compares, anchor = optimiser in ("apgd", *GRADIENT_FREE), getattr(node, "anchor", "own")
     is_large = isinstance(node, LayersConfig) or bool(getattr(node, "encoders", None))
-    fits = anchor == "paired" or (anchor == "own" and not is_large)
     for key, value, good, reason, fix in (
         ("perturbation.shared", "false", is_shared, "each picture is attacked alone", "true"),
         ("optimiser", optimiser, not compares, "it compares the losses of steps", "wiener"),
         ("task", run.task.name, not has_classes(run), "all pictures are asked about first", "retrieval"),
         ("data", run.data.name, run.data.name != "scenes", "each scene has a place of its own", "folder"),
-        ("objective.anchor", anchor, fits, "all features would be in memory", "paired"),
+        ("objective.anchor", anchor, anchor != "views", "all pictures would be seen first", "own"),
+        ("objective", node.name, not is_large, "features of all pictures would be in memory", "retrieval"),
     ):
         if not good:
             raise ValueError(
