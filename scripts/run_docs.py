@@ -58,7 +58,7 @@ LONG = {
     "python -m attacks.run config=quickstart attack.gradients=32": "attack.gradients=16 data.count=6 sanity=none",
     "python -m attacks.run config=quickstart perturbation.shared=true": "data.count=4 attack.gradients=16",
     "python -m attacks.run config=smoke attack.views=auto": "attack.steps=16",
-    "python -m attacks.run -m config=quickstart perturbation.shared=true": "data.count=10 attack.gradients=16 data.fit=1,2",
+    "python -m attacks.run -m config=quickstart perturbation.shared=true": "data.count=10 attack.gradients=16",
     "python -m attacks.run config=targeted": "attack.gradients=16 sanity=none",
     "python -m attacks.run config=sgd_l2": "attack.gradients=16 sanity=none",
     "python -m attacks.run config=suite": "attack.gradients=16 sanity=none",
