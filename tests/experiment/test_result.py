@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file
 
-from attacks import bank, load_encoder, tiles, verify
+from attacks import PGD, bank, load_encoder, tiles, verify
 from attacks.commands import main
 from attacks.experiment import arms
 from attacks.experiment.result import NAME, read_result
@@ -106,7 +106,7 @@ def test_no_held_out_picture_led_to_a_shared_start(shared_runs, tmp_path, monkey
 @pytest.mark.parametrize("word", ["attack=radius", "attack.restarts=2", "optimiser=label_only"])
 def test_an_attack_of_other_starts_takes_none(word):
     with pytest.raises(ValueError, match=r"`attack.start_from` is the one start of an attack; \S+ has others"):
-        check_attack(compose("smoke", [word, "attack.start_from=run"]))
+        check_attack(compose("smoke", [word, "attack.start_from=run"]), PGD())
 
 
 def data(change):

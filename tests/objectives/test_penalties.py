@@ -152,7 +152,7 @@ def test_penalised_adds_the_price_and_its_gradient(perturbation, pair):
         scene = (at, seen(perturbation.scene(images, at)), images)
         return sum(part(*scene) for part in price.parts)
 
-    problem = Problem(images, None, None, None, perturbation)
+    problem = Problem(images, None, None, Away(), perturbation)
     result = add_price(result, price_of(price, problem, delta))
     torch.testing.assert_close(result.value, losses + prices(delta))
     torch.testing.assert_close(result.mean, losses)

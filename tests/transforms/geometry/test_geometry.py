@@ -221,7 +221,8 @@ def test_gradcheck_of_the_points(name):
 
 
 def test_all_stages_fuse_into_one_sample_of_the_composed_pulls(photo):
-    stages = [Crop(), *BENDS.values(), Viewpoint(20, 20, 10), Lens(-0.1), Flip(), Perspective(0.1), Affine(10)]
+    bends = BENDS | {"dense grid": DenseGrid([[[-0.4, -0.6], [0.5, -0.4]], [[-0.6, 0.4], [0.4, 0.6]]])}
+    stages = [Crop(), *bends.values(), Viewpoint(20, 20, 10), Lens(-0.1), Flip(), Perspective(0.1), Affine(10)]
     pipeline = Compose(stages, antialias=False)
     u = torch.rand(2, pipeline.dims, dtype=double)
     views = pipeline(torch.cat([photo, photo.flip(-1)]), u)
