@@ -99,7 +99,7 @@ def test_an_attack_goes_on_from_the_deltas_of_the_same_pictures(tmp_path, monkey
 def test_no_held_out_picture_led_to_a_shared_start(shared_runs, tmp_path, monkeypatch, capsys):
     folder, out = shared_runs(*KINDS["universal"]), f"hydra.run.dir={tmp_path / 'run'}"
     assert call(monkeypatch, *KINDS["universal"], f"attack.start_from={folder}", out, "seed=1") == 1
-    assert "is not attacked here: keep its data, seed and data.split" in capsys.readouterr().err
+    assert "is not attacked here: keep its data and seed" in capsys.readouterr().err
     assert call(monkeypatch, *KINDS["universal"], f"attack.start_from={folder}", out) == 0
 
 
