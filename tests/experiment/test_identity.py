@@ -39,7 +39,7 @@ CHANGES = {
         *(f"the pictures{suffix}" for suffix in ("' names", "' clusters", "")),
         "what is right",
     ],
-    "data.size=33": ["data.size", "the pictures", "the gallery"],
+    "data.size=33": ["data.size", "the pictures' names", "the pictures", "the gallery", "what is right"],
     "encoder.weights={file}": ["encoder.weights", "the file of encoder.weights"],
 }
 
