@@ -248,7 +248,7 @@ class Options:
 
     def _check_pictures(self) -> None:
         optimiser = type(self.optimiser).__name__
-        if self.optimiser.gradient_free or getattr(self.optimiser, "counts_steps", False):
+        if self.optimiser.gradient_free or self.optimiser.counts_steps:
             raise ValueError(
                 f"`pictures` must be None where losses of several steps are compared, as {optimiser} does, for they "
                 f"would be of different pictures; got {self.eot.pictures}: leave it out, or take Wiener() or PGD()"

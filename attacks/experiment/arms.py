@@ -143,12 +143,8 @@ def problem_of(arm: str, attempt: Attempt) -> Problem:
 
 def options_of(arm: str, attempt: Attempt) -> Options:
     """How an arm is attacked at a fixed number of views, with a stream of its own."""
-    study, bench, views, size = (
-        attempt.study,
-        attempt.bench,
-        attempt.study.views.per_step,
-        attempt.study.attack.pictures,
-    )
+    study, bench = attempt.study, attempt.bench
+    views, size = study.views.per_step, study.attack.pictures
     return Options(
         optimiser=study.optimiser,
         eot=EOT(study.transforms, study.draws, views, bench.chunk, study.risk, bench.world, size),

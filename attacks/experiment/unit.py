@@ -145,9 +145,9 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
     deltas = {"noise": perturbation.noise(images, torch.Generator().manual_seed(stream(seed, "noise")))}
     trace, choices, fell_back = dict[str, list[Trace]](), dict[str, Tensor](), list[str]()
     offset = 0 if study.start is None else study.threat["start_from"]["gradients"]
+    size = min(study.attack.pictures or count, count)
     for arm in ("eot", *arms[2:-1]):
-        evals = trace["eot"][-1].evals // min(study.attack.pictures or count, count) if arm != "eot" else -offset
-        evals += offset
+        evals = 0 if arm == "eot" else offset + trace["eot"][-1].evals // size
         run_arm = partial(_optimise, arm, attempt, meter, checkpoint, evals)
         (best, trace[arm]), fallback = task(arm, arm, run_arm)
         deltas[arm], fell_back = best.delta, fell_back + [arm] * fallback
