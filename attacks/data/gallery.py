@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.images import SUFFIXES, load_image
-from attacks.data.pictures import Shelf, make_shelf, select, square
+from attacks.data.pictures import Shelf, cut_to, digest, make_shelf, select
 from attacks.data.split import JUDGE, WORDS
 from attacks.data.table import Entry
 from attacks.data.vectors import Vectors
@@ -27,14 +27,15 @@ FLAT = 0.04
 
 @dataclass(frozen=True)
 class Pictures:
-    """Named pictures of one size in memory (for many, see `attacks.data.pictures.Shelf`).
+    """Named pictures, in memory of one shape (for many, see `attacks.data.pictures.Shelf`).
 
     `images` (N,3,H,W) are in [0,1], every value a multiple of 1/255; `notes` list the conversions of the files;
     `placements` are those of a patch; `clusters` name for each picture those that count as one with it, such as the
     tiles of a photograph (by default each picture is alone); `split` is fit or judge of each (see
     `attacks.data.split`), empty where each has a perturbation of its own; `weights` are shares of the traffic over
     the largest, the same in a cluster, empty where all count alike; `entries` are the rows of a listing, empty of
-    bundled tiles. With a `store`, which has as many pictures, none are in memory: `images` is (0,3,H,W).
+    bundled tiles. With a `store`, which has as many pictures, none are in memory, and their shapes may differ:
+    `images` is (0,3,H,W) of the first one's shape.
     """
 
     names: tuple[str, ...]
@@ -74,14 +75,31 @@ class Pictures:
         return self.only(evenly(self.clusters, count))
 
     def only(self, rows: Sequence[int]) -> "Pictures":
-        """The pictures `rows` in memory, without placements."""
+        """The pictures `rows` in memory, which are of one shape, without placements."""
         images = self.images[list(rows)] if self.store is None else self.store.read(rows)
         return Pictures(images=images, notes=self.notes, **self._columns(rows))
 
-    def on_disk(self, rows: Sequence[int]) -> "Pictures":
-        """The pictures `rows` of a `store`, not in memory."""
-        store = None if self.store is None else self.store.only(rows)
-        return Pictures(images=self.images[:0], store=store, **self._columns(rows))
+    def take(self, rows: Sequence[int]) -> "Pictures":
+        """The same, but those of a `store` stay on disk."""
+        if self.store is None:
+            return self.only(rows)
+        store = self.store.only(rows)
+        return Pictures(images=blank(store), notes=self.notes, store=store, **self._columns(rows))
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """The (height, width) of each."""
+        height, width = self.images.shape[2:]
+        return ((height, width),) * len(self) if self.store is None else self.store.shapes
+
+    def of_one_shape(self, count: int) -> list[int]:
+        """Of the first rows, so many, those with the shape of the first."""
+        return [row for row, shape in enumerate(self.shapes[:count]) if shape == self.shapes[0]]
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """The sha256 of the pixels of each."""
+        return tuple(map(digest, self.images)) if self.store is None else self.store.digests
 
     def _columns(self, rows: Sequence[int]) -> dict[str, Any]:
         names = ("names", "clusters", "split", "weights", "entries")
@@ -90,8 +108,13 @@ class Pictures:
     def shelf(self, size: int | None = None) -> Shelf:
         """The pictures as a shelf; with `size`, each is resized and cropped on reading (see `square`)."""
         images = self.images
-        shelf = make_shelf(self.names, lambda i: images[i] if size is None else square(images[i], size))
+        shelf = make_shelf(self.names, lambda i: cut_to(images[i], size))
         return replace(shelf, clusters=self.clusters)
+
+
+def blank(store: Shelf) -> Tensor:
+    """No pictures, (0,3,H,W) of the first one's shape."""
+    return torch.zeros(0, 3, *next(iter(store.shapes), (0, 0)))
 
 
 def evenly(clusters: Sequence[str], count: int | None) -> list[int]:

@@ -22,6 +22,8 @@ from transforms.resizing.resize import target_size
 
 #: Largest ratio of a picture's sides: a thinner one, resized, would fill the memory.
 SLENDER = 50
+#: The most pixels of pictures of their own shape that are in memory together: 200 MB, 335 squares of 224.
+PIXELS = 2**24
 #: Unreadable files that a message names.
 FIRST = 3
 #: Bytes of decoded squares that a shelf keeps: 21,845 of 128 pixels. Those beyond are decoded again when used.
@@ -55,10 +57,10 @@ def stamp(path: Path) -> Stamp:
 
 
 class PictureIndex:
-    """The index of a path's pictures with squares of `side` pixels, a JSON file in `folder`. `trouble` says why an
-    existing file is of no use, or is empty."""
+    """The index of a path's pictures with squares of `side` pixels (None: of their own shape), a JSON file in
+    `folder`. `trouble` says why an existing file is of no use, or is empty."""
 
-    def __init__(self, folder: Path, path: Path, side: int) -> None:
+    def __init__(self, folder: Path, path: Path, side: int | None) -> None:
         versions = [Image.__version__, torch.__version__, *map(features.version, CODECS)]  # type: ignore[attr-defined]
         key = json.dumps([FORMAT, str(path.resolve()), side, versions])
         self.file = folder / f"pictures-{hashlib.sha256(key.encode()).hexdigest()}.json"
@@ -111,9 +113,10 @@ def in_threads(function: Callable[[A], B], items: Sequence[A]) -> Iterator[B]:
 
 @dataclass(frozen=True)
 class Shelf:
-    """Named pictures of one size, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
+    """Named pictures, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
 
-    `digests` are the sha256 of their pixels; `labels` the person or thing on each, None if unknown; `clusters` the
+    `digests` are the sha256 of their pixels; `shapes` their (height, width); `labels` the person or thing on each,
+    None if unknown; `clusters` the
     cluster of each, None if it is alone; `entries` the rows of the listing. `changes` are the conversions of each,
     `missing` the files left out, `notes` these and what was ignored. `forget` frees the memory of pictures that
     `load` has at hand.
@@ -121,6 +124,7 @@ class Shelf:
 
     names: tuple[str, ...]
     digests: tuple[str, ...]
+    shapes: tuple[tuple[int, int], ...]
     labels: tuple[str | None, ...]
     load: Callable[[int], Tensor]
     changes: tuple[tuple[str, ...], ...] = ()
@@ -134,7 +138,7 @@ class Shelf:
         return len(self.names)
 
     def read(self, rows: Sequence[int]) -> Tensor:
-        """The pictures `rows`, (n,3,H,W). Raises ValueError if a file has changed."""
+        """The pictures `rows`, of one shape, (n,3,H,W). Raises ValueError if a file has changed."""
         return torch.stack(list(in_threads(self._read_checked, rows)))
 
     def _read_checked(self, row: int) -> Tensor:
@@ -153,7 +157,7 @@ class Shelf:
 
     def only(self, rows: Sequence[int]) -> "Shelf":
         load, selection = self.load, list(rows)
-        names = ("names", "digests", "labels", "changes", "clusters", "entries")
+        names = ("names", "digests", "shapes", "labels", "changes", "clusters", "entries")
         columns: dict[str, Any] = {name: select(getattr(self, name), selection) for name in names}
         return replace(self, load=lambda i: load(selection[i]), **columns)
 
@@ -165,17 +169,32 @@ def select(column: Sequence[A], rows: Sequence[int]) -> tuple[A, ...]:
 
 def make_shelf(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
     """A shelf of pictures without labels; each is read once."""
-    digests = tuple(in_threads(lambda i: digest(load(i)), range(len(names))))
-    return Shelf(tuple(names), digests, (None,) * len(names), load)
+    images = in_threads(load, range(len(names)))
+    facts = [(digest(image), (image.shape[1], image.shape[2])) for image in images]
+    digests, shapes = (tuple(column) for column in zip(*facts, strict=True))
+    return Shelf(tuple(names), digests, shapes, (None,) * len(names), load)
+
+
+def shape_ranges(shapes: Sequence[tuple[int, int]], limit: int, pixels: int | None = None) -> Iterator[range]:
+    """Ranges of consecutive pictures of one shape (height, width): at most `limit` in each, and so many that they
+    have at most so many `pixels` (None: any number), but one."""
+    start = 0
+    for row in range(1, len(shapes) + 1):
+        height, width = shapes[start]
+        most = limit if pixels is None else max(1, min(limit, pixels // (height * width)))
+        if row == len(shapes) or shapes[row] != shapes[start] or row - start == most:
+            yield range(start, row)
+            start = row
 
 
 def read_files(
-    path: str | Path, size: int, unreadable: str = "refuse", cache: str | None = None, room: int | None = None
+    path: str | Path, size: int | None, unreadable: str = "refuse", cache: str | None = None, room: int | None = None
 ) -> Shelf:
     """The pictures of a path (see `list_entries`), each `square`. Every file is read once, to check it; up to `room`
     bytes of squares (None: `MAX_CACHE`) stay in memory until `Shelf.forget`.
 
     Args:
+        size: of the squares; None: the pictures stay as they are, and on disk.
         unreadable: "refuse" or "skip" files that are missing or that Pillow cannot read.
         cache: a folder with the index of an earlier run, by which unchanged files are not read (see `PictureIndex`).
 
@@ -192,7 +211,7 @@ def read_files(
 def read_entries(
     entries: list[Entry],
     notes: list[str],
-    size: int,
+    size: int | None,
     unreadable: str = "refuse",
     index: PictureIndex | None = None,
     room: int | None = None,
@@ -210,8 +229,8 @@ def read_entries(
     squares: dict[int, Tensor] = {}
     failed: list[tuple[Entry, Exception]] = []
     # in one piece: small blocks that stay would split the heap between the large ones that go
-    capacity = (MAX_CACHE if room is None else room) // (3 * size * size)
-    store = torch.empty(min(len(entries), capacity), size, size, 3, dtype=torch.uint8)
+    capacity = 0 if size is None else (MAX_CACHE if room is None else room) // (3 * size * size)
+    store = torch.empty(min(len(entries), capacity), size or 0, size or 0, 3, dtype=torch.uint8)
     for entry, reading in zip(
         entries, in_threads(lambda entry: _read_entry(entry, size, index), entries), strict=True
     ):
@@ -230,8 +249,9 @@ def read_entries(
     return Shelf(
         names=tuple(entry.name for entry in readable),
         digests=tuple(item.record.digest for item in readings),
+        shapes=tuple(item.record.size[::-1] if size is None else (size, size) for item in readings),
         labels=tuple(entry.label for entry in readable),
-        load=lambda i: _levels(squares[i]) if i in squares else square(load_image(readable[i].path)[0], size),
+        load=lambda i: _levels(squares[i]) if i in squares else cut_to(load_image(readable[i].path)[0], size),
         changes=tuple(_changes(entry, item.record, size) for entry, item in zip(readable, readings, strict=True)),
         notes=(*notes, *missing, *filter(None, [trouble])),
         missing=missing,
@@ -249,7 +269,7 @@ class _Reading(NamedTuple):
     levels: Tensor | None = None
 
 
-def _read_entry(entry: Entry, size: int, index: PictureIndex | None) -> _Reading | Exception:
+def _read_entry(entry: Entry, size: int | None, index: PictureIndex | None) -> _Reading | Exception:
     try:
         first_stamp = None if index is None else stamp(entry.path)
         if (
@@ -259,21 +279,22 @@ def _read_entry(entry: Entry, size: int, index: PictureIndex | None) -> _Reading
         ):
             return _Reading(record, first_stamp)
         image, notes = load_image(entry.path)
-        cut = square(image, size)
+        cut = cut_to(image, size)
         at = first_stamp if index is not None and stamp(entry.path) == first_stamp else None
     except Exception as error:  # Pillow's errors for broken files have no common base class
         return error
     full_size = (image.shape[2], image.shape[1])
-    return _Reading(IndexRecord(digest(cut), full_size, tuple(notes)), at, torch.from_numpy(to_bytes(cut)))
+    levels = None if size is None else torch.from_numpy(to_bytes(cut))
+    return _Reading(IndexRecord(digest(cut), full_size, tuple(notes)), at, levels)
 
 
 def _levels(levels: Tensor) -> Tensor:
     return levels.permute(2, 0, 1).float().div_(255)
 
 
-def _changes(entry: Entry, record: IndexRecord, size: int) -> tuple[str, ...]:
+def _changes(entry: Entry, record: IndexRecord, size: int | None) -> tuple[str, ...]:
     width, height = record.size
-    if record.size == (size, size):
+    if size is None or record.size == (size, size):
         return record.notes
     return (*record.notes, f"{entry.name}: {width}x{height} resized and cropped to {size}x{size}")
 
@@ -304,14 +325,28 @@ def digest(image: Tensor) -> str:
     return hashlib.sha256(f"{tuple(image.shape)}".encode() + to_bytes(image).tobytes()).hexdigest()
 
 
-def square(image: Tensor, size: int) -> Tensor:
-    """A picture with the shorter side `size` (Pillow's bicubic), the central square of it, rounded to 8 bits."""
+def cut_to(image: Tensor, size: int | None) -> Tensor:
+    """The `square` of a picture; without a size the picture."""
+    if size is not None:
+        return square(image, size)
+    refuse_slender(image)
+    return image
+
+
+def refuse_slender(image: Tensor) -> None:
+    """Raise ValueError for a picture (3,H,W) that is too slender to be resized."""
     short, long = sorted(image.shape[1:])
     if long > SLENDER * short:
         raise ValueError(
-            f"a picture of {image.shape[2]}x{image.shape[1]} is too slender to cut a square from: crop it, the "
-            f"longer side is at most {SLENDER} times the shorter"
+            f"a picture of {image.shape[2]}x{image.shape[1]} is too slender: crop it, the longer side is at most "
+            f"{SLENDER} times the shorter"
         )
+
+
+def square(image: Tensor, size: int) -> Tensor:
+    """A picture with the shorter side `size` (Pillow's bicubic), the central square of it, rounded to 8 bits."""
+    refuse_slender(image)
+    short = min(image.shape[1:])
     if short != size:
         image = resize(image[None], size, "pil_bicubic")[0].clamp(0, 1)
     top, left = (image.shape[1] - size) // 2, (image.shape[2] - size) // 2
@@ -346,13 +381,13 @@ def read_mask(entry: Entry, size: tuple[int, int]) -> tuple[Tensor, list[str]]:
     return mask, notes
 
 
-def square_masks(entries: Sequence[Entry], size: int) -> Tensor:
-    """(N,1,size,size): 1 where the mask of a row, cut as its picture is (see `square`), is lighter than mid-grey,
-    else 0. Raises as `read_mask`, and ValueError for one that is dark in the square."""
+def masks_of(entries: Sequence[Entry], size: int | None) -> Tensor:
+    """(N,1,H,W): 1 where the mask of a row, cut as its picture is (see `square`; None: not at all), is lighter than
+    mid-grey, else 0. Raises as `read_mask`, and ValueError for one that is dark in the square."""
 
     def cut(entry: Entry) -> Tensor:
         image, _ = load_image(entry.path)
-        mask = square(read_mask(entry, (image.shape[1], image.shape[2]))[0][None], size) > 0.5
+        mask = cut_to(read_mask(entry, (image.shape[1], image.shape[2]))[0][None], size) > 0.5
         if not bool(mask.any()):
             raise ValueError(
                 f"{entry.where}: `mask` is dark in the central square of `{entry.name}`: nothing changes"

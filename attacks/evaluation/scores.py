@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.data.gallery import Pictures
+from attacks.data.pictures import PIXELS, shape_ranges
 from attacks.data.vectors import has_direction
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional, silence
@@ -100,6 +102,12 @@ class Right(NamedTuple):
 def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 64) -> Tree:
     """The embeddings of pictures seen directly: (N,C,H,W) -> (N,D) on `device`, or a tree of such."""
     return join_trees([part for _, part in in_parts(lambda part: encoder(part.to(device)), images, chunk)], torch.cat)
+
+
+def embed_pictures(pictures: Pictures, encoder: Encoder, device: torch.device, chunk: int = 64) -> Tensor:
+    """The same of pictures that may be on disk: (N,D)."""
+    ranges = shape_ranges(pictures.shapes, len(pictures), PIXELS if pictures.store is not None else None)
+    return torch.cat([torch.as_tensor(embed(pictures.only(rows).images, encoder, device, chunk)) for rows in ranges])
 
 
 def signature_method(encoder: object) -> Callable[[Tensor], Tensor] | None:

@@ -20,7 +20,7 @@ from attacks.eot.bank import Bank, bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.drift import layer_order
 from attacks.evaluation.judge import Judge
-from attacks.evaluation.scores import embed, signature_method
+from attacks.evaluation.scores import embed_pictures, signature_method
 from attacks.experiment.embeddings import Cache, embed_gallery
 from attacks.experiment.exhibits import Exhibits
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
@@ -152,11 +152,11 @@ class Bench:
         """The bench of the pictures `rows`."""
         if len(rows) == len(self.study.queries):
             return self
-        study, judge, exhibits = self.study.only(rows), self.judge, self.exhibits
+        study, judge, exhibits = self.study.take(rows), self.judge, self.exhibits
         embeddings = judge.own[torch.tensor(list(rows), device=judge.own.device)]
         judge = replace(judge, own=embeddings, truth=study.truth, goal=study.goal)
         names = tuple(exhibits.names[row] for row in rows)
-        exhibits = replace(exhibits, names=names, images=study.queries.images, perturbation=study.perturbation)
+        exhibits = replace(exhibits, names=names, shapes=study.queries.shapes, perturbation=study.perturbation)
         return replace(self, study=study, judge=judge, exhibits=exhibits)
 
     @property
@@ -176,8 +176,7 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
     is_plain = module is study.encoder and full == decision
     counter = encoder if is_plain else CountedCalls(prepare(study.encoder, full))
     exact = counter if module is study.encoder else CountedCalls(prepare(module, full))
-    images, world = study.queries.images, place.world
-    first = images[:1].to(device)
+    world, first = place.world, study.queries.only([0]).images.to(device)
     layers = layer_order(study.encoder, study.evaluate.layers, first) if study.evaluate.layers else {}
     gallery, passes, cached, notes = embed_gallery(
         study.gallery, counter.encoder, device, chunk, place.cache, keep=world.first
@@ -189,13 +188,12 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
         refuse_unanswered(study.encoder, gallery[torch.arange(len(gallery))], study.gallery.names, "data.gallery")
     anchors = gallery[study.truth]
     if isinstance(study.gallery, Classes):  # its rows are texts
-        embeddings = embed(images, counter.encoder, device, chunk)
-        assert isinstance(embeddings, Tensor)
-        anchors, passes = embeddings, passes + len(images)
+        anchors = embed_pictures(study.queries, counter.encoder, device, chunk)
+        passes += len(study.queries)
     right = (study.gallery, study.truth, study.goal, study.evaluate.neighbours)
     judge = Judge(counter, anchors, gallery, *right, chunk, world, signature_method(study.encoder), study.acceptance)
     names = tuple(file_names(study.queries.names))
-    exhibits = Exhibits(place.out, names, images, study.perturbation, device, world)
+    exhibits = Exhibits(place.out, names, study.queries.shapes, study.perturbation, device, world)
     cost = Cost(passes, 0, time.perf_counter() - began)
     cost, cached = place.checkpoint.once("gallery", lambda: (cost, cached))  # as the first attempt measured it
     parts = (module, encoder, exact, counter, judge, banks_of(study, first), layers, exhibits)

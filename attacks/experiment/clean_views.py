@@ -47,8 +47,9 @@ class CleanViews(NamedTuple):
 def clean_views(bench: Bench) -> CleanViews:
     """How the encoder judges clean views of the first pictures."""
     study, judge, bank = bench.study, bench.judge, bench.banks[MAIN]
-    rows = torch.arange(min(PICTURES, len(study.queries)))
-    scores = judge(study.queries.images[rows].to(study.device), rows, bank._replace(u=bank.u[:VIEWS]))
+    rows = torch.tensor(study.queries.of_one_shape(PICTURES))
+    images = study.queries.only(rows.tolist()).images.to(study.device)
+    scores = judge(images, rows, bank._replace(u=bank.u[:VIEWS]))
     right = ~replace(judge, goal=None).success(scores, rows)
     loss = float(judge.success(scores, rows).double().mean())
     classes = study.gallery if isinstance(study.gallery, Classes) else None

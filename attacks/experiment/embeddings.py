@@ -8,8 +8,9 @@ another chunk finds nothing in the cache.
 import hashlib
 import json
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery
+from attacks.data.pictures import PIXELS, Shelf, shape_ranges
 from attacks.encoders.engine import Decision
 from attacks.encoders.tree import Encoder
 from attacks.encoders.weights import fingerprint
@@ -72,7 +74,7 @@ def embed_gallery(
     parts: list[Tensor] = []
     counts, notes = {True: 0, False: 0}, []
     for shelf in gallery.shelves:
-        for rows in _blocks(shelf.digests, min(chunk, BLOCK)):
+        for rows in _blocks(shelf, min(chunk, BLOCK)):
             block = None if cache is None else _Block(cache, [shelf.digests[row] for row in rows])
             block_rows, trouble = (None, "") if block is None else block.read()
             counts[block_rows is None] += len(rows)
@@ -114,14 +116,13 @@ def _with_vectors(embeddings: Tensor, gallery: Gallery) -> Tensor | Rows:
     return rows
 
 
-def _blocks(digests: Sequence[str], size: int) -> Iterator[range]:
-    """Ranges of at most `size` rows. A block also begins at one picture in `CUT`, chosen by its digest: so a picture
-    that comes or goes shifts only the blocks up to the next of these."""
-    start = 0
-    for row in range(1, len(digests) + 1):
-        if row == len(digests) or row - start == size or int(digests[row], 16) % CUT == 0:
-            yield range(start, row)
-            start = row
+def _blocks(shelf: Shelf, size: int) -> Iterator[range]:
+    """Ranges of at most `size` rows, of one shape. A block also begins at one picture in `CUT`, chosen by its digest:
+    so a picture that comes or goes shifts only the blocks up to the next of these."""
+    cuts = [row for row, digest in enumerate(shelf.digests) if int(digest, 16) % CUT == 0]
+    for start, stop in pairwise(sorted({0, *cuts, len(shelf)})):
+        for rows in shape_ranges(shelf.shapes[start:stop], size, PIXELS):
+            yield range(start + rows.start, start + rows.stop)
 
 
 class _Block:

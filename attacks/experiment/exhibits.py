@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from attacks.data.images import load_image, load_texture, save_image
+from attacks.data.pictures import square
 from attacks.eot.protocols import Perturbation
 from attacks.runtime.distributed import World
 from attacks.runtime.files import make_folder, sha256
 from attacks.runtime.values import Damaged
 from transforms.scene import Shown
 
-#: The most pictures that `adversarial.png` shows.
-MAX_PICTURES = 64
+#: The most pictures that `adversarial.png` shows, and the largest side of one there, if their shapes differ.
+MAX_PICTURES, LARGEST_SQUARE = 64, 512
 #: Files that are written at the same time.
 THREADS = 4
 
@@ -25,12 +26,12 @@ THREADS = 4
 @dataclass(frozen=True, eq=False)
 class Exhibits:
     """The image files of a run directory `out`: `pictures/ARM/`, and for a patch `patches/ARM.png`, of all clean
-    pictures `images` (N,3,H,W) with their file `names`. The first process of `world` writes and reads the files and
-    broadcasts their content."""
+    pictures, with their file `names` and `shapes` (height, width). The first process of `world` writes and reads the
+    files and broadcasts their content."""
 
     out: Path
     names: tuple[str, ...]
-    images: Tensor
+    shapes: tuple[tuple[int, int], ...]
     perturbation: Perturbation
     device: torch.device
     world: World
@@ -56,10 +57,10 @@ class Exhibits:
         return {path.relative_to(self.out).as_posix(): task.result() for path, task in tasks.items()}
 
     def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:
-        """The pictures (n,3,H,W), read back from their files."""
-        images = torch.zeros(len(rows), *self.images.shape[1:])
+        """The pictures (n,3,H,W) of one shape, read back from their files."""
+        images = torch.zeros(len(rows), 3, *self.shapes[rows[0]])
         for i, row in enumerate(rows if self.world.first else ()):
-            images[i] = self._read(self._file(arm, row), lambda path: load_image(path)[0])
+            images[i] = self._read(self._file(arm, row), lambda path: load_image(path)[0], self.shapes[row])
         return self.world.broadcast(images).to(self.device)
 
     def displayed(self, arm: str, rows: Sequence[int]) -> Shown:
@@ -74,18 +75,27 @@ class Exhibits:
 
     def texture(self, arm: str) -> Tensor:
         """The texture (3,H,W) of a patch, read back from its file."""
-        return self._read(self._texture(arm), load_texture)
+        return self._read(self._texture(arm), load_texture, self.perturbation.texture_size or ())
 
-    def _read(self, path: Path, load: Callable[[Path], Tensor]) -> Tensor:
-        """The colours (3,H,W) of a file, which `load` reads. Raises Damaged."""
+    def mosaic(self) -> Tensor:
+        """The first attacked pictures, row by row, without gaps: (3,H,W). Of several shapes, squares of each."""
+        shapes = self.shapes[:MAX_PICTURES]
+        pictures = [self.pictures("eot", [row])[0].cpu() for row in range(len(shapes))]
+        if len({*shapes}) > 1:
+            side = min(LARGEST_SQUARE, *map(min, shapes))
+            pictures = [square(picture, side) for picture in pictures]
+        columns = next(k for k in range(round(len(pictures) ** 0.5), 0, -1) if len(pictures) % k == 0)
+        rows = torch.stack(pictures).unflatten(0, (columns, -1))
+        return torch.cat([torch.cat(list(row), dim=2) for row in rows], dim=1)
+
+    def _read(self, path: Path, load: Callable[[Path], Tensor], size: Sequence[int]) -> Tensor:
+        """The colours (3,H,W) of a file, which `load` reads, of a size (height, width). Raises Damaged."""
         try:
             image = load(path)
         except (ValueError, OSError) as error:
             raise Damaged(f"{path.relative_to(self.out)}: {' '.join(str(error).split())}") from error
-        is_texture = path.parent.parent.name != "pictures"
-        size = (3, *(self.perturbation.texture_size or ())) if is_texture else self.images.shape[1:]
-        if image.shape != size:
-            raise Damaged(f"{path.relative_to(self.out)}: its shape is {tuple(image.shape)}, not {tuple(size)}")
+        if image.shape != (3, *size):
+            raise Damaged(f"{path.relative_to(self.out)}: its shape is {tuple(image.shape)}, not {(3, *size)}")
         return image
 
     def _file(self, arm: str, row: int) -> Path:
@@ -99,10 +109,3 @@ def _store(path: Path, image: Tensor, alpha: Tensor | None = None) -> str:
     """Write a picture; the digest of its file."""
     save_image(path, image, alpha)
     return sha256(path)
-
-
-def sheet(images: Tensor) -> Tensor:
-    """All pictures in one mosaic, row by row, without gaps."""
-    columns = next(k for k in range(round(len(images) ** 0.5), 0, -1) if len(images) % k == 0)
-    rows = images.unflatten(0, (columns, -1))
-    return torch.cat([torch.cat(list(row), dim=2) for row in rows], dim=1)

@@ -35,7 +35,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run_identity(run: Run, study: Study, decision: Decision, world: World, versions: Mapping[str, str]) -> Identity:
     """Values and digests, by name, of what the numbers depend on."""
-    pixels = (study.queries.images * 255).round().to(torch.uint8).contiguous()
     groups = (study.truth, study.goal, study.gallery.label_numbers, study.gallery.cluster_numbers)
     right = [None if rows is None else rows.tolist() for rows in groups]
     leaves = [(name, value) for name, value in _leaves(asdict(run)) if not f"{name}.".startswith(NO_MATTER)]
@@ -60,7 +59,7 @@ def run_identity(run: Run, study: Study, decision: Decision, world: World, versi
         "the pictures' names": identity_digest(study.queries.names),
         "the pictures' clusters": identity_digest(study.queries.clusters),
         **({} if store is None else {"the fit pictures": identity_digest([store.names, store.digests])}),
-        "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
+        "the pictures": identity_digest(study.queries.digests),
         **({"the digest of the masks": identity_digest(masks)} if masks else {}),
         "the gallery": gallery_digest(study),
         "what is right": identity_digest(right),

@@ -161,7 +161,7 @@ class Preparation:
     def place(self, out: Path, follow: Callable[[Trace], None] | None = None) -> Place:
         """Where it runs: in the directory `out`."""
         study = self.study
-        like = study.queries.images[:1].to(study.device)
+        like = study.queries.only([0]).images.to(study.device)
         pace, key = self.run.checkpoint, identity_digest(self.manifest["identity"])
         checkpoint = Checkpoint(out / CHECKPOINT, key, pace.seconds, pace.steps, self.world, study.device)
         folder = getattr(self.run.data, "cache", None)
@@ -283,8 +283,9 @@ def _measure(study: Study, requests: dict[str, Any], cache: str | None) -> Choic
     """Measure on the first step of the attack: its first pictures, views, and start."""
     views, rows = study.views.per_step * (1 if study.views.adaptive is None else VIEWS), study.queries.attacked
     count, exclusions = len(rows), hidden_rows(study.gallery, study.queries, study.truth)
+    shapes = study.queries.shapes
     picture_count = min(count, max(1, ROWS[study.device.type == "cuda"] // views))
-    study = study.only(rows[:picture_count])
+    study = study.only([row for row in rows[:picture_count] if shapes[row] == shapes[rows[0]]])
     images = study.queries.images.to(study.device)
     delta = study.perturbation.start(images, torch.Generator().manual_seed(stream(study.seed, "start")))
     eot = EOT(study.transforms, study.draws, views=views, risk=study.risk)

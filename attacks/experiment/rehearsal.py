@@ -56,7 +56,7 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
     them. Raises ValueError or OSError for what would stop the run, as LostViews."""
     began, preparation = time.perf_counter(), prepare_run(run, join(), preset, overrides)
     study, decision = preparation.study, preparation.choice.decision
-    rows = torch.arange(min(PICTURES, len(study.queries)))
+    rows = torch.tensor(study.queries.of_one_shape(PICTURES))
     with (
         tempfile.TemporaryDirectory() as folder,
         watching_layers(study.encoder, study.objective, study.members) as encoder,
@@ -64,7 +64,7 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
         place = replace(preparation.place(Path(folder)), checkpoint=NOWHERE)
         bench = bench_of(study, encoder, decision, place)
         setup = time.perf_counter() - began
-        images = study.queries.images[rows].to(study.device)
+        images = study.queries.only(rows.tolist()).images.to(study.device)
         refuse_loss(clean := clean_views(bench), preparation.manifest)
         judging = _seconds_of(lambda: bench.judge(images, rows, bench.banks[MAIN]))
         gradient = _seconds_of_a_step(bench, rows.tolist()) / (len(rows) * study.views.per_step)

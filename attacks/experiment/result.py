@@ -11,7 +11,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 from attacks.data.gallery import Pictures
-from attacks.data.pictures import digest
 from attacks.data.table import TABLE
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.directory import intact_run, misfit
@@ -42,7 +41,7 @@ class Result:
 
     run: Run
     perturbation: Perturbation
-    deltas: dict[str, Tensor]
+    deltas: dict[str, list[Tensor]]
     content: dict[str, Any]
 
     @property
@@ -66,7 +65,7 @@ class Result:
     def lay(self, arm: str, pictures: Pictures, device: torch.device | str) -> tuple[Perturbation, Tensor]:
         """The set of an arm on other pictures, and its delta as their 8-bit files hold it, on a device."""
         perturbation, images = perturb(self.run, pictures).for_arm(arm), pictures.images.to(device)
-        return perturbation, perturbation.quantise(self.deltas[arm].to(device), images)
+        return perturbation, perturbation.quantise(torch.stack(self.deltas[arm]).to(device), images)
 
     def pictures_at(self, path: str) -> FolderConfig | ScenesConfig:
         """The pictures of a path, read as large as the run reads its own; they are their gallery."""
@@ -75,11 +74,13 @@ class Result:
 
 
 def read_deltas(
-    out: Path, perturbation: Perturbation, arms: Sequence[str], pictures: int, size: Sequence[int]
-) -> dict[str, Tensor]:
-    """By arm the deltas of a run of so many `pictures` of a `size` (height, width): (N,3,H,W) as the 8-bit files hold
-    them, or the one that pictures share, (1,3,h,w), before it is rounded for a file. Raises Damaged."""
-    shape = [1 if perturbation.shared else pictures, 3, *(perturbation.texture_size or size)]
+    out: Path, perturbation: Perturbation, arms: Sequence[str], shapes: Sequence[Sequence[int]]
+) -> dict[str, list[Tensor]]:
+    """By arm the deltas (3,H,W) of a run of pictures of these `shapes` (height, width) as the 8-bit files hold them,
+    or the one that pictures share, (3,h,w), before it is rounded for a file. Raises Damaged."""
+    sizes = [perturbation.texture_size or shapes[0]] if perturbation.shared else shapes
+    counts = [3 * height * width for height, width in sizes]
+    shape = [len(sizes), 3, *sizes[0]] if len({*map(tuple, sizes)}) == 1 else [sum(counts)]
     with reading(NAME), safe_open(out / NAME, framework="pt") as file:
         if sorted(names := file.keys()) != sorted(arms):
             raise ValueError(f"its arms are {short_path(', '.join(names))}; the run has {', '.join(arms)}")
@@ -87,9 +88,13 @@ def read_deltas(
             part = file.get_slice(arm)
             if (part.get_dtype(), part.get_shape()) != ("F32", shape):
                 raise ValueError(f"{arm} must be F32 of {shape}; it is {part.get_dtype()} of {part.get_shape()}")
-        deltas = {arm: file.get_tensor(arm) for arm in arms}
-        for arm, delta in deltas.items():
-            norm = float(perturbation.norm(delta).max()) if bool(delta.isfinite().all()) else math.inf
+        parts = {arm: file.get_tensor(arm).flatten().split(counts) for arm in arms}
+        deltas = {
+            arm: [part.view(3, *size) for part, size in zip(rows, sizes, strict=True)] for arm, rows in parts.items()
+        }
+        for arm, rows in deltas.items():
+            is_finite = all(bool(delta.isfinite().all()) for delta in rows)
+            norm = max(float(perturbation.norm(delta[None])) for delta in rows) if is_finite else math.inf
             if norm > perturbation.eps * (1 + NORM):
                 raise ValueError(f"{arm} must be within eps, {perturbation.eps:g}; its norm is {norm:g}")
     return deltas
@@ -99,10 +104,14 @@ def read_result(folder: Path, *, shared: bool = False) -> Result:
     """The perturbation of a finished run whose files have their digests. Raises ValueError or OSError, in one line,
     for any other directory; with `shared` also for deltas that fit no other pictures than their own."""
     previous, content = intact_run(folder)
-    run, size = previous.run, (previous.run.data.size,) * 2
+    run, side = previous.run, previous.run.data.size
+    if side is None:
+        raise ValueError(
+            f"`{folder}`: its deltas, data.size=null, fit no pictures but its own: make a run with a data.size"
+        )
     node = run.perturbation  # its masks, of the run's own pictures, change no shape
     unmasked = replace(node, mask=None) if getattr(node, "mask", None) == TABLE else node
-    perturbation = perturb(replace(run, perturbation=unmasked), Pictures(("",), torch.zeros(1, 3, *size)))
+    perturbation = perturb(replace(run, perturbation=unmasked), Pictures(("",), torch.zeros(1, 3, side, side)))
     if shared and not perturbation.shared:
         raise ValueError(
             f"`{folder}`: its deltas, perturbation.shared=false, fit no pictures but its own: make a run with "
@@ -112,7 +121,7 @@ def read_result(folder: Path, *, shared: bool = False) -> Result:
     try:
         if lacking := misfit({"split": None, "fit_pixels": None} | content, SHAPE):
             raise Damaged(f"metrics.json: `{short_path(lacking)}` is missing or malformed")
-        deltas = read_deltas(folder, perturbation, arms, len(content["pixels"]), size)
+        deltas = read_deltas(folder, perturbation, arms, [(side, side)] * len(content["pixels"]))
     except Damaged as error:
         raise ValueError(f"`{folder}` is not what a run writes: {error}; restore it, or make the run again") from None
     return Result(run, perturbation, deltas, content)
@@ -126,7 +135,7 @@ def with_start(run: Run, study: Study) -> Study:
         result = read_result(Path(place))
     except (ValueError, OSError) as error:
         raise ValueError(f"`attack.start_from`: {error}") from None
-    delta, queries, shared = result.deltas["eot"], study.queries, study.perturbation.shared
+    delta, queries, shared = torch.stack(result.deltas["eot"]), study.queries, study.perturbation.shared
     size = study.perturbation.texture_size or queries.images.shape[2:]
     kind = (run.perturbation.name, shared, *size)
     if kind != (other_kind := (result.run.perturbation.name, result.perturbation.shared, *delta.shape[2:])):
@@ -134,8 +143,7 @@ def with_start(run: Run, study: Study) -> Study:
             f"`attack.start_from` must be a run of the same set (perturbation, shared, height, width), {kind}; "
             f"{place} has {other_kind}: name another run"
         )
-    digests = [digest(image) for image in queries.images]
-    names, fit = {digests[row]: queries.names[row] for row in queries.attacked}, result.fit_pixels
+    names, fit = {queries.digests[row]: queries.names[row] for row in queries.attacked}, result.fit_pixels
     if study.fit is not None and (store := study.fit.queries.store) is not None:
         names |= dict(zip(store.digests, store.names, strict=True))
     # Of one that pictures share, none that led there may be held out here; and the next run trusts this one.
@@ -147,6 +155,6 @@ def with_start(run: Run, study: Study) -> Study:
         )
     if not shared:
         rows = {pixels: row for row, pixels in enumerate(result.content["pixels"])}
-        delta = delta[[rows[pixels] for pixels in digests]]
+        delta = delta[[rows[pixels] for pixels in queries.digests]]
     words = {"run": place, "sha256": result.content["files"], "gradients": result.gradients}
     return replace(study, start=delta, threat=study.threat | {"start_from": words})

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from attacks.data.pictures import digest
 from attacks.data.split import FIT, JUDGE
 from attacks.data.table import TABLE
 from attacks.encoders.black_box.asked import black_box
@@ -75,7 +74,7 @@ def metrics(
     study = bench.study
     count, pairs, queries = len(study.queries), bench.judge.impostors(), study.queries.judged
     limits = limits if limits is not None else {} if pairs is None else thresholds(pairs)
-    chance = chance_levels(study.only(queries), study.evaluate.neighbours, len(bench.banks[MAIN].u), pairs, [*limits])
+    chance = chance_levels(study.take(queries), study.evaluate.neighbours, len(bench.banks[MAIN].u), pairs, [*limits])
     score_rows = rows_of(bench, scores, limits)
     rows, clusters = judged_rows(score_rows), [study.queries.clusters[row] for row in queries]
     views = {name: (arms, scores.success[name]) for name, arms in scores.scores.items()} if count == 1 else None
@@ -92,7 +91,7 @@ def metrics(
     verification = None if pairs is None else {"thresholds": bars, "impostors": len(pairs)}
     # Without sanity checks, layer drift, and passes before the run (the engine's measurement, guesses of classes).
     total = sum(facts.costs.values(), Cost())
-    side = input_side(study.encoder, study.queries.images.shape[2:])
+    side = input_side(study.encoder, *study.queries.shapes)
     measure: Measure = "cosine" if study.evaluate.primary == "cosine" else "success"
     content = {
         "schema": SCHEMA,
@@ -103,7 +102,7 @@ def metrics(
         "queries": list(study.queries.names),
         "clusters": list(study.queries.clusters),
         **({"weights": list(study.queries.weights)} if study.queries.weights else {}),
-        "pixels": [digest(image) for image in study.queries.images],
+        "pixels": list(study.queries.digests),
         **_fit_pixels(study),
         **_gallery(study),
         "bank": _bank(bench.banks[MAIN], bench.refine_steps, side),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attacks.data.pictures import digest
+from attacks.data.pictures import digest, shape_ranges
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Decision
 from attacks.evaluation.judge import CellScores, score_cells
@@ -65,29 +65,39 @@ def judge_on(
     evaluate = replace(run.evaluate, layers=[], pipeline=None, wide=1.0, most=None if result else run.evaluate.most)
     study = build(replace(run, evaluate=evaluate), reuse=encoders.get(place))
     encoders[place] = study.encoder
-    perturbation = perturb(previous.run, study.queries)  # a card names its run
+    # a card names its run
+    perturbation = study.perturbation if run.data.size is None else perturb(previous.run, study.queries)
     decision = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
     bench = bench_of(replace(study, perturbation=perturbation), study.encoder, decision, Place(folder))
     bench = bench.only(rows_in(study, content)) if result is None else bench
     queries = bench.study.queries
-    clean = None if result else bench.exhibits.pictures("clean", range(len(queries))).cpu()
-    if clean is not None and not torch.equal(clean, queries.images):
-        raise ValueError(f"`{folder}`: its pictures/clean are not the pictures that `data` gives today; restore them")
-    candidates = (row for row, image in enumerate(queries.images) if digest(image) not in exclusions)
+    for row, pixels in enumerate(() if result else queries.digests):
+        if digest(bench.exhibits.pictures("clean", [row])[0]) != pixels:
+            raise ValueError(
+                f"`{folder}`: its pictures/clean are not the pictures that `data` gives today; restore them"
+            )
+    candidates = (row for row, pixels in enumerate(queries.digests) if pixels not in exclusions)
     if not (rows := [*candidates] if result else queries.judged):
         raise ValueError("`--data` must have pictures that no RUN was made from; it has none: name others")
-    numbers, bank = torch.tensor(rows), bench.banks[MAIN]
 
-    def display(arm: str) -> Shown:
+    def display(arm: str, rows: Sequence[int]) -> Shown:
         if result is None:
             return bench.exhibits.displayed(arm, rows)
         images = queries.images.to(study.device)
         if arm == "clean":
             return images[rows]
         part, delta = result.lay(arm, queries, study.device)
-        return taken(part.evaluated(images, delta), numbers)
+        return taken(part.evaluated(images, delta), torch.tensor(rows))
 
-    arms = {arm: score_cells(bench.judge, display(arm), numbers, bank) for arm in ARMS if arm in content["arms"]}
+    def cells_of(arm: str) -> CellScores:
+        ranges = shape_ranges([queries.shapes[row] for row in rows], len(rows))
+        parts = [[rows[i] for i in part] for part in ranges]
+        cells = [
+            score_cells(bench.judge, display(arm, part), torch.tensor(part), bench.banks[MAIN]) for part in parts
+        ]
+        return CellScores(torch.cat([part.cosine for part in cells]), torch.cat([part.success for part in cells]))
+
+    arms = {arm: cells_of(arm) for arm in ARMS if arm in content["arms"]}
     units = tuple(queries.clusters[row] for row in rows)
     arms = {arm: cells._replace(clusters=units) for arm, cells in arms.items()}
     made_on = " + ".join([encoder_name(content), *getattr(previous.run.objective, "encoders", ())])

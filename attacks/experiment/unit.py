@@ -96,6 +96,13 @@ def joined_units(results: Sequence[UnitResult], shared: bool) -> UnitResult:
     def column(name: str) -> dict[str, Tensor]:
         return {arm: torch.cat([getattr(result, name)[arm] for result in results]) for arm in getattr(first, name)}
 
+    def flat(results: Sequence[UnitResult]) -> dict[str, Tensor]:
+        """Deltas of several shapes one after the other."""
+        return {arm: torch.cat([result.saved[arm].flatten() for result in results]) for arm in first.saved}
+
+    is_flat = len({delta.shape[1:] for result in results for delta in result.saved.values()}) > 1
+    saved = first.saved if shared else flat(results) if is_flat else column("saved")
+
     scores = {
         bank: {arm: concatenate([result.scores[bank][arm] for result in results]) for arm in arms}
         for bank, arms in first.scores.items()
@@ -105,7 +112,7 @@ def joined_units(results: Sequence[UnitResult], shared: bool) -> UnitResult:
         scores=scores,
         worst=column("worst"),
         budget=column("budget"),
-        saved=first.saved if shared else column("saved"),
+        saved=saved,
         trace=tuple(line for result in results for line in result.trace),
         chosen=column("chosen"),
         costs=costs,

@@ -44,8 +44,7 @@ StopRule = Callable[[Sequence[UnitResult], int], bool]
 
 def units_of(study: Study) -> list[Unit]:
     """All units of a run, in order."""
-    count, size = len(study.queries), study.unit_size
-    return [Unit(at, min(at + size, count), at // size) for at in range(0, count, size)]
+    return [Unit(rows.start, rows.stop, number) for number, rows in enumerate(study.ranges)]
 
 
 def in_process(bench: Bench) -> Execute:
@@ -113,7 +112,7 @@ def _do_units(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
         for unit, outcome in execute(units, wait):
             busy += [] if outcome.ended else [unit]
             pictures, reasons = pictures + outcome.pictures, [*reasons, *outcome.reasons]
-            if not pictures and len(reasons) >= max(bench.study.unit_size, HOPELESS):
+            if not pictures and len(reasons) >= max(HOPELESS, *map(len, bench.study.ranges)):
                 raise FloatingPointError(reasons[0])
         if not busy:
             return

@@ -14,7 +14,6 @@ from attacks.data.images import save_image
 from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import csv
 from attacks.experiment.bench import MAIN, Bench
-from attacks.experiment.exhibits import MAX_PICTURES, sheet
 from attacks.experiment.result import NAME as DELTAS
 from attacks.experiment.unit import UnitResult
 from attacks.runtime.distributed import ALONE
@@ -49,8 +48,7 @@ def write_results(bench: Bench, result: UnitResult, scores: ViewScores) -> None:
     `placement.json`; the pictures are written already."""
     study, out = bench.study, bench.exhibits.out
     exhibits = replace(bench.exhibits, world=ALONE)  # the other processes do not listen
-    rows = range(min(MAX_PICTURES, len(study.queries)))
-    save_image(out / "adversarial.png", sheet(exhibits.pictures("eot", rows).cpu()))
+    save_image(out / "adversarial.png", exhibits.mosaic())
     write_bytes(out / DELTAS, save(result.saved))
     if study.patch is not None:
         write_json(out / "placement.json", placement(study, exhibits.names))

@@ -36,7 +36,9 @@ class PicturesConfig:
     name: str = MISSING
     path: str = MISSING
     gallery: str | None = None
-    size: int = option(224, "shorter side in pixels; the central square is used", low=8, high=8192)
+    size: int | None = option(
+        224, "shorter side in pixels; the central square is used; null: pictures keep their shape", low=8, high=8192
+    )
     count: int | None = option(None, "pictures to attack; null: every one")
     fit: int | None = option(None, FIT, low=1)
     unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")

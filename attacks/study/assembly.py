@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from attacks.data.gallery import Gallery
+from attacks.data.pictures import shape_ranges
 from attacks.data.split import FIT, assign_split, rows_at_once
 from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.contract import check_encoder
@@ -21,6 +23,7 @@ from attacks.eot.adaptive import Adaptive
 from attacks.eot.problem import FIXED, losses_of_a_step
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.deployment import deployed_size
+from attacks.evaluation.scores import embed_pictures
 from attacks.resizers.pipeline import GIVEN, Pipeline, function_pipeline
 from attacks.resizers.pipeline import kernel_pipeline as resizer
 from attacks.runtime.distributed import local_rank
@@ -33,7 +36,7 @@ from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden_rows, idle_columns, targeted
 from attacks.study.encoder import subject_encoder, surrogate
-from attacks.study.perturbation import facts, patch_id, perturb
+from attacks.study.perturbation import facts, patch_id, perturb, refuse_shapes
 from attacks.study.pipeline import defended_views, input_side
 from attacks.study.plugin_parts import part_name, plugin_parts
 from attacks.study.printer import lay_on_sheet
@@ -89,13 +92,16 @@ def build(
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
         optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, target_device))
     check_minibatches(run)
+    refuse_shapes(run)
     in_memory = getattr(run.attack, "pictures", None) is None
     has_gallery = not has_classes(run)
     queries, pictures, truth = data(run.data, run.perturbation, has_gallery=has_gallery, in_memory=in_memory)
     if run.evaluate.most is not None:
         rows = draw_clusters(queries.clusters, run.seed, run.evaluate.most)
-        queries, truth = queries.only(rows), truth[rows]
-    perturbation, fit_rows, words = perturb(run, queries), list[int](), tuple[str, ...]()
+        queries, truth = queries.take(rows), truth[rows]
+    keeps_shapes = run.data.size is None
+    perturbation = perturb(run, queries.only([0]) if keeps_shapes else queries)
+    fit_rows, words = list[int](), tuple[str, ...]()
     if perturbation.shared:
         words = assign_split(queries.names, queries.clusters, run.seed, queries.split, run.data.fit)
         rows = [row for row, word in enumerate(words) if word] if in_memory else rows_at_once(words, run.seed)
@@ -106,10 +112,10 @@ def build(
             f"{run.data.fit}"
         )
     queries = replace(queries, split=words, notes=(*queries.notes, *idle_columns(run, queries)))
-    fit, fit_truth = queries.on_disk(fit_rows), truth[fit_rows]
+    fit, fit_truth = queries.take(fit_rows), truth[fit_rows]
     if perturbation.shared and (fit_rows or len(rows) < len(queries)):
         queries, truth, perturbation = queries.only(rows), truth[rows], perturbation.take(torch.tensor(rows))
-    side = input_side(encoder, queries.images.shape[2:])
+    side = input_side(encoder, *queries.shapes)
     transforms = lay_on_sheet(defended_views(run.transforms, run.defence, side), run.printer, run.perturbation)
     if run.encoder.stochastic:
         transforms = randomised(transforms, encoder)
@@ -118,15 +124,16 @@ def build(
     if (box := black_box(encoder)) is not None:
         box.ledger.rows |= answers
         # a picture without an answer shows no width either
-        for rows in torch.arange(len(queries)).split(box.batch):
-            features = encoder(queries.images[rows].to(target_device))
-            refuse_unanswered(encoder, features, [queries.names[row] for row in rows.tolist()])
-    check_encoder(encoder, queries.images[:1].to(target_device), transforms, tree=False)
+        for part in shape_ranges(queries.shapes, box.batch):
+            features = encoder(queries.only(part).images.to(target_device))
+            refuse_unanswered(encoder, features, [queries.names[row] for row in part])
+    for row in [queries.shapes.index(shape) for shape in dict.fromkeys(queries.shapes)]:
+        check_encoder(encoder, queries.only([row]).images.to(target_device), transforms, tree=False)
     gallery: Gallery | Classes = pictures
-    images = queries.images.to(target_device)
-    refuse_logits(run, encoder, images)
+    refuse_logits(run, encoder, queries, target_device)
     if has_classes(run):
-        gallery, truth, notes = classes_of(run, encoder, images, [pictures.labels[row] for row in truth.tolist()])
+        labels = [pictures.labels[row] for row in truth.tolist()]
+        gallery, truth, notes = classes_of(run, encoder, embed_pictures(queries, encoder, target_device), labels)
         queries = replace(queries, notes=(*queries.notes, *notes))
     check_gallery(run, gallery)
     goal = None
@@ -158,6 +165,7 @@ def build(
         members=ensemble_members(run, target_device),
         acceptance=acceptance_of(run, encoder),
         pipeline=deployed_pipeline(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
+        remake=partial(perturb, run) if keeps_shapes else None,
     )
     if isinstance(node := run.perturbation, PatchConfig):
         study = replace(study, patch=PatchRecord(patch_id(run), node.width_mm, node.card, not node.place))

@@ -41,7 +41,8 @@ def data(
 ) -> tuple[Pictures, Gallery, Tensor]:
     """The queries, the gallery, and each query's row in it, (N,). Scenes have placements for a patch, which depend on
     its shape; without a `perturbation` they are plain pictures. `has_gallery`: false where classes take its place;
-    `in_memory`: false for queries with a `store`, so that no number of them fills the memory.
+    `in_memory`: false for queries with a `store`, as those of their own shape have, so that no number of them fills
+    the memory.
 
     Every query is in the gallery. So recall measures whether the attacked picture still retrieves the original, or,
     with identities, any picture of the same identity. It does not measure whether an encoder recognises a person from
@@ -60,8 +61,9 @@ def data(
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
     shelf = read_files(path, node.size, node.unreadable, node.cache, None if in_memory else 0)
-    clusters = gallery.on_shelf(shelf).clusters
-    return _choose(node, shelf, gallery.evenly(clusters, node.count), has_gallery, in_memory)
+    chosen = gallery.evenly(gallery.on_shelf(shelf).clusters, node.count)
+    chosen.sort(key=lambda row: shelf.shapes[row])  # those of one shape are attacked together
+    return _choose(node, shelf, chosen, has_gallery, in_memory and node.size is not None)
 
 
 def _scenes(node: ScenesConfig, perturbation: object, has_gallery: bool) -> tuple[Pictures, Gallery, Tensor]:
@@ -70,6 +72,10 @@ def _scenes(node: ScenesConfig, perturbation: object, has_gallery: bool) -> tupl
             "`data=scenes` says where a patch lies: use it with perturbation=patch; data=folder takes plain pictures"
         )
     _check(node)
+    if node.size is None:
+        raise ValueError(
+            "`data.size` must be a number for data=scenes, whose places are shares of a square; got null"
+        )
     shelf, photos = read_scenes(node.path, node.size, node.unreadable)
     rows = gallery.evenly(gallery.on_shelf(shelf).clusters, node.count)
     queries, pictures, truth = _choose(node, shelf, rows, has_gallery)
@@ -110,7 +116,7 @@ def _choose(
     else:
         rest = read_files(node.gallery, node.size, node.unreadable, node.cache)
         notes += rest.notes  # without the conversions, of which there may be thousands
-    images = selection.read(range(len(selection))) if in_memory else torch.zeros(0, 3, node.size, node.size)
+    images = selection.read(range(len(selection))) if in_memory else gallery.blank(selection)
     pictures = gallery.gather(selection, rest) if vectors is None else gallery.with_vectors(selection, vectors)
     pictures = join_duplicates(replace(pictures, source=source), node.cache)
     if rest is not shelf:
@@ -166,7 +172,7 @@ def targeted(
     pictures: Gallery | Classes,
     truth: Tensor,
     seed: int,
-    size: int,
+    size: int | None,
     exclusions: Set[int] = frozenset(),
     cache: str | None = None,
     entries: Sequence[Entry] = (),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attacks.data.gallery import Pictures
 from attacks.data.images import load_image
-from attacks.data.pictures import square_masks
+from attacks.data.pictures import masks_of
 from attacks.data.table import TABLE, column_cells
 from attacks.eot.protocols import Perturbation
 from attacks.perturbations.ball import L2, Ball, Linf
@@ -40,6 +40,8 @@ from transforms.scene import Scene
 from transforms.wrappers import OnLayers
 
 BALLS: dict[str, type[Ball]] = {"linf": Linf, "l2": L2, "l1": L1, "l0": L0}
+#: Keys of `evaluate` whose sections compare several pictures at once.
+ONE_SHAPE = ("layers", "deploy", "pipeline", "explain")
 #: Key -> the set that it wraps around the ball, from the inside out. A switch has no argument.
 WRAPPERS: dict[str, Callable[..., Any]] = {
     "grey": Grey,
@@ -51,7 +53,8 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
 
 
 def perturb(run: Run, queries: Pictures) -> Perturbation:
-    """The configured perturbation for these pictures. Raises ValueError or FileNotFoundError."""
+    """The configured perturbation for these pictures, which are of one shape. Raises ValueError or
+    FileNotFoundError."""
     node, images = run.perturbation, queries.images
     if isinstance(node, PatchConfig):
         return patch(node, images, patch_id(run), queries.placements)
@@ -62,9 +65,27 @@ def perturb(run: Run, queries: Pictures) -> Perturbation:
     for key, wrapper in WRAPPERS.items():
         value = getattr(node, key)
         if value is not None and value is not False:
-            values = {"mask": _mask(value, queries, node.shared)} if key == "mask" else {}
+            values = {"mask": _mask(value, queries, run)} if key == "mask" else {}
             ball = make(wrapper, node, "perturbation", inner=ball, **values)
     return ball  # type: ignore[no-any-return]
+
+
+def refuse_shapes(run: Run) -> None:
+    """Raise ValueError for keys that need pictures of one shape where they keep their own."""
+    node = run.perturbation
+    is_set = {
+        "perturbation=patch": isinstance(node, PatchConfig),
+        "perturbation.shared=true": getattr(node, "shared", False),
+        "perturbation.mask=FILE": getattr(node, "mask", None) not in (None, TABLE),
+        "perturbation.eps in dB": str(getattr(node, "eps", "")).endswith("dB"),
+        "attack=radius": run.attack.name == "radius",
+        **{f"evaluate.{name}": bool(getattr(run.evaluate, name)) for name in ONE_SHAPE},
+    }
+    if run.data.size is None and (keys := [key for key, value in is_set.items() if value]):
+        raise ValueError(
+            f"`data.size=null` keeps the shape of every picture, and {keys[0]} needs pictures of one shape: set "
+            f"data.size, or switch off {', '.join(keys)}"
+        )
 
 
 def radius_of(text: str, images: Tensor) -> float:
@@ -75,17 +96,17 @@ def radius_of(text: str, images: Tensor) -> float:
     return number if decibels == str(text) else math.sqrt(images.shape[1:].numel()) * 10 ** (-number / 20)
 
 
-def _mask(path: str, queries: Pictures, shared: bool) -> Tensor:
+def _mask(path: str, queries: Pictures, run: Run) -> Tensor:
     """1 where the picture at `path` is lighter than mid-grey, else 0: (1,1,H,W); of masks in a table (N,1,H,W)."""
     images = queries.images
     if path == TABLE:
-        if shared:
+        if run.perturbation.shared:
             raise ValueError(
                 "`perturbation.mask=table` has a mask for each picture, and perturbation.shared=true one change for "
                 "all: name one picture as the mask, or drop one of the two"
             )
         column_cells(queries.entries, "mask", "perturbation.mask")
-        return square_masks(queries.entries, images.shape[2])
+        return masks_of(queries.entries, run.data.size)
     if not Path(path).is_file():
         raise FileNotFoundError(f"`perturbation.mask` must be table or a picture; there is none at {path!r}")
     light = load_image(path)[0].mean(0)

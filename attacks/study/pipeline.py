@@ -31,10 +31,18 @@ from transforms.registry import STAGES
 SIDE = 96
 
 
-def input_side(encoder: nn.Module, size: Sequence[int]) -> int:
-    """The shorter side of the encoder's input; that of pictures of `size` (height, width), if it takes any."""
+def input_side(encoder: nn.Module, *shapes: Sequence[int]) -> int:
+    """The shorter side of the encoder's input; that of pictures of some `shapes` (height, width), if it takes any.
+    Raises ValueError where they have several."""
     preprocess = optional(unwrap(encoder), "preprocess")
-    return min((preprocess.frame if isinstance(preprocess, Preprocess) else None) or size)
+    frame = preprocess.frame if isinstance(preprocess, Preprocess) else None
+    sides = {min(shape) for shape in ([frame] if frame else shapes)}
+    if len(sides) > 1:
+        raise ValueError(
+            "`data.size=null` keeps pictures of several sizes, and the encoder resizes to none, of which sizes of "
+            "views are shares: set data.size, or encoder.preprocess"
+        )
+    return sides.pop()
 
 
 def pipeline(node: groups.ViewsConfig, side: int = SIDE) -> Compose:

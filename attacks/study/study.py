@@ -1,6 +1,6 @@
 """What is asked in a run: its parts and settings, made once from a configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery, Pictures
+from attacks.data.pictures import PIXELS, shape_ranges
 from attacks.data.split import FIT
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
@@ -123,6 +124,7 @@ class Study:
     start: Tensor | None = None  # where the arm `eot` begins, a delta of each query or one for all
     fit: "Study | None" = None  # of the pictures that minibatches are drawn from, none of them in memory
     pipeline: Pipeline | None = None  # None also where it is a function that this process was not given
+    remake: Callable[[Pictures], Perturbation] | None = None  # the set of pictures of their own shape, once read
 
     @property
     def views(self) -> Views:
@@ -158,15 +160,26 @@ class Study:
         return [pair._asdict() for pair in getattr(self.gallery, "duplicates", ())]
 
     @property
-    def unit_size(self) -> int:
-        """The number of pictures attacked together: all without `evaluate.batch`, or if they share a perturbation."""
+    def ranges(self) -> list[range]:
+        """The pictures that are attacked together: all without `evaluate.batch`, or if they share a perturbation. Of
+        pictures on disk those of one shape, so many as fit into memory."""
         count, batch = len(self.queries), self.evaluate.batch
-        return count if batch is None or self.perturbation.shared else min(batch, count)
+        limit = count if batch is None or self.perturbation.shared else batch
+        return [*shape_ranges(self.queries.shapes, limit, None if self.queries.store is None else PIXELS)]
 
-    def only(self, rows: Sequence[int]) -> "Study":
-        """The same of the pictures `rows`."""
+    def take(self, rows: Sequence[int]) -> "Study":
+        """The same of the pictures `rows`. Those on disk stay there."""
         index = torch.tensor(list(rows))
         goal = None if self.goal is None else self.goal[index]
         start = self.start if self.start is None or self.perturbation.shared else self.start[index]
         parts: dict[str, Any] = {"goal": goal, "start": start, "perturbation": self.perturbation.take(index)}
-        return replace(self, queries=self.queries.only(rows), truth=self.truth[index], **parts)
+        return replace(self, queries=self.queries.take(rows), truth=self.truth[index], **parts)
+
+    def only(self, rows: Sequence[int]) -> "Study":
+        """The same in memory, of pictures of one shape."""
+        study = self.take(rows)
+        if self.queries.store is None:
+            return study
+        queries = self.queries.only(rows)
+        perturbation = study.perturbation if self.remake is None else self.remake(queries)
+        return replace(study, queries=queries, perturbation=perturbation)

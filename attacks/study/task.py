@@ -6,14 +6,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from attacks.data.gallery import Gallery
+from attacks.data.gallery import Gallery, Pictures
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrap
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import FEATURES, LOGITS
 from attacks.evaluation.classes import Classes, classify, logit_classes, text_classes, text_tower
-from attacks.evaluation.scores import Acceptance, embed, signature_method
+from attacks.evaluation.scores import Acceptance, embed_pictures, signature_method
 from attacks.schema.encoder import GRADIENT_FREE
 from attacks.schema.groups import LOGIT_LOSSES
 from attacks.schema.objective import LayersConfig, TowardConfig
@@ -110,10 +110,10 @@ def acceptance_of(run: Run, encoder: nn.Module) -> Acceptance | None:
 
 
 def classes_of(
-    run: Run, encoder: nn.Module, images: Tensor, labels: Sequence[str | None]
+    run: Run, encoder: nn.Module, answers: Tensor, labels: Sequence[str | None]
 ) -> tuple[Classes, Tensor, tuple[str, ...]]:
-    """The classes of the task, that of each of the `images` (N,3,H,W), on the encoder's device, and notes (see
-    `classify`). Raises ValueError or FileNotFoundError in one line."""
+    """The classes of the task, that of each picture by the encoder's `answers` (N,D), and notes (see `classify`).
+    Raises ValueError or FileNotFoundError in one line."""
     task, texts = run.task, text_tower(encoder)
     is_embedding = run.encoder.name in BUILT_IN or answer_of(encoder) == FEATURES
     if isinstance(task, ClassificationConfig) and texts is None and is_embedding:
@@ -121,8 +121,6 @@ def classes_of(
             f"`task=classification` needs logits, and encoder={run.encoder.name} answers an embedding: say "
             "encoder.output=logits where it has the key, or task=retrieval"
         )
-    answers = embed(images, encoder, images.device)
-    assert isinstance(answers, Tensor)
     if isinstance(task, ScoreConfig):  # without labels, the side of the untouched picture is right by definition
         source = "the sides of task.threshold"
         classes = Classes(("below", "above"), torch.eye(2), source, logits=True, threshold=task.threshold)
@@ -147,12 +145,13 @@ def answer_of(encoder: nn.Module) -> str | None:
     return inner.origin.output if isinstance(inner, ImageEncoder) else None
 
 
-def refuse_logits(run: Run, encoder: nn.Module, images: Tensor) -> None:
+def refuse_logits(run: Run, encoder: nn.Module, queries: Pictures, device: torch.device) -> None:
     """Raise ValueError where an encoder answers a retrieval or verification with probabilities or logits."""
     box = black_box(encoder)
     if run.encoder.features or has_classes(run) or (box is not None and box.answer != "vector"):
         return
-    rows = torch.as_tensor(embed(images[:PICTURES], encoder, images.device)).double()
+    first = queries.take(range(min(PICTURES, len(queries))))
+    rows = embed_pictures(first, encoder, device).double()
     width, kind = rows.shape[1], ""
     for name, values in (("probabilities", rows), ("logarithms of probabilities", rows.exp())):
         if width > 1 and bool((values >= 0).all()) and bool(((values.sum(1) - 1).abs() < ROUNDING).all()):

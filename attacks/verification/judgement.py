@@ -19,8 +19,8 @@ from attacks.evaluation.judge import resisting
 from attacks.evaluation.rare.failure import PictureFailure, of_row
 from attacks.evaluation.scores import Scores
 from attacks.experiment.bench import MAIN, Bench
-from attacks.experiment.exhibits import MAX_PICTURES, sheet
-from attacks.experiment.sections.section import Section, sections_of
+from attacks.experiment.exhibits import Exhibits
+from attacks.experiment.sections.section import Section, rows_of_section, sections_of
 from attacks.experiment.unit import Unit, worst_cosine
 from attacks.experiment.units import units_of
 from attacks.experiment.view_scores import NAME, ViewScores
@@ -76,39 +76,52 @@ class Portion(NamedTuple):
 def picture_problems(bench: Bench, out: Path) -> Iterator[str]:
     """The pictures of each arm are those of the perturbations that the run saved, and these are within its bounds."""
     study, exhibits = bench.study, bench.exhibits
-    count, images, perturbation = len(study.queries), study.queries.images.to(study.device), study.perturbation
-    perturbations = deltas(bench, out)
-    slack = 1 if perturbation.texture_size is not None else 0  # it is resampled: another machine may round otherwise
-    for arm in study.arms:
-        pictures = exhibits.pictures(arm, range(count))
-        expected = images if arm == "clean" else perturbation.for_arm(arm).written(images, perturbations[arm])
-        change = ((pictures - expected) * 255).round().abs().flatten(1).amax(1)
-        for row in (change > (slack if arm != "clean" else 0)).nonzero()[:, 0].tolist():
-            source = "the picture of the data" if arm == "clean" else "the perturbation that was saved"
-            yield f"pictures/{arm}/{exhibits.names[row]}: it differs from {source} by up to {change[row]:g}/255"
-        if arm == "clean":
-            continue
-        texture = exhibits.texture(arm).to(images) if slack else perturbations[arm][:0]
-        change = perturbation.norm(texture[None] if slack else pictures - images)
-        for row in (change > perturbation.eps * (1 + NORM)).nonzero()[:, 0].tolist():
-            yield f"pictures/{arm}/{exhibits.names[row]}: its change exceeds eps, {change[row]:g}"
-        if slack and not torch.equal((texture * 255).round(), (perturbations[arm][0] * 255).round()):
+    perturbations, has_texture = deltas(bench, out), study.perturbation.texture_size is not None
+    for arm, rows in itertools.product(study.arms, study.ranges):
+        part = study.only(rows)
+        delta = (
+            None
+            if arm == "clean"
+            else torch.stack(perturbations[arm] if has_texture else perturbations[arm][rows.start : rows.stop])
+        )
+        yield from _changes(part, exhibits, (arm, rows), delta)
+    for arm in study.arms[1:] if has_texture else ():
+        texture = exhibits.texture(arm)
+        if not torch.equal((texture * 255).round(), (perturbations[arm][0].to(texture) * 255).round()):
             yield f"patches/{arm}.png: it differs from the perturbation that was saved"
     with reading("adversarial.png"):
         mosaic = to_bytes(load_image(out / "adversarial.png")[0])
-    if not np.array_equal(mosaic, to_bytes(sheet(exhibits.pictures("eot", range(min(MAX_PICTURES, count)))))):
+    if not np.array_equal(mosaic, to_bytes(exhibits.mosaic())):
         yield "adversarial.png: it differs from pictures/eot"
-    if slack:
+    if has_texture:
         with reading("patch.png"):
             patch = load_texture(out / "patch.png")
         if not torch.equal(patch, exhibits.texture("eot").cpu()):
             yield "patch.png: it differs from patches/eot.png"
 
 
+def _changes(study: Study, exhibits: Exhibits, at: tuple[str, range], delta: Tensor | None) -> Iterator[str]:
+    """The pictures of an arm and rows, of one shape, with the perturbation that was saved; None: clean ones. `study`
+    is of these rows."""
+    (arm, rows), images, perturbation = at, study.queries.images.to(study.device), study.perturbation
+    slack = (
+        1 if perturbation.texture_size is not None and delta is not None else 0
+    )  # resampled, it may round otherwise
+    pictures, names = exhibits.pictures(arm, rows), [exhibits.names[row] for row in rows]
+    expected = images if delta is None else perturbation.for_arm(arm).written(images, delta)
+    difference = ((pictures - expected) * 255).round().abs().flatten(1).amax(1)
+    for i in (difference > slack).nonzero()[:, 0].tolist():
+        source = "the picture of the data" if delta is None else "the perturbation that was saved"
+        yield f"pictures/{arm}/{names[i]}: it differs from {source} by up to {difference[i]:g}/255"
+    change = perturbation.norm(exhibits.texture(arm).to(images)[None] if slack else pictures - images)
+    for i in (change > perturbation.eps * (1 + NORM)).nonzero()[:, 0].tolist():
+        yield f"pictures/{arm}/{names[i]}: its change exceeds eps, {change[i]:g}"
+
+
 def noise_problems(bench: Bench, run: Study, rows: Sequence[int], out: Path) -> Iterator[str]:
     """Whether the arm `noise` follows from the seed and the perturbation's configuration. `run` is the study of all
     pictures; `bench` is of the `rows` in the tables."""
-    delta, size = deltas(bench, out)["noise"], run.unit_size
+    delta, units = deltas(bench, out)["noise"], units_of(run)
 
     def noise_of(unit: Unit) -> Tensor:
         study = run.only(range(unit.start, unit.stop))
@@ -119,15 +132,16 @@ def noise_problems(bench: Bench, run: Study, rows: Sequence[int], out: Path) -> 
     def near(delta: Tensor, reference: Tensor) -> bool:
         return float(((delta - reference).abs() > NORM).double().mean()) <= ROUNDED
 
-    blocks = [noise_of(unit) for unit in units_of(run)]
+    noise = [(part, unit.number) for unit in units for part in noise_of(unit)]
     if run.perturbation.shared or run.perturbation.texture_size is not None:
-        if not near(delta, blocks[0][: len(delta)]):
+        if not all(near(part, reference) for part, (reference, _) in zip(delta, noise, strict=False)):
             yield "perturbation.safetensors noise: it is not the noise of this seed and perturbation"
         return
     for at, row in enumerate(rows):
-        if near(delta[at], blocks[row // size][row % size]):
+        reference, number = noise[row]
+        if near(delta[at], reference):
             continue
-        if not near(delta[at], noise_of(Unit(row, row + 1, row // size, alone=True))[0]):
+        if not near(delta[at], noise_of(Unit(row, row + 1, number, alone=True))[0]):
             name = bench.exhibits.names[at]
             yield f"perturbation.safetensors noise of {name}: it is not the noise of this seed and perturbation"
 
@@ -201,14 +215,15 @@ def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tu
 
 def worst_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) -> Iterator[str]:
     """The cosine in the worst view: of all pictures against those of the bank, of some searched again."""
-    rows, size = portion.of(len(bench.study.queries), "worst"), bench.study.unit_size
+    rows = portion.of(len(bench.study.queries), "worst")
+    number = {row: unit.number for unit in units_of(bench.study) for row in range(unit.start, unit.stop)}
     for arm in bench.study.arms:
         scores, claims = claims_of_run.scores[MAIN][arm], claims_of_run.worst[arm]
         lowest = resisting(scores)
         for row in (~(claims >= lowest - slack_of(bench).cosine)).nonzero()[:, 0].tolist():
             yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, a view has {lowest[row]:g}"
         # In the run's own batches: in a batch of another size gradient steps round otherwise, and part.
-        for _, batch in itertools.groupby(rows, lambda row: row // size):
+        for _, batch in itertools.groupby(rows, lambda row: number[row]):
             numbers = [*batch]
             anchors = bench.judge.own[torch.tensor(numbers, device=bench.judge.own.device)]
             cosines = worst_cosine(bench, bench.exhibits.displayed(arm, numbers), anchors, scores.taken(numbers))
@@ -230,7 +245,8 @@ def section_problems(bench: Bench, tables: Mapping[str, Rows], portion: Portion)
             continue
         else:
             sample = section.sample(bench)
-            new = section.rows(bench, sample.only(portion.of(len(sample.names), name)), meter).rows
+            part = sample.only(portion.of(len(sample.names), name))
+            new = rows_of_section(section, bench, part, meter).rows
             lines = _failures(old, new) if name == "failure" else _row_problems(section, slack_of(bench), old, new)
         yield from first_lines(lines, f"{name}.csv")
 

@@ -9,6 +9,7 @@ from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from attacks.encoders.description import MODULE
@@ -142,14 +143,15 @@ def run_rows(out: Path, name: str) -> list[dict[str, str]]:
         return read_rows(out / f"{name}.csv")
 
 
-def deltas(bench: Bench, out: Path) -> dict[str, Tensor]:
-    """The perturbations of a run by arm, as the 8-bit files hold them, on its device. Raises Damaged."""
-    study, images = bench.study, bench.study.queries.images
-    by_arm = read_deltas(out, study.perturbation, study.arms[1:], len(images), images.shape[2:])
-    on_device, images = ({arm: x.to(study.device) for arm, x in by_arm.items()}, images.to(study.device))
+def deltas(bench: Bench, out: Path) -> dict[str, list[Tensor]]:
+    """The perturbations of a run by arm, as the 8-bit files hold them, on its device: of each picture, or of a patch
+    the texture. Raises Damaged."""
+    study, images = bench.study, bench.study.queries.images.to(bench.study.device)
+    by_arm = read_deltas(out, study.perturbation, study.arms[1:], study.queries.shapes)
+    on_device = {arm: [delta.to(study.device) for delta in rows] for arm, rows in by_arm.items()}
     if not study.perturbation.shared:
         return on_device
-    return {arm: study.perturbation.quantise(delta, images) for arm, delta in on_device.items()}
+    return {arm: [*study.perturbation.quantise(torch.stack(rows), images)] for arm, rows in on_device.items()}
 
 
 def scores_of(bench: Bench, out: Path) -> ViewScores:

@@ -36,7 +36,7 @@ from attacks.experiment.preparation import DRAWING, manifest, rows_in, version_o
 from attacks.experiment.required import refuse_lacking
 from attacks.experiment.result import with_start
 from attacks.experiment.results import RunFigures, metrics
-from attacks.experiment.sections.section import SectionResult, Sections, sections_of
+from attacks.experiment.sections.section import SectionResult, Sections, rows_of_section, sections_of
 from attacks.experiment.times import time_problems
 from attacks.experiment.view_scores import NAME, ViewScores, placement
 from attacks.gate.lock import policy_record
@@ -197,7 +197,7 @@ def _check_run(
         f"per_image.csv, the drawings and the report, and {len(rows)} pictures of each arm, judged again in "
         f"{' and in '.join(views)}; not recomputed: {UNCOMPUTABLE}"
     )
-    queries = bench.study.queries.only(bench.study.queries.judged)
+    queries = bench.study.queries.take(bench.study.queries.judged)
     missable = judgement.missable_change(queries.clusters, counts[MAIN], sizes[MAIN], queries.weights)
     return CheckResult((*files, *problems), tuple(notes), words, tuple(gaps), portion.seed, missable)
 
@@ -300,8 +300,11 @@ def _metrics(
                 tables[name] = section.derived_rows(extras.results[name].rows)
     names = ("failed", "failed_parts", "fell_back", "left", "sanity")  # which no other file holds: `UNCOMPUTABLE`
     facts = RunFigures(bench.costs, content["cost"]["cached"], *(content[name] for name in names))
-    images, norm = study.queries.images.to(study.device), study.perturbation.norm
-    budget = {arm: norm(bench.exhibits.pictures(arm, range(len(images))) - images).cpu() for arm in study.arms}
+    norm, pictures = study.perturbation.norm, bench.exhibits.pictures
+    budget = {
+        arm: torch.cat([norm(pictures(arm, rows) - pictures("clean", rows)).cpu() for rows in study.ranges])
+        for arm in study.arms
+    }
     new, per_image = metrics(bench, scores, budget, facts, sections, preset, limits)
     tables["per_image"] = per_image
     tables |= {"duplicates": pairs} if (pairs := study.duplicates) else {}
@@ -335,7 +338,8 @@ def _redrawn(
         section = extras.sections[name]
         if section is not None and section.figure is not None and (name != "failure" or portion.share == 1):
             sample = section.sample(bench)
-            results[name] = section.rows(bench, sample if name == "failure" else sample.only([0]), meter)
+            part = sample if name == "failure" else sample.only([0])
+            results[name] = rows_of_section(section, bench, part, meter)
     with TemporaryDirectory() as folder:
         draw_sheets(Path(folder), bench, scores, Sections(extras.sections, results))
         for path in sorted(Path(folder).iterdir()):

@@ -10,7 +10,7 @@ from PIL import Image
 
 from attacks.data import pictures
 from attacks.data.images import load_image
-from attacks.data.pictures import read_files
+from attacks.data.pictures import Shelf, read_files
 from attacks.experiment.embeddings import CUT, _blocks
 from attacks.runtime.decoding import collect_warnings
 
@@ -122,7 +122,8 @@ def test_a_picture_that_comes_or_goes_shifts_few_blocks():
     digests = [f"{(i * 2654435761) % 2**32:064x}" for i in range(8 * CUT)]
 
     def blocks(names):
-        return {tuple(names[row] for row in rows) for rows in _blocks(names, 64)}
+        shelf = Shelf(names, names, [(64, 64)] * len(names), [None] * len(names), load=None)
+        return {tuple(names[row] for row in rows) for rows in _blocks(shelf, 64)}
 
     parts = blocks(digests)
     assert sorted(name for block in parts for name in block) == sorted(digests) and max(map(len, parts)) <= 64

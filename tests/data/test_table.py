@@ -10,7 +10,7 @@ from torch import nn
 from attacks.commands import main
 from attacks.data.images import as_path, save_image
 from attacks.data.listing import list_entries
-from attacks.data.pictures import square_masks
+from attacks.data.pictures import masks_of
 from attacks.evaluation.classes import Classes
 from attacks.objectives.aim import Knowledge
 from attacks.run import compose
@@ -111,7 +111,7 @@ def test_mappings_become_a_table_with_its_files(mine):
         mine / "b.png",
     ]
     assert torch.equal(queries.images[0], images[0]) and torch.equal(all_pictures(gallery)[goal[0]], images[2])
-    assert torch.equal(square_masks([first_row], SIZE)[0, 0] > 0, mask) and "not used: bbox" in notes[0]
+    assert torch.equal(masks_of([first_row], SIZE)[0, 0] > 0, mask) and "not used: bbox" in notes[0]
 
 
 def test_a_parquet_file_is_a_csv_file(mine):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from attacks.data.gallery import Pictures
 from attacks.eot.bank import bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.judge import Judge
@@ -29,7 +30,7 @@ def test_what_is_right_and_lost_is_counted_by_hand(errors, count, goal):
     goals = None if goal is None else torch.full((count,), goal)
     classes = Classes(tuple(map(str, range(size))), rows, right=0.25)
     judge = Judge(encoder, encoder(images), rows, classes, truth, goals)
-    queries = type("Queries", (), {"images": images, "__len__": lambda _: count})()
+    queries = Pictures(tuple(map(str, range(count))), images)
     study = SimpleNamespace(queries=queries, gallery=classes, device=torch.device("cpu"))
     views = bank(Compose([Brightness(0.0)]), 2 * VIEWS, seed=0, purpose="evaluate")
     result = clean_views(SimpleNamespace(study=study, judge=judge, banks={MAIN: views}))

@@ -18,7 +18,7 @@ FILES = {arm: torch.rand(6, 3, 8, 9, generator=torch.Generator().manual_seed(len
 @pytest.fixture
 def exhibits(tmp_path):
     names = tuple(f"{row}.png" for row in ROWS)
-    return Exhibits(tmp_path, names, FILES["clean"], Linf(0.1), torch.device("cpu"), ALONE)
+    return Exhibits(tmp_path, names, ((8, 9),) * 6, Linf(0.1), torch.device("cpu"), ALONE)
 
 
 def test_files_are_those_of_one_after_the_other(exhibits, tmp_path):

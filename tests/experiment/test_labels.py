@@ -1,5 +1,7 @@
 """Galleries with several pictures of one identity: recognition, impostors and targets."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -114,7 +116,7 @@ def noise(seed):
 
 def shelf(labels, *seeds):
     result = Pictures(tuple("abcdefgh"[: len(seeds)]), torch.stack([noise(seed) for seed in seeds])).shelf()
-    return type(result)(result.names, result.digests, tuple(labels), result.load)
+    return replace(result, labels=tuple(labels))
 
 
 def test_without_repeated_labels_there_are_no_label_numbers():

@@ -54,7 +54,8 @@ class LeftOutSection(Section):
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
         study, numbers = bench.study, count()
         judged_study = study.only(sample.rows.tolist())
-        fit = sample_of(bench, study.queries.attacked, self.pictures).rows.tolist()
+        shared = study.perturbation.shared
+        fit = (sample_of(bench, study.queries.attacked, self.pictures) if shared else sample).rows.tolist()
         silent = replace(bench, follow=None)
 
         def attack(transforms: Compose) -> Shown:

@@ -101,6 +101,16 @@ class Section:
         return rows
 
 
+def rows_of_section(section: Section, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
+    """The rows of a section, made for the pictures of each shape together; facts and drawing are of the first."""
+    shapes = [bench.study.queries.shapes[row] for row in sample.rows.tolist()]
+    groups = [[i for i, other in enumerate(shapes) if other == shape] for shape in dict.fromkeys(shapes)]
+    if len(groups) < 2:
+        return section.rows(bench, sample, meter)
+    parts = [section.rows(bench.under(f"shape.{k}"), sample.only(rows), meter) for k, rows in enumerate(groups)]
+    return parts[0]._replace(rows=[row for part in parts for row in part.rows])
+
+
 def sample_of(bench: Bench, rows: Sequence[int], count: int) -> Sample:
     """`count` of the pictures `rows`, or all, spread evenly over their clusters."""
     queries = bench.study.queries
@@ -190,7 +200,7 @@ def measure_sections(bench: Bench, drift: Drift | None) -> Sections:
 
 
 def _rows_and_cost(section: Section, bench: Bench, meter: Meter) -> tuple[SectionResult, Cost]:
-    result = section.rows(bench, section.sample(bench), meter)
+    result = rows_of_section(section, bench, section.sample(bench), meter)
     cost = meter.read()
     if "cost" in result.facts:  # its hooks see the encoder itself, which no meter counts
         cost = Cost(**result.facts["cost"])
