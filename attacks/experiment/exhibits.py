@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.images import load_image, load_texture, save_image
-from attacks.data.pictures import square
+from attacks.data.pictures import cut_to
 from attacks.eot.protocols import Perturbation
 from attacks.runtime.distributed import World
 from attacks.runtime.files import make_folder, sha256
@@ -80,10 +80,8 @@ class Exhibits:
     def mosaic(self) -> Tensor:
         """The first attacked pictures, row by row, without gaps: (3,H,W). Of several shapes, squares of each."""
         shapes = self.shapes[:MAX_PICTURES]
-        pictures = [self.pictures("eot", [row])[0].cpu() for row in range(len(shapes))]
-        if len({*shapes}) > 1:
-            side = min(LARGEST_SQUARE, *map(min, shapes))
-            pictures = [square(picture, side) for picture in pictures]
+        side = min(LARGEST_SQUARE, *map(min, shapes)) if len({*shapes}) > 1 else None
+        pictures = [cut_to(self.pictures("eot", [row])[0].cpu(), side) for row in range(len(shapes))]
         columns = next(k for k in range(round(len(pictures) ** 0.5), 0, -1) if len(pictures) % k == 0)
         rows = torch.stack(pictures).unflatten(0, (columns, -1))
         return torch.cat([torch.cat(list(row), dim=2) for row in rows], dim=1)
