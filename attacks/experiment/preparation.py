@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from attacks.data.images import file_names
+from attacks.data.pictures import PIXELS, shape_ranges
 from attacks.encoders.black_box.asked import LEDGER, black_box, recorded_answers
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import keep_freed_memory
@@ -194,7 +195,7 @@ def prepare_run(
     study = with_start(run, build(run, module, pipeline, answers=answers))
     check(study)
     refuse_lacking(run.require, study)
-    choice = engine_choice(run.engine, study, world, getattr(run.data, "cache", None))
+    choice = _limited(engine_choice(run.engine, study, world, getattr(run.data, "cache", None)), study)
     record = manifest(run, study, preset, overrides, choice, world)
     record["identity"] = run_identity(run, study, choice.decision, world, record["versions"]) | promises(record)
     return Preparation(run, study, choice, record, world)
@@ -268,6 +269,14 @@ def engine_choice(node: EngineConfig, study: Study, world: World, cache: str | N
     return Choice(decision, ())
 
 
+def _limited(choice: Choice, study: Study) -> Choice:
+    """The same with passes of few views where pictures keep their shape: each view reads all pixels of its picture."""
+    if study.queries.store is None:
+        return choice
+    most = max(1, PIXELS // max(height * width for height, width in study.queries.shapes))
+    return choice._replace(decision=replace(choice.decision, chunk=min(choice.decision.chunk, most)))
+
+
 def read_decision(path: str) -> Decision:
     """The decision of a run directory, or of its manifest.json."""
     file = Path(path) / "manifest.json" if Path(path).is_dir() else Path(path)
@@ -283,9 +292,9 @@ def _measure(study: Study, requests: dict[str, Any], cache: str | None) -> Choic
     """Measure on the first step of the attack: its first pictures, views, and start."""
     views, rows = study.views.per_step * (1 if study.views.adaptive is None else VIEWS), study.queries.attacked
     count, exclusions = len(rows), hidden_rows(study.gallery, study.queries, study.truth)
-    shapes = study.queries.shapes
     picture_count = min(count, max(1, ROWS[study.device.type == "cuda"] // views))
-    study = study.only([row for row in rows[:picture_count] if shapes[row] == shapes[rows[0]]])
+    shapes, pixels = [study.queries.shapes[row] for row in rows], None if study.queries.store is None else PIXELS
+    study = study.only([rows[i] for i in next(shape_ranges(shapes, picture_count, pixels))])
     images = study.queries.images.to(study.device)
     delta = study.perturbation.start(images, torch.Generator().manual_seed(stream(study.seed, "start")))
     eot = EOT(study.transforms, study.draws, views=views, risk=study.risk)
