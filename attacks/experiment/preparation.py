@@ -193,6 +193,8 @@ def prepare_run(
     torch.set_deterministic_debug_mode("warn")
     keep_freed_memory()
     study = with_start(run, build(run, module, pipeline, answers=answers))
+    if study.queries.store is not None:  # large blocks of several sizes would split what is kept
+        keep_freed_memory(keep=False)
     check(study)
     refuse_lacking(run.require, study)
     choice = _limited(engine_choice(run.engine, study, world, getattr(run.data, "cache", None)), study)
@@ -270,7 +272,7 @@ def engine_choice(node: EngineConfig, study: Study, world: World, cache: str | N
 
 
 def _limited(choice: Choice, study: Study) -> Choice:
-    """The same with passes of few views where pictures keep their shape: each view reads all pixels of its picture."""
+    """The same with passes of few views where pictures keep their shape, for a view reads all pixels of its picture."""
     if study.queries.store is None:
         return choice
     most = max(1, PIXELS // max(height * width for height, width in study.queries.shapes))
