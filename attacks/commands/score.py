@@ -14,7 +14,6 @@ import argparse
 from pathlib import Path
 
 from attacks.commands import add_encoder
-from attacks.physical.photo_measure import VIEWS
 from attacks.physical.photo_report import photo_table
 from attacks.physical.scoring import score_photos
 from attacks.physical.sheet import ARMS
@@ -25,8 +24,6 @@ from attacks.runtime.untrusted import refuse_file
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run with perturbation=patch")
     parser.add_argument("photos", type=Path, metavar="PHOTOS", help="a folder of photographs")
-    view = "what the encoder gets: the photograph's central square, or that square of it which shows the scene"
-    parser.add_argument("--view", choices=VIEWS, default=VIEWS[0], help=view)
     parser.add_argument("--arm", choices=ARMS, default=ARMS[0], help="of the run, whose print it is (default: eot)")
     parser.add_argument("--picture", metavar="NAME", help="the picture of the run that all photographs show")
     add_encoder(parser, "auto", dest="program")

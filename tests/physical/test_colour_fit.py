@@ -168,7 +168,7 @@ def shots():
 
 def measure(shots, of=0):
     return [
-        measure_photo(PhotoFile(Path("x"), f"{i}.jpg", 0), pixels, picture(of), EXPECTED, PLACEMENT, "photo")
+        measure_photo(PhotoFile(Path("x"), f"{i}.jpg", 0), pixels, picture(of), EXPECTED, PLACEMENT)
         for i, (pixels, _) in enumerate(shots)
     ]
 
