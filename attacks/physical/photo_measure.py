@@ -29,10 +29,9 @@ from attacks.physical.resemblance import (
 from attacks.physical.scene_place import CELLS, MATCHES, ScenePlace, place
 from attacks.physical.surface import flattened, ideal_photo
 from attacks.physical.surface_fit import CardFit, locate
-from attacks.physical.views import PlacementRecord, View, photo_view, scene_view
+from attacks.physical.views import PlacementRecord, View, photo_view
 
 Floats = NDArray[np.float64]
-VIEWS = ("photo", "scene")
 #: The largest share of the patch that lies beyond the photograph's edge.
 CUT = 0.5
 #: No ink is as pure as a screen: the most light of pure red, green and blue relative to white.
@@ -149,14 +148,12 @@ def measure_photo(
     picture: NDArray[np.uint8],
     expected: Expected,
     placement: PlacementRecord,
-    kind: str,
     detected_card: CardDetection = CardDetection(),
 ) -> PhotoMeasurement:
     """Locate the patch in a photograph, and cut out the view.
 
     Args:
         picture: the run's picture that it shows, without the patch.
-        kind: of the view, photo or scene.
         detected_card: what is known of the photograph already.
 
     Raises:
@@ -176,10 +173,7 @@ def measure_photo(
         if not position.belongs and (candidate := place(ideal, picture, other, card, ground)).belongs:
             scene, position = other, candidate
     height, width = placement.size
-    if kind == "photo":
-        view = photo_view(pixels, height)
-    else:
-        view = scene_view(pixels, scene, placement.size, height, surface.distort)
+    view = photo_view(pixels, height)
     frame = Box(0, 0, width, height)
     known_scene = placement.fixed and visible(scene, frame.corners)
     scene_pose = pose(view.frame() @ scene, frame) if known_scene else None
@@ -260,7 +254,6 @@ def record(measurement: PhotoMeasurement) -> dict[str, Any]:
             "corners": scene.corners,
             "jitter": scene.jitter,
         },
-        "outside": measurement.view.outside,
         **measurement.evidence.to_dict(),
     }
 

@@ -26,7 +26,7 @@ MAX_TILES, COLUMNS, SIDE = 48, 4, 150
 LINE = 14
 COLUMNS_OF_CSV = (
     *("photo", "picture", "fiducials", "residual_px", "uncertain_px", "flagged", "k1", "bend"),
-    *("scale", "scale_unit", "degrees", "jitter", "outside", "stops"),
+    *("scale", "scale_unit", "degrees", "jitter", "stops"),
     *("delta_e", "delta_e_fitted", "cosine", "nearest", "recognised", "success"),
     *("correlation", "hidden", "glare", "cut", "purity", "scene_correlation", "scene_matches"),
     *("scene_turned", "scene_stretched", "scene_larger", "scene_away", "stretch", "reason"),
@@ -82,7 +82,6 @@ def photo_table(content: dict[str, Any]) -> str:
         lines.append(
             f"{photo['photo']:<{wide}}{len(photo['fiducials']):<6}{off:<8}{change:<8}{photo['cosine']:<8.3f}"
             f"{'yes' if photo['success'] else 'no':<9}{photo['nearest']}"
-            + (f"  ({photo['outside']:.0%} beyond the edge)" if photo["outside"] > 0.005 else "")
         )
     lines += ["", *_figures(content)]
     if count := len(content["left_out"]):

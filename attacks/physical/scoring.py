@@ -16,7 +16,6 @@ from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import (
-    VIEWS,
     CardDetection,
     Expected,
     PhotoMeasurement,
@@ -76,7 +75,6 @@ def score_photos(
     run: Path,
     photos: Path,
     picture: str | None = None,
-    view: str = "photo",
     out: Path | None = None,
     device: str = "auto",
     program: str | None = None,
@@ -88,7 +86,6 @@ def score_photos(
     Args:
         photos: their folder.
         picture: of the run, that all photographs show (see `list_photos`).
-        view: what the encoder gets, photo (its central square) or scene (that square which shows the scene).
         out: the folder; None: `photos` in that of the run, `photos_noise` and so on for another arm than `eot`.
         program: see `rerun`.
         arm: of the run, whose print was photographed.
@@ -96,8 +93,6 @@ def score_photos(
     Raises:
         ValueError, OSError: in one line; also where no photograph could be scored.
     """
-    if view not in VIEWS:
-        raise ValueError(f"`--view` must be one of {', '.join(VIEWS)}; got {view!r}")
     folder = arm_folder(run, "photos", arm) if out is None else out
     if out is None:
         refuse_links(run)
@@ -114,14 +109,14 @@ def score_photos(
         try:
             clean = to_bytes(origin.study.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
             detection = detections.get(photo.name, CardDetection())
-            measurement = measure_photo(photo, read_photo(photo.path), clean, expectation, placement, view, detection)
+            measurement = measure_photo(photo, read_photo(photo.path), clean, expectation, placement, detection)
             (scored_photos if measurement.evidence.refusal is None else refused_photos).append(measurement)
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
     notes += [f"{measurement.photo.name}: left out, {measurement.evidence.refusal}" for measurement in refused_photos]
     if not scored_photos:
         raise ValueError(f"none of {len(shots)} photographs could be scored; {'; '.join(notes[-MAX_NAMES:])}")
-    content, colours = _content(origin, scored_photos, expectation, view, notes)
+    content, colours = _content(origin, scored_photos, expectation, notes)
     content["refused"] = [
         record(measurement)
         | {"picture": placement.pictures[measurement.photo.row], "reason": measurement.evidence.refusal}
@@ -182,7 +177,7 @@ def colours_of_photos(measurements: Sequence[PhotoMeasurement], card: Card) -> C
 
 
 def _content(
-    origin: Rerun, measurements: Sequence[PhotoMeasurement], expectation: Expected, view: str, notes: Sequence[str]
+    origin: Rerun, measurements: Sequence[PhotoMeasurement], expectation: Expected, notes: Sequence[str]
 ) -> tuple[dict[str, Any], Colours]:
     judge, card = make_judge(origin.study), expectation.card
     photo_scores = judge_photos(judge, measurements)
@@ -216,7 +211,6 @@ def _content(
         "run": str(origin.folder),
         "id": expectation.id,
         "arm": expectation.arm,
-        "view": view,
         "size": origin.placement.size[0],
         "encoder": dict(description_rows(origin.study.identity)),
         "target": origin.placement.target,

@@ -22,7 +22,6 @@ from attacks.physical.rectify import (
     MIN_TAGS,
     OFF,
     POINTS,
-    align_photo,
     card_edges,
     crop,
     edge_lines,
@@ -140,10 +139,9 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
         raise refusal
     surface, used = solution.surface, list(places)
     if surface.is_plane:
-        homography, used = plane.homography, list(plane.tags)
-        if len(used) < len(card.tags):
-            homography = align_photo(grey, card, homography, used)
-        surface = _of_plane(homography, grey.shape, card, 0.0)
+        used = list(plane.tags)
+        if len(used) == len(card.tags):
+            surface = _of_plane(plane.homography, grey.shape, card, 0.0)
     errors = {n: np.linalg.norm(surface.project(places[n]) - tags[n], axis=1) for n in used}
     sides = {n: np.linalg.norm(tags[n] - np.roll(tags[n], -1, 0), axis=1).mean() for n in used}
     used = [n for n in used if errors[n].max() <= OFF * sides[n]]

@@ -1,8 +1,6 @@
 """The inputs of a photograph's score: the run and its print, read back from their folder, and the square that the
 encoder gets."""
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from torch import Tensor
 from attacks.data.images import load_image
 from attacks.experiment.directory import previous_run, read_json, refuse_program
 from attacks.perturbations.patch.card import Card, parse_card
-from attacks.physical.rectify import project, visible
 from attacks.physical.sheet import refuse_unfinished
 from attacks.schema import groups
 from attacks.study.assembly import build
@@ -32,10 +29,6 @@ REACH = 1e3
 IDENTITY_KEYS = ("fingerprint", "sha256")
 #: The names in `sheet.json`.
 NAME_KEYS = ("id", "arm", "sha256")
-#: The level beyond a photograph's edge.
-GREY = 128
-#: The largest side of a scene in a photograph, in multiples of the photograph's longer side.
-MAX_SCENE = 2
 
 
 @dataclass(frozen=True)
@@ -183,13 +176,12 @@ def _check_pictures(folder: Path, placement: PlacementRecord, study: Study) -> N
 @dataclass(frozen=True, eq=False)
 class View:
     """`pixels` (3,S,S) in [0,1], multiples of 1/255; the left and upper edge and the side of their square in the
-    photograph's pixels, 0 its edge; and the share of the square beyond the photograph."""
+    photograph's pixels, 0 its edge."""
 
     pixels: Tensor
-    left: float
-    top: float
-    side: float
-    outside: float
+    left: int
+    top: int
+    side: int
 
     def frame(self) -> NDArray[np.float64]:
         """(3,3) from the photograph's pixels (whole numbers are centres) to the view's stage frame."""
@@ -202,58 +194,7 @@ def photo_view(photo: NDArray[np.uint8], size: int) -> View:
     """The central square of a photograph, as of the run's own picture files."""
     height, width = photo.shape[:2]
     side = min(height, width)
-    return _square(photo, (width - side) // 2, (height - side) // 2, side, size)
-
-
-def scene_view(
-    photo: NDArray[np.uint8],
-    homography: NDArray[np.float64],
-    scene: tuple[int, int],
-    size: int,
-    lens: Callable[[Any], NDArray[np.float64]] | None = None,
-) -> View:
-    """The upright square with the centre and the area of the scene.
-
-    Args:
-        homography: from the scene's pixels, 0 its edge, to the photograph's, whole numbers its centres.
-        scene: its (height, width).
-        lens: from those pixels to the photograph's own, if it distorts.
-
-    Raises:
-        ValueError: a part of the scene lies behind the camera, or it is far larger than the photograph.
-    """
-    height, width = scene
-    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], float)
-    if not visible(homography, corners):
-        raise ValueError("the scene lies behind the camera; use --view photo")
-    lens = lens or np.asarray
-    x, y = lens(project(homography, corners)).T
-    side = math.sqrt(abs(float((x * np.roll(y, -1) - y * np.roll(x, -1)).sum())) / 2)
-    if not 1 <= side <= MAX_SCENE * max(photo.shape[:2]):
-        raise ValueError(f"the scene would be {side:.3g} pixels wide in the photograph; use --view photo")
-    middle = lens(project(homography, [width / 2, height / 2]))
-    return _square(photo, float(middle[0]) + 0.5 - side / 2, float(middle[1]) + 0.5 - side / 2, side, size)
-
-
-def _square(photo: NDArray[np.uint8], left: float, top: float, side: float, size: int) -> View:
-    height, width = photo.shape[:2]
-    margin = math.ceil(2 * max(1.0, side / size)) + 1
-    x0, x1 = _range(left, side, width, margin)
-    y0, y1 = _range(top, side, height, margin)
-    part = np.full((y1 - y0, x1 - x0, 3), GREY, np.uint8)
-    inside = photo[max(y0, 0) : max(y1, 0), max(x0, 0) : max(x1, 0)]
-    part[max(-y0, 0) :, max(-x0, 0) :][: inside.shape[0], : inside.shape[1]] = inside
-    box = (left - x0, top - y0, left + side - x0, top + side - y0)
-    resized: Any = Image.fromarray(part).resize((size, size), Image.Resampling.BICUBIC, box)
-    extent = max(0.0, min(left + side, width) - max(left, 0)), max(0.0, min(top + side, height) - max(top, 0))
-    pixels = torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
-    return View(pixels, left, top, side, max(0.0, 1 - extent[0] * extent[1] / side**2))
-
-
-def _range(start: float, side: float, length: int, margin: int) -> tuple[int, int]:
-    """The pixels of the square along an axis, with those of a photograph `length` long within the kernel's `margin`,
-    so that a part is resized as a part of the whole is."""
-    end = start + side
-    low = math.floor(start) if start < 0 else max(math.floor(start) - margin, 0)
-    high = math.ceil(end) if end > length else min(math.ceil(end) + margin, length)
-    return min(low, length), max(high, 0)
+    left, top = (width - side) // 2, (height - side) // 2
+    box = (left, top, left + side, top + side)
+    resized: Any = Image.fromarray(photo).resize((size, size), Image.Resampling.BICUBIC, box)
+    return View(torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255, left, top, side)

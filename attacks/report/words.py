@@ -205,15 +205,6 @@ def radius(threat: Mapping[str, Any]) -> str:
     return f"{eps * 255:.3g}/255 ({eps:.3g})" if threat["norm"] == "linf" else f"{eps:.5g}"
 
 
-def radius_words(value: Mapping[str, Any], norm: str, eps: float) -> str:
-    """A median of radii with its ends, of linf in steps of 8 bits; None is more than the largest, `eps`."""
-    unit, unit_text = (255, "/255") if norm == "linf" else (1, "")
-    numbers = (value[key] for key in ("mean", "low", "high"))
-    mean, low, high = (f"> {eps * unit:.3g}" if end is None else f"{end * unit:.3g}" for end in numbers)
-    ends = f"({low} to {high})" if value["kind"] == "range" else f"[{low}, {high}]"
-    return f"{mean} {ends}{unit_text and f' in units of 1{unit_text}'}"
-
-
 def capital(text: str) -> str:
     """The text with a capital first letter; the rest is unchanged, for it may hold names."""
     return text[:1].upper() + text[1:]

@@ -3,7 +3,6 @@ picture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import scipy  # its parts are loaded when first used
@@ -16,40 +15,6 @@ NOTHING = 1e-9
 _LIKE = torch.zeros(1, dtype=torch.float64)
 
 
-class KernelAxis(NamedTuple):
-    """One axis of a resize between crops: source pixels `start` to `start + length` are resized to `virtual` pixels,
-    of which `out` are kept, from `offset` on."""
-
-    start: int
-    length: int
-    virtual: int
-    offset: int
-    out: int
-
-    @property
-    def source(self) -> slice:
-        return slice(self.start, self.start + self.length)
-
-    @property
-    def output(self) -> slice:
-        return slice(self.offset, self.offset + self.out)
-
-    @property
-    def visible(self) -> slice:
-        """The source pixels from the outer edge of the first kept pixel to that of the last."""
-        scale = self.length / self.virtual
-        start, stop = (self.start + round(scale * at) for at in (self.offset, self.offset + self.out))
-        return slice(start, stop)
-
-
-#: Rows and columns.
-Axes = tuple[KernelAxis, KernelAxis]
-
-
-def whole(length: int, out: int) -> KernelAxis:
-    return KernelAxis(0, length, out, 0, out)
-
-
 @dataclass(frozen=True)
 class Separable:
     """The linear map X -> `rows` X `columns`^T of pictures (...,H,W); `rows` (h,H) and `columns` (w,W) in float64."""
@@ -57,60 +22,20 @@ class Separable:
     rows: np.ndarray
     columns: np.ndarray
 
-    def crop(self, window: tuple[slice, slice]) -> "Separable":
-        return Separable(self.rows[:, window[0]], self.columns[:, window[1]])
-
     def __call__(self, pictures: np.ndarray) -> np.ndarray:
         resized: np.ndarray = self.rows @ pictures @ self.columns.T
         return resized
 
 
-def kernel_matrices(kernel: str, axis: Axes, size: tuple[int, int]) -> Separable:
-    """The matrices of a kernel of `transforms.resizing.resize.NAMES` on a picture of `size` (H, W), with crops."""
-    a, b = axis
-    matrices = axes((a.length, b.length), (a.virtual, b.virtual), kernel, _LIKE)
-    wide = []
-    for part, length, matrix in zip(axis, size, matrices, strict=True):
-        wide.append(np.zeros((part.out, length)))
-        wide[-1][:, part.source] = matrix.numpy()[part.output]
-    return Separable(*wide)
+def kernel_matrices(kernel: str, size: tuple[int, int], out: tuple[int, int]) -> Separable:
+    """The matrices of a kernel of `transforms.resizing.resize.NAMES` that resizes `size` (H, W) to `out`."""
+    return Separable(*(matrix.numpy() for matrix in axes(size, out, kernel, _LIKE)))
 
 
-def unread(resizer: Separable, threshold: float = NOTHING) -> float:
+def unread(resizer: Separable) -> float:
     """The share of source pixels that no output pixel reads. Pixel (i,j) is read if row i and column j both are."""
-    rows, columns = ((np.abs(matrix) > threshold).any(0) for matrix in (resizer.rows, resizer.columns))
+    rows, columns = ((np.abs(matrix) > NOTHING).any(0) for matrix in (resizer.rows, resizer.columns))
     return 1 - float(rows.mean()) * float(columns.mean())
-
-
-def hidden_gain(resizer: Separable, viewer: Separable) -> float:
-    """The largest energy that a perturbation unseen by `viewer` has for `resizer`: max |R d|^2 / |d|^2 over V d = 0,
-    times source pixels per output pixel.
-
-    So energies are means over pixels, and the gain of a shift of the whole picture by a constant is 1. A kernel that
-    copies one pixel of r x r has at most r^2.
-
-    R is A (x) B, and the projector on what V sees is P (x) Q, so the matrix whose largest eigenvalue this is,
-    R (1 - P (x) Q) R^T, is a difference of two Kronecker products, and is never formed.
-    """
-    pairs = []
-    for matrix, other in ((resizer.rows, viewer.rows), (resizer.columns, viewer.columns)):
-        visible = matrix @ scipy.linalg.orth(other.T)
-        pairs.append((matrix @ matrix.T, visible @ visible.T))
-    (a, p), (b, q) = pairs
-    shape = (len(a), len(b))
-
-    def product(vector: np.ndarray) -> np.ndarray:
-        x = vector.reshape(shape)
-        image: np.ndarray = a @ x @ b - p @ x @ q
-        return image.ravel()
-
-    start = np.random.default_rng(0).standard_normal(len(a) * len(b))  # else ARPACK draws its own
-    if np.linalg.norm(product(start)) <= NOTHING * np.linalg.norm(start):
-        return 0.0  # nothing is hidden, and ARPACK would not converge on rounding
-    operator = scipy.sparse.linalg.LinearOperator((start.size, start.size), matvec=product, dtype=np.float64)
-    largest = scipy.sparse.linalg.eigsh(operator, k=1, v0=start, tol=1e-4, return_eigenvectors=False)[0]
-    source = resizer.rows.shape[1] * resizer.columns.shape[1]
-    return float(max(0.0, largest) * source / start.size)
 
 
 #: The attack succeeds where the resized picture is this near to its target (root mean square): 30 dB.

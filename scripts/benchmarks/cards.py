@@ -125,7 +125,7 @@ def examination(case: CardCase, photo: Bytes) -> tuple[str | None, Evidence | No
     expected = Expected(case.id, ARMS[0], card(MM, MM, card_words(case.id, ARMS[0])), case.textures)
     try:
         photo_file = PhotoFile(None, "photo", 0)  # type: ignore[arg-type]  # a photograph in memory
-        measurement = measure_photo(photo_file, np.ascontiguousarray(photo), case.scene, expected, placement, "photo")
+        measurement = measure_photo(photo_file, np.ascontiguousarray(photo), case.scene, expected, placement)
     except ValueError as error:
         return str(error), None
     return measurement.evidence.refusal, measurement.evidence

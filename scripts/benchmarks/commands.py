@@ -13,7 +13,7 @@ import torch
 
 from attacks.encoders.engine.precision import allow_tf32
 
-from . import cards, coverage, engine, memory, rare, steps, strength, verdict, zoo
+from . import cards, engine, memory, rare, steps, strength, verdict, zoo
 from .case import ENCODERS
 from .table import BenchmarkTable, machine, save_tables
 
@@ -24,13 +24,12 @@ BENCHMARKS: dict[str, Callable[..., list[BenchmarkTable]]] = {
     "memory": memory.run,
     "strength": strength.run,
     "verdict": verdict.run,
-    "coverage": coverage.run,
     "rare": rare.run,
     "zoo": zoo.run,
     "cards": cards.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "verdict", "coverage", "rare", "zoo", "cards")
+ONE_THREAD = ("strength", "verdict", "rare", "zoo", "cards")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",

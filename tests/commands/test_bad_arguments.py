@@ -113,7 +113,6 @@ CASES = [
     ("score", ["run", "in"], leading_out, "is a link that leads out"),
     ("score", ["run", "none"], patch, "photographs"),
     ("score", ["run", "in"], patch, "photographs"),
-    ("score", ["run", "in", "--view", "best"], patch, "--view"),
     ("compare", ["none"], empty, "none"),
     ("compare", ["run"], empty, "holds no run"),
     ("compare", ["run"], strange, "none of these is a run"),

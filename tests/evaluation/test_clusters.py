@@ -8,7 +8,6 @@ import torch
 
 from attacks.evaluation.clusters import by_cluster, medians, totals
 from attacks.experiment.sections.attacks import curve, radii_summary
-from attacks.report.words import radius_words as words
 
 CLUSTERS = ["b", "a", "b", "c", "a", "b"]
 
@@ -71,4 +70,3 @@ def test_the_median_is_that_of_the_clusters_and_none_beyond_the_largest():
     assert table["beyond"] == 1 and table["held_out"]["mean"] == 0.25
     no_radius = content(torch.full((7,), math.inf).double(), tuple("abcdefg"))
     assert no_radius["median"]["mean"] is None and no_radius["beyond"] == 7
-    assert words(no_radius["median"], "linf", 8 / 255).startswith("> 8")

@@ -342,7 +342,7 @@ def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, error_line
         (lambda run: change(run / "placement.json", pictures=[], quads=[]), "must name a picture"),
         (lambda run: change(run / "placement.json", quads=[[], []]), "one quad"),
         (lambda run: change(run / "placement.json", quads=[[[[0, 0], [1, 1], [2, 2], [0, 1]]]] * 2), "in a line"),
-        (lambda run: (run / "pictures" / "clean" / "bench.png").unlink(), "bench.png` is missing"),
+        (lambda run: (run / "pictures" / "clean" / "bench.png").unlink(), "bench.png` does not exist"),
     ],
 )
 def test_a_run_that_cannot_be_photographed_is_refused_in_one_line(run, tmp_path, error_line, broken, message):

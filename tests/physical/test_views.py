@@ -25,11 +25,11 @@ from attacks.physical.photo_report import merge_stages, ranges
 from attacks.physical.photos import PhotoFile, list_photos, read_photo
 from attacks.physical.rectify import Pose, from_corners, pose, project
 from attacks.physical.score import make_judge, predict, score_views, with_poses
-from attacks.physical.views import PlacementRecord, Rerun, photo_view, scene_view
+from attacks.physical.views import PlacementRecord, Rerun, photo_view
 from attacks.run import compose
 from attacks.study.assembly import build
 from attacks.study.printer import reprint
-from tests.helpers.photographs import map_points, stored_scores
+from tests.helpers.photographs import stored_scores
 from tests.helpers.recomputation import share
 from transforms import Affine, Compose, Perspective
 from transforms.colour.lut import ColourMap, nodes
@@ -40,31 +40,8 @@ def test_the_central_square_equals_that_of_the_runs_pictures(photo):
     pixels = to_bytes(photo[0].float())
     ours = photo_view(pixels, 40)
     theirs = square(photo[0].float(), 40)
-    assert (ours.left, ours.top, ours.side, ours.outside) == (20, 0, 80, 0)
+    assert (ours.left, ours.top, ours.side) == (20, 0, 80)
     assert (ours.pixels - theirs).abs().max() <= 2 / 255
-
-
-def test_the_scene_is_cut_out_of_the_photograph():
-    """An unturned scene is cut out bit for bit, a turned one with its centre and area."""
-    scene = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
-    photo = np.zeros((100, 120, 3), np.uint8)
-    photo[20:52, 50:82] = scene
-    shift = np.array([[1, 0, 49.5], [0, 1, 19.5], [0, 0, 1.0]])
-    view = scene_view(photo, shift, (32, 32), 32)
-    assert np.array_equal(to_bytes(view.pixels), scene) and view.outside == 0
-    assert np.allclose(map_points(view.frame() @ shift, [[0, 0], [32, 16]]), [[-1, -1], [1, 0]])
-    turn = np.deg2rad(30)
-    rotation = np.array([[np.cos(turn), -np.sin(turn), 60], [np.sin(turn), np.cos(turn), 20], [0, 0, 1]])
-    view = scene_view(photo, rotation, (32, 32), 32)
-    assert view.side == pytest.approx(32)
-    assert np.allclose(map_points(view.frame() @ rotation, [16, 16]), 0)
-    outer = scene_view(photo, np.array([[1, 0, 103.5], [0, 1, 19.5], [0, 0, 1.0]]), (32, 32), 32)
-    assert outer.outside == pytest.approx(0.5) and np.allclose(outer.pixels[:, :, -8:], 128 / 255)
-    empty = scene_view(photo, np.array([[1, 0, 500.0], [0, 1, 500], [0, 0, 1.0]]), (32, 32), 32)
-    assert empty.outside == 1 and np.allclose(empty.pixels, 128 / 255)
-    for wrong in (np.diag([1, 1, 0.001]), np.array([[1, 0, 0], [0, 1, 0], [-0.05, 0, 1.0]])):
-        with pytest.raises(ValueError, match="--view photo"):
-            scene_view(photo, wrong, (32, 32), 32)
 
 
 def test_a_range_of_angles_may_cross_180_degrees():

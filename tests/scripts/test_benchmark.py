@@ -1,13 +1,12 @@
 """The benchmarks of speed and memory: contestants alternate, and all compute the same."""
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from attacks import Linf, load_encoder
-from scripts.benchmarks import commands, coverage, engine, memory, peers, rare, steps, verdict
+from scripts.benchmarks import commands, engine, memory, peers, rare, steps, verdict
 from scripts.benchmarks.case import PIPELINE, GradientCase
 from scripts.benchmarks.contest import Contestant, Counting, Setting
 from scripts.benchmarks.strength_case import strength_bank, strength_pictures, task
@@ -33,8 +32,8 @@ def test_the_options_are_the_arguments_of_a_benchmark():
     assert options["cells"] == ["a", "b"] and options["pictures"] == 4
     assert (options["held_out"], options["seeds"], options["threads"], options["out"]) == (8, 2, 1, None)
     assert parse(["engine", "--arch", "pocket"]).arch == ["pocket"]
-    assert "coverage" in commands.parser().format_help()
-    for line in ("engine --rounds 0", "memory --views 8 -1", "coverage --repeats x", "engine --arch vgg"):
+    assert "rare" in commands.parser().format_help()
+    for line in ("engine --rounds 0", "memory --views 8 -1", "rare --repeats x", "engine --arch vgg"):
         with pytest.raises(SystemExit):
             parse(line.split())
 
@@ -193,25 +192,3 @@ def test_the_study_of_rare_failures_names_its_worst_cells():
     assert plane[0] == 1 and 0.5 < plane[2] < 2 and plane[4] is None
     assert island[0] == 1 and island[2:5] == (0, 1, 1)  # missed, and the words say so
     assert "worst limit: " in str(table) and table.notes[1].endswith("1-plane-1e-05-d6")
-
-
-def test_coverage_is_that_of_the_worst_cell_and_statements_never_contradict_themselves(monkeypatch):
-    monkeypatch.setattr(coverage, "CLUSTERS", (4, 30))
-    monkeypatch.setattr(coverage, "PAIRS", (6, 12))
-    for name, count in (("POPULATIONS", 8), ("BARS", 8), ("PAIRED_POPULATIONS", 3)):
-        monkeypatch.setattr(coverage, name, getattr(coverage, name)[:count])
-    summary, looks, bars, comparisons, wrong = coverage.run(repeats=10)
-    assert len(looks.rows) == 8 and len(bars.rows) == 31
-    assert summary.rows["new: coverage"] == tuple(
-        min(coverage.errors(population, n, 10)["new"][0] for population in coverage.POPULATIONS) for n in (4, 30)
-    )
-    assert {row for name, row in comparisons.rows.items() if name.endswith(": disagree")} == {(0, 0)}
-    assert {*wrong.rows.values()} == {(0,)} and "in 500 random studies" in wrong.title
-
-
-def test_populations_have_their_truth():
-    for population in coverage.POPULATIONS:
-        sample = population.draw(np.random.default_rng(0), (400, 50))
-        assert population.low <= sample.min() and sample.max() <= 1
-        error = max(sample.std() / sample.size**0.5, 1e-12)
-        assert abs(sample.mean() - population.truth) < 5 * error, population.name

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import reduce
 
+import scipy  # its parts are loaded when first used
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -165,7 +166,7 @@ def convolve(images: Tensor, kernels: Tensor) -> Tensor:
     """
     (height, width), reach = images.shape[-2:], kernels.shape[-1] - 1
     padded = _replicate(images, reach // 2)
-    size = [_smooth(n) for n in padded.shape[-2:]]
+    size = [scipy.fft.next_fast_len(n, real=True) for n in padded.shape[-2:]]
     spectrum = torch.fft.rfft2(padded, s=size) * torch.fft.rfft2(kernels, s=size)[:, None]
     full: Tensor = torch.fft.irfft2(spectrum, s=size)
     return full[..., reach : reach + height, reach : reach + width]
@@ -191,13 +192,6 @@ def _replicate(images: Tensor, by: int) -> Tensor:
     wide = torch.cat([left, images, right], dim=-1)
     top, bottom = (wide[..., i : i + 1, :].expand(*wide.shape[:-2], by, -1) for i in (0, wide.shape[-2] - 1))
     return torch.cat([top, wide, bottom], dim=-2)
-
-
-def _smooth(n: int) -> int:
-    """The smallest length from `n` on without a prime factor above 5, at which Fourier transforms are fast."""
-    while pow(30, n.bit_length(), n):
-        n += 1
-    return n
 
 
 def _finish(views: Tensor, images: Tensor) -> Tensor:

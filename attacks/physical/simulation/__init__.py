@@ -1,17 +1,17 @@
 """Simulated photographs of a printed card in its scene: for tests, and to try the physical workflow without a
 printer.
 
-Uses numpy and OpenCV only; shares nothing with `transforms` but the definitions in its docstrings.
+Light and geometry use numpy and OpenCV only, and share nothing with `transforms` but the definitions in its
+docstrings.
 """
 
 import dataclasses
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
-from numpy.typing import NDArray
 
+from attacks.physical.photos import read_photo
 from attacks.physical.simulation.camera import Pixels, encode_jpeg, print_raster
 from attacks.physical.simulation.photographs import MM, take_photograph
 from attacks.physical.simulation.shots import Ranges, draw_shot
@@ -19,9 +19,6 @@ from attacks.physical.views import PrintRecord, read_placement, read_sheet
 from attacks.runtime.files import write_bytes, write_json
 
 __all__ = ["Ranges", "simulate"]
-
-#: The largest picture that is read.
-MOST_PIXELS = 89_000_000
 
 
 def simulate(
@@ -68,7 +65,7 @@ def simulate(
         quad = index // len(pictures) % len(quads)
         rng = np.random.default_rng((seed, index))
         shot = dataclasses.replace(draw_shot(ranges, rng), k1=lens)
-        shot_picture = take_photograph(_read(path), quads[quad], sheet.card, light, sheet.dpi, shot, size, rng)
+        shot_picture = take_photograph(read_photo(path), quads[quad], sheet.card, light, sheet.dpi, shot, size, rng)
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
         write_bytes(files[-1], encode_jpeg(shot_picture.pixels, shot.quality))
         corners = {f"{name}_px": getattr(shot_picture, name) for name in ("patch", "card", "tags", "scene")}
@@ -104,24 +101,8 @@ def _subject(run: Path, strength: float) -> tuple[PrintRecord, Pixels, list[tupl
     record, placement = read_sheet(sheet), read_placement(run)
     pairs, clean = zip(placement.pictures, placement.quads, strict=True), run / "pictures" / "clean"
     pictures = [(name, clean / f"{name}.png", quads) for name, quads in pairs]
-    pixels = _read(raster)
+    pixels = read_photo(raster)
     sides = zip(pixels.shape, (record.card.height, record.card.width), strict=False)
     if any(abs(side - length * record.dpi / MM) > 2 for side, length in sides):
         raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
     return record, print_raster(pixels, strength), pictures
-
-
-def _read(path: Path) -> NDArray[np.uint8]:
-    """Read a picture of a run or a print: PNG of limited size only."""
-    if not path.is_file():
-        raise FileNotFoundError(f"picture `{path}` is missing")
-    content = path.read_bytes()
-    if content[:8] != b"\x89PNG\r\n\x1a\n":
-        raise ValueError(f"picture `{path}` cannot be read: it is no PNG")
-    pixels = int.from_bytes(content[16:20], "big") * int.from_bytes(content[20:24], "big")  # width and height
-    if not 0 < pixels <= MOST_PIXELS:
-        raise ValueError(f"picture `{path}` cannot be read: {pixels} pixels, and at most {MOST_PIXELS} are read")
-    picture = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
-    if picture is None:
-        raise ValueError(f"picture `{path}` cannot be read: is the file whole?")
-    return picture  # type: ignore[return-value]
