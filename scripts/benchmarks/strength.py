@@ -30,6 +30,7 @@ from .strength_case import (
 )
 from .strength_encoders import REAL_ENCODERS, network
 from .strength_peers import CONTESTANTS, fits
+from .strength_queries import QUERY_CONTESTANTS, WHITE_BOX
 from .table import MISSING, BenchmarkTable, Row
 
 SCREEN_VIEWS = 64
@@ -45,17 +46,19 @@ ALL_PEERS = "every peer"
 
 
 class StrengthCell(NamedTuple):
-    """One comparison: an encoder, views, a ball, a number of gradients of each picture, and a goal."""
+    """One comparison: an encoder, views, a ball, a number of gradients of each picture, or of "queries", and a
+    goal."""
 
     arch: str
     views: str
     ball: str
     evals: int
+    unit: str = "gradients"
     goal: str = "away"
 
     def __str__(self) -> str:
         ball = self.ball if self.goal == "away" else f"{self.ball}-{self.goal}"
-        return f"{self.arch}-{self.views}-{ball}-{self.evals}"
+        return "-".join(map(str, self._replace(ball=ball)[:5])).removesuffix("-gradients")
 
     @property
     def side(self) -> int:
@@ -65,6 +68,8 @@ class StrengthCell(NamedTuple):
     @property
     def contestants(self) -> Mapping[str, Contestant]:
         """The attacks that are compared."""
+        if self.unit == "queries":
+            return QUERY_CONTESTANTS
         return {name: entry for name, entry in CONTESTANTS.items() if fits(name, self.ball)}
 
 
@@ -136,6 +141,17 @@ REAL_CELLS = (
         """,
     ),
 )
+#: Of encoders that can only be asked; "none": the picture itself is the view.
+QUERY_CELLS = tuple(
+    StrengthCell(arch, views, "linf8", count, "queries")
+    for arch, views, counts in (
+        ("pocket", "none", (500, 1000, 3000, 10_000)),
+        ("hash", "none", (500, 1000, 3000, 10_000)),
+        ("pocket", "camera", (500, 1000, 3000)),
+        ("lite0", "none", (500, 1000)),
+    )
+    for count in counts
+)
 #: The cell of all first rounds of real encoders.
 REAL_FIRST = StrengthCell(REAL_ENCODERS[0], "camera", "linf8", 64)
 #: The shares of a cell's gradients that ours has, too, for how many it needs to the best peer's value.
@@ -171,12 +187,13 @@ def strength_outcome(job: StrengthJob) -> list[float]:
         return cosines
     cell = job.cell
     views, ball = VIEWS[cell.views](cell.side), BALLS[cell.ball](cell.side)
+    judges = job.views if views.dims else 1
     images, targets = (strength_pictures(job.count, purpose, cell.arch) for purpose in (job.purpose, "screen"))
     encoder = network(cell.arch, job.folder, cell.goal == "class")
     anchor = anchor_of(cell.goal, encoder, images, targets)
     question = task(encoder, images, ball, views, cell.evals, job.seed, anchor)
     attacked_images = job.cell.contestants[job.name].prepare(question, job.setting)()
-    cosines = question.score(attacked_images, strength_bank(views, job.views, job.purpose)).double().mean(1).tolist()
+    cosines = question.score(attacked_images, strength_bank(views, judges, job.purpose)).double().mean(1).tolist()
     job.file.parent.mkdir(parents=True, exist_ok=True)
     part = job.file.with_suffix(f".{os.getpid()}")
     facts = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed}
@@ -198,8 +215,8 @@ def run(
     A table of how many are won, then one for each with its contestants. Every finished attack is a file in the folder
     `jobs`: a run that was stopped continues.
     """
-    groups: dict[str, tuple[StrengthCell, ...]] = {"all": CELLS, "real": REAL_CELLS}
-    groups |= {str(cell): (cell,) for cell in CELLS + REAL_CELLS}
+    groups: dict[str, tuple[StrengthCell, ...]] = {"all": CELLS, "real": REAL_CELLS, "queries": QUERY_CELLS}
+    groups |= {str(cell): (cell,) for cell in CELLS + REAL_CELLS + QUERY_CELLS}
     if strange := [name for name in cells if name not in groups]:
         raise ValueError(f"`--cells` must name some of {', '.join(groups)}; got {strange[0]!r}")
     chosen_cells = [*dict.fromkeys(cell for name in cells for cell in groups[name])]
@@ -207,7 +224,9 @@ def run(
         network(arch, Path(jobs))  # trained before several processes need it
     with spread_over(workers) as spread:
         results = [compare_cell(cell, pictures, seeds, held_out, Path(jobs), spread) for cell in chosen_cells]
-    return [verdict_table(results), gradients_table(results), *(entry.table() for entry in results)]
+    by_gradients = [entry for entry in results if entry.cell.unit == "gradients"]
+    tables = [verdict_table(results), *([gradients_table(by_gradients)] if by_gradients else [])]
+    return [*tables, *(entry.table() for entry in results)]
 
 
 def compare_cell(
@@ -238,13 +257,13 @@ def compare_cell(
 
     contestants = cell.contestants
     installed = {name: entry.grid for name, entry in contestants.items() if entry.installed}
-    peers = {name: grid for name, grid in installed.items() if name != OURS}
+    peers = {name: grid for name, grid in installed.items() if name not in (OURS, WHITE_BOX)}
     grids = {name: [setting for setting in grid if 2 * setting.views <= cell.evals] for name, grid in peers.items()}
     remaining = {name: grid[: math.ceil(len(grid) / HALVING)] for name, grid in ranked("first", grids).items()}
     best = {name: grid[0] for name, grid in ranked("screen", remaining).items()}
-    settings = best | {OURS: installed[OURS][0]}
+    settings = best | {name: installed[name][0] for name in (OURS, WHITE_BOX) if name in installed}
     plan = {name: [job(name, setting, "table", seed) for seed in range(seeds)] for name, setting in settings.items()}
-    for evals in (int(share * cell.evals) for share in SHARES):
+    for evals in (int(share * cell.evals) for share in SHARES if cell.unit == "gradients"):
         plan[f"{OURS}, {evals}"] = [replace(entry, cell=cell._replace(evals=evals)) for entry in plan[OURS]]
     missing: dict[str, Row] = {name: MISSING for name in contestants if name not in settings}
     return CellResult(cell, best, outcomes(str(cell), plan), missing)
@@ -253,7 +272,7 @@ def compare_cell(
 def cell_of(cell: StrengthCell, purpose: Purpose) -> StrengthCell:
     """That of a cell's jobs. A real encoder takes long: settings for any are chosen on the first one, and the first
     round of all cells is that of one cell with as many gradients."""
-    if cell.arch not in REAL_ENCODERS or purpose == "table":
+    if cell.arch not in REAL_ENCODERS or purpose == "table" or cell.unit == "queries":
         return cell
     return cell._replace(arch=REAL_ENCODERS[0]) if purpose == "screen" else REAL_FIRST._replace(evals=cell.evals)
 
@@ -316,7 +335,7 @@ class CellResult:
     def table(self) -> BenchmarkTable:
         """The contestants."""
         rows: dict[str, Row] = {}
-        for name in (OURS, *self.settings):
+        for name in (OURS, *self.settings, *({WHITE_BOX} & {*self.cosines})):
             mean, low, high = self.difference(name)
             rows[name] = (float(self.cosine(name).mean()), -mean, -high, -low)
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")
@@ -351,10 +370,10 @@ def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
     )
 
 
-def holm(p_values: Sequence[float]) -> int:
-    """How many of several one-sided hypotheses are rejected at 2.5 % (Holm 1979)."""
+def holm(p_values: Sequence[float], level: float = 0.025) -> int:
+    """How many of several one-sided hypotheses are rejected (Holm 1979)."""
     count = len(p_values)
-    return next((i for i, p in enumerate(sorted(p_values)) if p > 0.025 / (count - i)), count)
+    return next((i for i, p in enumerate(sorted(p_values)) if p > level / (count - i)), count)
 
 
 def gradients_table(results: Sequence[CellResult]) -> BenchmarkTable:

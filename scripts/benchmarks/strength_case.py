@@ -29,7 +29,7 @@ SIZE, REAL_SIZE = 64, 224
 SCREEN_PICTURES = 4
 SEED = 2
 
-#: By name, for pictures of a side.
+#: By name, for pictures of a side; "none": the picture itself, for attacks that only ask.
 VIEWS: dict[str, Callable[[int], Compose]] = {
     "mild": lambda _: Compose([Affine(degrees=5, scale=(0.9, 1.1), translate=0.05), Contrast((0.9, 1.1))]),
     "camera": lambda side: preset("camera", side),
@@ -44,6 +44,7 @@ VIEWS: dict[str, Callable[[int], Compose]] = {
     ),
     "jpeg": lambda _: Compose([Affine(translate=0.02), Jpeg((30, 90))]),
     "downscale": lambda side: Compose([Affine(degrees=5, translate=0.05), Downscale((side // 4, side * 3 // 4))]),
+    "none": lambda _: Compose(),
 }
 GOALS = ("away", "toward", "class")
 

@@ -1,4 +1,4 @@
-"""The encoders of the comparison of attacks: real ones, and some that are trained on the spot."""
+"""The encoders of the comparison of attacks: real ones, some that are trained on the spot, and a hash."""
 
 import importlib
 from functools import lru_cache
@@ -28,14 +28,28 @@ AUGMENT = Compose([Affine(degrees=20, scale=(0.8, 1.3), translate=0.1), Brightne
 @lru_cache(maxsize=2)
 def network(arch: str, folder: Path, logits: bool = False) -> nn.Module:
     """(N,3,H,W) -> (N,D), frozen: the pocket encoder; one that is trained once and kept in `folder`; a real one, from
-    its package, or its `logits`."""
+    its package, or its `logits`; a perceptual hash, as its bits."""
     if arch == "pocket":
         return encoder(arch).requires_grad_(False)
+    if arch == "hash":
+        return HashBits(load_encoder("phash")).eval()
     if arch in TRAINED_ENCODERS:
         return trained_network(arch, folder).requires_grad_(False)
     real = load_encoder("pypi", arch, output="logits" if logits else "features")
     fold(real)
     return real.to(memory_format=torch.channels_last)
+
+
+class HashBits(nn.Module):
+    """The signs of a hash's answers, without gradients."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, images: Tensor) -> Tensor:
+        answers: Tensor = self.encoder(images)
+        return answers.sign()
 
 
 class Resized(nn.Module):

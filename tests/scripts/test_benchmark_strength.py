@@ -30,6 +30,7 @@ from scripts.benchmarks.strength_case import (
 )
 from scripts.benchmarks.strength_encoders import AUGMENT, TRAINED_ENCODERS, small_network, train_network
 from scripts.benchmarks.strength_peers import CONTESTANTS, Ask, NewView, fits, losses_of_views, shares
+from scripts.benchmarks.strength_queries import QUERY_CONTESTANTS, WHITE_BOX
 from scripts.pocket.training import contrastive_loss
 from transforms import Affine, Brightness, Compose
 
@@ -71,6 +72,28 @@ def test_an_attack_spends_its_budget_and_stays_in_the_ball(name, ball, goal):
     change = attacked_images - problem.image
     assert torch.equal(problem.ball.restrict(change), change)
     bank = strength_bank(ROTATIONS, 16, "table")
+    assert problem.score(attacked_images, bank).mean() < problem.score(problem.image, bank).mean()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=SLOW if entry.module == "attacks" else pytest.mark.peers)
+        for name, entry in QUERY_CONTESTANTS.items()
+        if name != WHITE_BOX
+    ],
+)
+@pytest.mark.parametrize("views", [Compose(), ROTATIONS], ids=["one view", "views"])
+def test_an_attack_that_asks_spends_its_queries(name, views):
+    pytest.importorskip(QUERY_CONTESTANTS[name].module, exc_type=ImportError)
+    problem = question(evals=80, views=views)
+    attacked_images = QUERY_CONTESTANTS[name].prepare(problem, Setting(0.3, 4, size=4 if name == "NES" else 0.5))()
+    # Ours compares iterates on further views. A library may leave a few queries, or ask once more at the end.
+    limit = 80 * 11 / 9 if QUERY_CONTESTANTS[name].module == "attacks" else 80 + 4
+    assert problem.counter.gradients == 0 and 70 <= problem.counter.forwards / 8 <= limit
+    assert problem.ball.norm(attacked_images - problem.image).max() <= problem.eps * 1.001
+    bank = strength_bank(views, 16 if views.dims else 1, "table")
     assert problem.score(attacked_images, bank).mean() < problem.score(problem.image, bank).mean()
 
 

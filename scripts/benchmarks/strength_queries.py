@@ -1,0 +1,132 @@
+"""Attacks on an encoder that can only be asked, for equal numbers of queries: ours as shipped, its two parts alone,
+and the Square attacks of two libraries. A picture that was asked about before is no new query."""
+
+import hashlib
+import importlib
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attacks import EOT, NES, Away, Objective, Wiener, solve
+from attacks.eot.problem import losses_of_a_step
+from attacks.objectives.bits import Bits
+from attacks.optimisers import NESSquare
+from attacks.optimisers.square import Square
+
+from .contest import OURS, Setting
+from .strength_case import StrengthTask
+from .strength_encoders import HashBits
+from .strength_peers import MeanOfViews, contestant, step_count
+
+#: What any of them could reach: our default with the encoder's gradients, and their number.
+WHITE_BOX, GRADIENTS = "with gradients", 100
+AWAY = Away()
+
+
+def our_loop(
+    task: StrengthTask, optimiser: Any, views: int, steps: int, encoder: nn.Module, objective: Objective = AWAY
+) -> Tensor:
+    """The attacked pictures of one of our optimisers."""
+    with torch.no_grad():
+        anchor = encoder(task.image)
+    parts: Any = {"perturbation": task.ball, "optimiser": optimiser, "objective": objective, "encoder": encoder}
+    eot = EOT(task.views, views=views, chunk=32)
+    return task.image + solve(task.image, anchor, **parts, eot=eot, steps=steps, seed=task.seed).delta
+
+
+def nes_square(task: StrengthTask, _: Setting) -> Tensor:
+    """The default for encoders that can only be asked."""
+    losses = losses_of_a_step(task.evals)
+    return our_loop(task, NESSquare(), losses, task.evals // losses, task.counter)
+
+
+def nes(task: StrengthTask, setting: Setting) -> Tensor:
+    """NES with `size` frequencies along each axis."""
+    optimiser = NES(keep=int(setting.size), rel_step_size=setting.step)
+    return our_loop(task, optimiser, setting.views, step_count(task, setting), task.counter)
+
+
+def square_windows(task: StrengthTask, setting: Setting) -> Tensor:
+    """Our Square attack, whose first window has a share `size` of the picture."""
+    views = setting.views if task.views.dims else 1
+    return our_loop(task, Square(setting.size), views, task.evals // views, task.counter)
+
+
+def white_box(task: StrengthTask, _: Setting) -> Tensor:
+    """Our default optimiser, with gradients; of a hash with those of its bits."""
+    encoder = task.counter.encoder
+    if isinstance(encoder, HashBits):
+        return our_loop(task, Wiener(), 1, GRADIENTS, encoder.encoder, Bits())
+    return our_loop(task, Wiener(), 1, GRADIENTS, task.counter)
+
+
+def torchattacks_square(task: StrengthTask, setting: Setting) -> Tensor:
+    """torchattacks' `Square`. Called below its public function, which returns no picture that is not misclassified;
+    and nothing is, with a class whose logit is always lower."""
+    views = setting.views if task.views.dims else 1
+    model = MeanOfViews(task, views)
+
+    def logits(images: Tensor) -> Tensor:
+        mean = model(images)[:, 0]
+        return torch.stack([mean, torch.full_like(mean, -2)], 1)
+
+    library = importlib.import_module("torchattacks")
+    attack = library.Square(logits, eps=task.eps, n_queries=task.evals // views - 1, p_init=setting.size)
+    attack.set_device("cpu")
+    attack.init_hyperparam(task.image)
+    attacked_images: Tensor
+    _, attacked_images = attack.attack_single_run(task.image, torch.zeros(len(task.image), dtype=torch.long))
+    return attacked_images
+
+
+def art_square(task: StrengthTask, setting: Setting) -> Tensor:
+    """ART's `SquareAttack`. It computes the loss of its best pictures anew in each iteration, which costs queries
+    where views are drawn; elsewhere they are remembered."""
+    views, answers = setting.views if task.views.dims else 1, dict[str, Tensor]()
+    model = MeanOfViews(task, views)
+
+    def losses(pictures: np.ndarray, _: np.ndarray) -> np.ndarray:
+        keys = [hashlib.sha256(row.tobytes()).hexdigest() for row in pictures]
+        if task.views.dims or not all(key in answers for key in keys):
+            with torch.no_grad():
+                answers.update(zip(keys, model(torch.from_numpy(pictures))[:, 0], strict=True))
+        return np.array([float(answers[key]) for key in keys])
+
+    classifiers = importlib.import_module("art.estimators.classification")
+    classes = np.tile(np.array([1, 0], np.float32), (len(task.image), 1))
+    classifier = classifiers.BlackBoxClassifierNeuralNetwork(
+        lambda _: classes, task.image.shape[1:], 2, channels_first=True, clip_values=(0, 1)
+    )
+    count = task.evals // (views * (2 if task.views.dims else 1)) - 2
+    attack = importlib.import_module("art.attacks.evasion").SquareAttack(
+        classifier,
+        norm=math.inf,
+        adv_criterion=lambda _, y: np.zeros(len(y), dtype=bool),
+        loss=losses,
+        max_iter=count,
+        eps=task.eps,
+        p_init=setting.size,
+        batch_size=len(classes),
+        verbose=False,
+    )
+    return torch.from_numpy(attack.generate(task.image.numpy(), classes))
+
+
+WINDOWS = tuple(Setting(0, n, size=size) for n, size in itertools.product((1, 4), (0.8, 0.3, 0.1)))
+#: Ours has one setting.
+QUERY_CONTESTANTS = {
+    OURS: contestant("attacks", nes_square, Setting(0, 1)),
+    "NES": contestant(
+        "attacks",
+        nes,
+        *(Setting(a, n, size=keep) for a, n, keep in itertools.product((0.3, 0.6), (10, 20), (4, 8, 16))),
+    ),
+    "Square": contestant("attacks", square_windows, *WINDOWS),
+    "ART Square": contestant("art", art_square, *WINDOWS),
+    "torchattacks Square": contestant("torchattacks", torchattacks_square, *WINDOWS),
+    WHITE_BOX: contestant("attacks", white_box, Setting(0, 1)),
+}
