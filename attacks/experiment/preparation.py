@@ -272,7 +272,7 @@ def engine_choice(node: EngineConfig, study: Study, world: World, cache: str | N
 
 
 def _limited(choice: Choice, study: Study) -> Choice:
-    """The same with passes of few views where pictures keep their shape, for a view reads all pixels of its picture."""
+    """The same with passes of few views where pictures keep their shape: a view reads all pixels of its picture."""
     if study.queries.store is None:
         return choice
     most = max(1, PIXELS // max(height * width for height, width in study.queries.shapes))
