@@ -43,9 +43,16 @@ StopRule = Callable[[Sequence[UnitResult], int], bool]
 
 
 def units_of(study: Study) -> list[Unit]:
-    """All units of a run, in order."""
+    """All units of a run, in order; of clips, each is one."""
     count, size = len(study.queries), study.unit_size
+    if study.places is not None:
+        return [Unit(clip.start, clip.stop, number) for number, clip in enumerate(study.queries.clips)]
     return [Unit(at, min(at + size, count), at // size) for at in range(0, count, size)]
+
+
+def unit_at(units: Sequence[Unit]) -> dict[int, Unit]:
+    """The unit of each picture."""
+    return {row: unit for unit in units for row in range(unit.start, unit.stop)}
 
 
 def in_process(bench: Bench) -> Execute:
@@ -154,6 +161,9 @@ def _make(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
     result = _try(bench, unit)
     if isinstance(result, UnitResult) or unit.stop - unit.start == 1:
         return (result,)
+    if bench.study.places is not None:  # a clip has no picture to leave out
+        names = bench.study.queries.names
+        return tuple(Failure(at, names[at], result.reason) for at in range(unit.start, unit.stop))
     bench = bench.under(unit.name)
     singles = [Unit(at, at + 1, unit.number, alone=True) for at in range(unit.start, unit.stop)]
     return tuple(bench.checkpoint.once(single.name, partial(_try, bench, single)) for single in singles)

@@ -33,7 +33,7 @@ from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden_rows, idle_columns, targeted
 from attacks.study.encoder import subject_encoder, surrogate
-from attacks.study.perturbation import facts, patch_id, perturb
+from attacks.study.perturbation import facts, keyframe_places, patch_id, perturb
 from attacks.study.pipeline import defended_views, input_side
 from attacks.study.plugin_parts import part_name, plugin_parts
 from attacks.study.printer import lay_on_sheet
@@ -42,6 +42,7 @@ from attacks.study.study import Attack, PatchRecord, Study, Views
 from attacks.study.task import (
     acceptance_of,
     check_gallery,
+    check_keyframes,
     check_minibatches,
     check_task,
     classes_of,
@@ -89,6 +90,7 @@ def build(
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
         optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, target_device))
     check_minibatches(run)
+    check_keyframes(run)
     in_memory = getattr(run.attack, "pictures", None) is None
     has_gallery = not has_classes(run)
     queries, pictures, truth = data(run.data, run.perturbation, has_gallery=has_gallery, in_memory=in_memory)
@@ -158,6 +160,7 @@ def build(
         members=ensemble_members(run, target_device),
         acceptance=acceptance_of(run, encoder),
         pipeline=deployed_pipeline(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
+        places=keyframe_places(getattr(run.perturbation, "keyframes", None), queries),
     )
     if isinstance(node := run.perturbation, PatchConfig):
         study = replace(study, patch=PatchRecord(patch_id(run), node.width_mm, node.card, not node.place))
@@ -211,6 +214,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         "risk": run.risk.name,
         "transforms": run.transforms.name,
         "shared": study.perturbation.shared,
+        **({} if study.places is None else {"keyframes": node.keyframes}),
         "penalty": run.penalty.name,
         **{key: value for key, value in asdict(run.attack).items() if key not in ("name", *BUDGET_KEYS)},
         **({} if study.attack.pictures is None else {"pictures": study.attack.pictures}),

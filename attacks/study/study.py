@@ -14,6 +14,7 @@ from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.scores import Acceptance
+from attacks.perturbations.keyframes import between
 from attacks.resizers.pipeline import Pipeline
 from attacks.schema.encoder import SAMPLING
 from attacks.schema.groups import SanityConfig
@@ -121,6 +122,9 @@ class Study:
     members: tuple[nn.Module, ...] = ()  # encoders that are attacked together with `encoder`
     acceptance: Acceptance | None = None  # of a verification
     start: Tensor | None = None  # where the arm `eot` begins, a delta of each query or one for all
+    places: Tensor | None = (
+        None  # (N,): of clips, where each picture stands between key frames (see `keyframe_places`)
+    )
     fit: "Study | None" = None  # of the pictures that minibatches are drawn from, none of them in memory
     pipeline: Pipeline | None = None  # None also where it is a function that this process was not given
 
@@ -169,4 +173,10 @@ class Study:
         goal = None if self.goal is None else self.goal[index]
         start = self.start if self.start is None or self.perturbation.shared else self.start[index]
         parts: dict[str, Any] = {"goal": goal, "start": start, "perturbation": self.perturbation.take(index)}
+        parts["places"] = None if self.places is None else self.places[index]
         return replace(self, queries=self.queries.only(rows), truth=self.truth[index], **parts)
+
+    def tied(self) -> "Study":
+        """The same with the set that its pictures are attacked in: of clips one delta for all, in key frames."""
+        ball: Any = self.perturbation
+        return self if self.places is None else replace(self, perturbation=between(ball, self.places), places=None)

@@ -22,7 +22,7 @@ from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.exhibits import MAX_PICTURES, sheet
 from attacks.experiment.sections.section import Section, sections_of
 from attacks.experiment.unit import Unit, worst_cosine
-from attacks.experiment.units import units_of
+from attacks.experiment.units import unit_at, units_of
 from attacks.experiment.view_scores import NAME, ViewScores
 from attacks.runtime.values import Damaged, reading
 from attacks.study.study import Study
@@ -108,10 +108,10 @@ def picture_problems(bench: Bench, out: Path) -> Iterator[str]:
 def noise_problems(bench: Bench, run: Study, rows: Sequence[int], out: Path) -> Iterator[str]:
     """Whether the arm `noise` follows from the seed and the perturbation's configuration. `run` is the study of all
     pictures; `bench` is of the `rows` in the tables."""
-    delta, size = deltas(bench, out)["noise"], run.unit_size
+    delta = deltas(bench, out)["noise"]
 
     def noise_of(unit: Unit) -> Tensor:
-        study = run.only(range(unit.start, unit.stop))
+        study = run.only(range(unit.start, unit.stop)).tied()
         images = study.queries.images.to(study.device)
         random = torch.Generator().manual_seed(stream(unit.seed(study.seed), "noise"))
         return study.perturbation.quantise(study.perturbation.noise(images, random), images)
@@ -119,15 +119,16 @@ def noise_problems(bench: Bench, run: Study, rows: Sequence[int], out: Path) -> 
     def near(delta: Tensor, reference: Tensor) -> bool:
         return float(((delta - reference).abs() > NORM).double().mean()) <= ROUNDED
 
-    blocks = [noise_of(unit) for unit in units_of(run)]
+    blocks, units = [noise_of(unit) for unit in units_of(run)], unit_at(units_of(run))
     if run.perturbation.shared or run.perturbation.texture_size is not None:
         if not near(delta, blocks[0][: len(delta)]):
             yield "perturbation.safetensors noise: it is not the noise of this seed and perturbation"
         return
     for at, row in enumerate(rows):
-        if near(delta[at], blocks[row // size][row % size]):
+        unit = units[row]
+        if near(delta[at], blocks[unit.number][row - unit.start]):
             continue
-        if not near(delta[at], noise_of(Unit(row, row + 1, row // size, alone=True))[0]):
+        if run.places is not None or not near(delta[at], noise_of(Unit(row, row + 1, unit.number, alone=True))[0]):
             name = bench.exhibits.names[at]
             yield f"perturbation.safetensors noise of {name}: it is not the noise of this seed and perturbation"
 
@@ -201,14 +202,14 @@ def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tu
 
 def worst_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) -> Iterator[str]:
     """The cosine in the worst view: of all pictures against those of the bank, of some searched again."""
-    rows, size = portion.of(len(bench.study.queries), "worst"), bench.study.unit_size
+    rows, units = portion.of(len(bench.study.queries), "worst"), unit_at(units_of(bench.study))
     for arm in bench.study.arms:
         scores, claims = claims_of_run.scores[MAIN][arm], claims_of_run.worst[arm]
         lowest = resisting(scores)
         for row in (~(claims >= lowest - slack_of(bench).cosine)).nonzero()[:, 0].tolist():
             yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, a view has {lowest[row]:g}"
         # In the run's own batches: in a batch of another size gradient steps round otherwise, and part.
-        for _, batch in itertools.groupby(rows, lambda row: row // size):
+        for _, batch in itertools.groupby(rows, lambda row: units[row].number):
             numbers = [*batch]
             anchors = bench.judge.own[torch.tensor(numbers, device=bench.judge.own.device)]
             cosines = worst_cosine(bench, bench.exhibits.displayed(arm, numbers), anchors, scores.taken(numbers))
