@@ -25,7 +25,7 @@ class Keyframes(Universal):
         >>> import torch
         >>> from attacks import Linf
         >>> from transforms.scene import base_of
-        >>> clip = Keyframes(Linf(0.25), torch.tensor([[1, 0], [0.5, 0.5], [0, 1]]))  # the second frame is between two
+        >>> clip = Keyframes(Linf(0.25), torch.tensor([[1, 0], [0.5, 0.5], [0, 1]]))  # the second: between two
         >>> delta = torch.tensor([0.25, 0]).view(1, 2, 1, 1)
         >>> base_of(clip.scene(torch.full((3, 1, 1, 1), 0.5), delta)).flatten().tolist()
         [0.75, 0.625, 0.5]

@@ -68,21 +68,21 @@ def perturb(run: Run, queries: Pictures) -> Perturbation:
 
 
 def keyframe_places(keys: int | None, queries: Pictures) -> Tensor | None:
-    """Where each picture stands (N,) between the key frames of all clips: the first of clip c is c * `keys`, and those
-    of a clip lie evenly over its rows. None without clips. Raises ValueError."""
+    """Where each picture stands (N,) between the key frames of all clips: the first of clip c is c * `keys`, and
+    those of a clip lie evenly over its rows. None without clips. Raises ValueError."""
     if keys is None:
         return None
     clips, lines = queries.clips, dict[str | None, str]()
     if len(clips) == len(queries.entries):
         raise ValueError(
-            f"`perturbation.keyframes` needs a table with several rows of one `cluster` in data.path; got {keys}: write "
-            "one with `viewproof table --clips`"
+            "`perturbation.keyframes` needs a table in data.path with several rows of one `cluster`; got "
+            f"{keys} without: write one with `viewproof table --clips`"
         )
     for entry in (queries.entries[clip.start] for clip in clips):
         if entry.cluster in lines and entry.cluster is not None:
             raise ValueError(
-                f"`cluster`: the rows of a clip must follow one another, as its frames do; {entry.where} goes on with "
-                f"that of {lines[entry.cluster]}: sort the table"
+                "`cluster`: the rows of a clip must follow one another, as its frames do; "
+                f"{entry.where} goes on with the clip of {lines[entry.cluster]}: sort the table"
             )
         lines[entry.cluster] = entry.where
     return torch.cat(
