@@ -164,8 +164,8 @@ class Study:
     @property
     def unit_size(self) -> int:
         """The number of pictures attacked together: all without `evaluate.batch`, or if they share a perturbation."""
-        count, batch = len(self.queries), self.evaluate.batch
-        return count if batch is None or self.perturbation.shared else min(batch, count)
+        count, batch, is_tied = len(self.queries), self.evaluate.batch, self.places is not None
+        return count if batch is None or self.perturbation.shared or is_tied else min(batch, count)
 
     def only(self, rows: Sequence[int]) -> "Study":
         """The same of the pictures `rows`."""
