@@ -15,20 +15,15 @@ from transforms.scene import Scene, scene_of
 
 @dataclass(frozen=True, eq=False)
 class Keyframes(Universal):
-    """Deltas of K key frames, each in the ball of `inner`; the delta of a picture is interpolated between them.
-
-    `delta` is (1,K*C,H,W), and `weights` (N,K) are the shares of the key frames in each picture: at least 0, with the
-    sum 1. So every picture's delta lies in the ball, where that is convex (all but `L0`). As in `Universal`, no box
-    holds the key frames, and pictures are clamped.
+    """K key frames (1,K*C,H,W), each in the ball of `inner`; a picture's delta is their mean by its row of `weights`
+    (N,K), at least 0 with the sum 1. So it lies in the ball, where that is convex (all but `L0`).
 
     Examples:
         >>> import torch
         >>> from attacks import Linf
-        >>> from transforms.scene import base_of
         >>> clip = Keyframes(Linf(0.25), torch.tensor([[1, 0], [0.5, 0.5], [0, 1]]))  # the second: between two
-        >>> delta = torch.tensor([0.25, 0]).view(1, 2, 1, 1)
-        >>> base_of(clip.scene(torch.full((3, 1, 1, 1), 0.5), delta)).flatten().tolist()
-        [0.75, 0.625, 0.5]
+        >>> clip.interpolated(torch.tensor([0.25, 0]).view(1, 2, 1, 1)).flatten().tolist()
+        [0.25, 0.125, 0.0]
     """
 
     weights: Tensor
@@ -37,11 +32,10 @@ class Keyframes(Universal):
         return replace(self, weights=self.weights[rows.to(self.weights.device)])
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """(N,C,H,W) -> the first delta: that of `Universal` in every key frame."""
         return super().start(images, generator).repeat(1, self.weights.shape[1], 1, 1)
 
+    # The same in every key frame: noise between others would be weaker.
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """That of `Universal` in every key frame: interpolated between others it would be weaker."""
         return super().noise(images, generator).repeat(1, self.weights.shape[1], 1, 1)
 
     def interpolated(self, keys: Tensor) -> Tensor:
@@ -53,9 +47,6 @@ class Keyframes(Universal):
         frames = self.interpolated(self.inner.shown(self._apart(delta)).reshape_as(delta))
         return scene_of(saturate(images + frames))
 
-    def steepest(self, grad: Tensor) -> Tensor:
-        return self.inner.steepest(self._apart(grad)).reshape_as(grad)
-
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
         return self.inner.descend(self._apart(grad), length, self._apart(delta), None).reshape_as(grad)
 
@@ -66,14 +57,12 @@ class Keyframes(Universal):
         return self.inner.project(self._apart(delta), None).reshape_as(delta)
 
     def norm(self, delta: Tensor) -> Tensor:
-        """That of the largest key frame."""
         return self.inner.norm(self._apart(delta)).reshape(len(delta), -1).amax(1)
 
     def length(self, delta: Tensor) -> Tensor:
         return self.inner.length(self._apart(delta)).reshape(len(delta), -1).amax(1)
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
-        """The delta (N,C,H,W) that the 8-bit file of each attacked picture will hold, within `eps` and the box."""
         return self.inner.quantise(self.interpolated(delta), images)
 
     def _apart(self, delta: Tensor) -> Tensor:
@@ -82,7 +71,7 @@ class Keyframes(Universal):
 
 
 def between(inner: Ball, places: Tensor) -> Universal:
-    """The set of pictures (N,) that stand at `places` between numbered key frames: at 2.25 a picture has three
+    """The set of pictures that stand at `places` (N,) between numbered key frames: at 2.25 a picture has three
     quarters of key frame 2 and one of 3. Key frames that no picture has are left out."""
     numbers = torch.cat([places.floor(), places.ceil()]).unique()
     weights = (1 - (places[:, None] - numbers).abs()).clamp(min=0)

@@ -78,10 +78,8 @@ def decode_film(path: Path, use: Callable[[int, Image.Image], None]) -> int:
             for number, at in enumerate(frames):
                 film.seek(at)
                 film.load()
-                if film.mode.startswith("I"):
-                    raise ValueError("frames of 16 bits are not read; save it with 8")
-                turn = TURNS.get(film.getexif().get(ORIENTATION, 1))
-                use(number, _eight_bits(film if turn is None else film.transpose(turn), 255, False, []))
+                turn, maximum = TURNS.get(film.getexif().get(ORIENTATION)), 65_535 if film.mode[0] == "I" else 255
+                use(number, _eight_bits(film.transpose(turn) if turn else film, maximum, False, []))
     return len(frames)
 
 

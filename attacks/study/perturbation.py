@@ -67,16 +67,16 @@ def perturb(run: Run, queries: Pictures) -> Perturbation:
     return ball  # type: ignore[no-any-return]
 
 
-def keyframe_places(keys: int | None, queries: Pictures) -> Tensor | None:
-    """Where each picture stands (N,) between the key frames of all clips: the first of clip c is c * `keys`, and
+def keyframe_places(keyframes: int | None, queries: Pictures) -> Tensor | None:
+    """Where each picture stands (N,) between the key frames of all clips: the first of clip c is c * `keyframes`, and
     those of a clip lie evenly over its rows. None without clips. Raises ValueError."""
-    if keys is None:
+    if keyframes is None:
         return None
     clips, lines = queries.clips, dict[str | None, str]()
     if len(clips) == len(queries.entries):
         raise ValueError(
             "`perturbation.keyframes` needs a table in data.path with several rows of one `cluster`; got "
-            f"{keys} without: write one with `viewproof table --clips`"
+            f"{keyframes} without: write one with `viewproof table --clips`"
         )
     for entry in (queries.entries[clip.start] for clip in clips):
         if entry.cluster in lines and entry.cluster is not None:
@@ -85,9 +85,8 @@ def keyframe_places(keys: int | None, queries: Pictures) -> Tensor | None:
                 f"{entry.where} goes on with the clip of {lines[entry.cluster]}: sort the table"
             )
         lines[entry.cluster] = entry.where
-    return torch.cat(
-        [at * keys + torch.linspace(0, keys - 1, len(clip), dtype=torch.float64) for at, clip in enumerate(clips)]
-    )
+    steps = [torch.linspace(0, keyframes - 1, len(clip), dtype=torch.float64) for clip in clips]
+    return torch.cat([at * keyframes + step for at, step in enumerate(steps)])
 
 
 def radius_of(text: str, images: Tensor) -> float:
