@@ -78,7 +78,7 @@ def decode_film(path: Path, use: Callable[[int, Image.Image], None]) -> int:
             for number, at in enumerate(frames):
                 film.seek(at)
                 film.load()
-                turn, maximum = TURNS.get(film.getexif().get(ORIENTATION)), 65_535 if film.mode[0] == "I" else 255
+                turn, maximum = TURNS.get(film.getexif().get(ORIENTATION, 1)), 65_535 if film.mode[0] == "I" else 255
                 use(number, _eight_bits(film.transpose(turn) if turn else film, maximum, False, []))
     return len(frames)
 
