@@ -39,14 +39,14 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"`FOLDER` must be a folder of pictures, or a film; got {source}: name one")
     if out.exists() or out.suffix.lower() != ".csv":
         raise ValueError(f"`--out` must be a new file that ends in .csv; got {options.out}: name another")
-    rows = [*(_clip_rows if is_clip or options.clips else _picture_rows)(source, out)]
+    rows = [*(_clip_rows(source, out) if is_clip or options.clips else _picture_rows(source))]
     out.parent.mkdir(parents=True, exist_ok=True)
     write_table(out, [row | {"path": os.path.relpath(Path(row["path"]).absolute(), out.parent)} for row in rows])
     clusters = {row.get("cluster", row["path"]) for row in rows}
     print(f"{options.out}: {len(rows)} pictures, {len(clusters)} clusters")
 
 
-def _picture_rows(source: Path, out: Path) -> Iterator[dict[str, str]]:  # noqa: ARG001
+def _picture_rows(source: Path) -> Iterator[dict[str, str]]:
     shelf = read_files(source, FolderConfig().size, "skip")
     print_notes(shelf.notes)
     clusters = join_duplicates(on_shelf(shelf)).clusters

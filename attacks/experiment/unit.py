@@ -167,9 +167,8 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
     scores, worst = score_arms(bench, arms, unit, task)
     drift = checkpoint.once("drift", lambda: drift_of(bench, rows)) if bench.layers else None
     budget = {arm: study.perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
-    source = (
-        deltas if study.perturbation.shared else saved_deltas
-    )  # rounded for each picture, it is no longer one for all
+    # rounded for each picture, it is no longer one for all
+    source = deltas if study.perturbation.shared else saved_deltas
     saved = {arm: source[arm].cpu().contiguous() for arm in saved_deltas}
     lines, fallbacks = tuple(line for arm in arms for line in trace.get(arm, [])), tuple(sorted(fell_back))
     parts = (scores, worst, budget, saved, lines, choices, costs, sanity, drift, fallbacks, digests)

@@ -131,9 +131,8 @@ def clips_curve(clips: Sequence[Mapping[str, Any]]) -> Markup:
     """Success over the frames: the mean of the clips that have the frame, with their range."""
     figure, axis = _axis((7.6, 3.0))
     for arm in ("clean", "eot"):
-        frames = [
-            [value for value in values if value is not None] for values in zip_longest(*(c[arm] for c in clips))
-        ]
+        columns = zip_longest(*(clip[arm] for clip in clips))
+        frames = [[value for value in column if value is not None] for column in columns]
         ends = [{"low": min(values), "mean": fmean(values), "high": max(values)} for values in frames]
         _band(axis, range(len(ends)), ends, arm, ARMS[arm])
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -9,7 +9,7 @@ import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -55,13 +55,10 @@ def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
 
 def is_film(path: Path) -> bool:
     """Whether a file is a GIF, WebP or PNG of several frames."""
-    if not path.is_file():
-        return False
-    try:
-        with Image.open(path, formats=FILMS) as image:
-            return bool(getattr(image, "is_animated", False))
-    except Exception:  # no picture, which `decoded` refuses
-        return False
+    # What is no picture, `decoded` refuses; a pipe would be waited for.
+    with suppress(Exception), Image.open(path if path.is_file() else "", formats=FILMS) as image:
+        return bool(getattr(image, "is_animated", False))
+    return False
 
 
 def decode_film(path: Path, use: Callable[[int, Image.Image], None]) -> int:

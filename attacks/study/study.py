@@ -122,9 +122,7 @@ class Study:
     members: tuple[nn.Module, ...] = ()  # encoders that are attacked together with `encoder`
     acceptance: Acceptance | None = None  # of a verification
     start: Tensor | None = None  # where the arm `eot` begins, a delta of each query or one for all
-    places: Tensor | None = (
-        None  # (N,): of clips, where each picture stands between key frames (see `keyframe_places`)
-    )
+    places: Tensor | None = None  # of clips, where each picture stands between key frames: `keyframe_places`
     fit: "Study | None" = None  # of the pictures that minibatches are drawn from, none of them in memory
     pipeline: Pipeline | None = None  # None also where it is a function that this process was not given
 

@@ -115,8 +115,7 @@ def check_keyframes(run: Run) -> None:
 
 
 def _refuse_keys(name: str, value: Any, *rules: tuple[str, Any, bool, str, str]) -> None:
-    """Raise ValueError where a key cannot be combined with one of others: key, value, whether it is good, why not,
-    and what is."""
+    """Raise ValueError where a key cannot be combined with another: key, value, whether it is good, why, a fix."""
     for key, setting, good, reason, fix in rules:
         if not good:
             raise ValueError(
