@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from attacks.data.gallery import Pictures
 from attacks.data.table import Entry
+from attacks.evaluation.sanity.short_attack import largest
 from attacks.perturbations import Universal
 from attacks.perturbations.keyframes import between
 from attacks.study.perturbation import keyframe_places
@@ -79,6 +80,7 @@ def test_projection_is_that_of_each_key_frame_and_files_are_within_eps_to_the_di
 @every_convex
 def test_no_move_of_that_length_lowers_a_linear_loss_more(name):
     tied, grad = clip_set(name), key_delta(3)
+    assert largest(tied, torch.zeros(FRAMES, 3, *SIZE)) == largest(ball(name), torch.zeros(1, 3, *SIZE))
     move = tied.descend(grad, 0.5, torch.zeros_like(grad), torch.zeros(FRAMES, 3, *SIZE))
     for value in range(20):
         other = apart(key_delta(value))
