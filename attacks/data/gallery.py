@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,6 +70,13 @@ class Pictures:
         """The names of the pictures that are `fit`, and `judge`; None where each has a perturbation of its own."""
         pairs = list(zip(self.names, self.split, strict=False))
         return {side: [name for name, word in pairs if word == side] for side in WORDS} if pairs else None
+
+    @property
+    def clips(self) -> list[range]:
+        """The rows of each clip, in order: consecutive rows of a table with one `cluster`."""
+        names = [entry.cluster for entry in self.entries]
+        starts = [row for row, name in enumerate(names) if name is None or row == 0 or name != names[row - 1]]
+        return [range(start, stop) for start, stop in pairwise([*starts, len(names)])]
 
     def spread(self, count: int | None) -> "Pictures":
         """`count` pictures spread evenly over the clusters; None: all. Raises ValueError if there are fewer."""

@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from attacks.data.table import COLUMNS, write_table
-from attacks.runtime.decoding import decoded, refuse_large
-from attacks.runtime.files import atomic
+from attacks.runtime.decoding import decode_film, decoded, refuse_large
+from attacks.runtime.files import atomic, make_folder
 from transforms.doors import OVERSHOOT, checked
 
 #: Endings of `attacks.runtime.decoding.FORMATS`.
@@ -59,6 +59,17 @@ def save_image(path: str | Path, image: Tensor, alpha: Tensor | None = None) -> 
     pixels = image if alpha is None else torch.cat([image, alpha.to(image)])
     with atomic(path) as temporary:
         Image.fromarray(to_bytes(pixels)).save(temporary, format="PNG")
+
+
+def save_frames(folder: Path, film: Path) -> list[Path]:
+    """Write the frames of a film into a new folder: 0000.png, 0001.png, ... Raises as `load_image` does."""
+    make_folder(folder)
+
+    def save(number: int, frame: Image.Image) -> None:
+        with atomic(folder / f"{number:04}.png") as temporary:
+            over_white(frame).save(temporary, format="PNG")
+
+    return [folder / f"{number:04}.png" for number in range(decode_film(film, save))]
 
 
 def load_texture(path: str | Path) -> Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attacks.data.images import SUFFIXES
 from attacks.data.table import TABLES, Entry, lines_of, make_entry, read_table, read_text
-from attacks.runtime.decoding import printable_name
+from attacks.runtime.decoding import is_film, printable_name
 from attacks.runtime.extras import package_folder
 from attacks.runtime.untrusted import short_path
 
@@ -57,6 +57,22 @@ def list_entries(path: str | Path) -> tuple[list[Entry], list[str]]:
     if not entries:
         raise ValueError(f"`{path}` names no picture")
     return name_entries(entries), []
+
+
+def list_clips(path: Path) -> dict[str, list[Path]]:
+    """The clips of a film, or of a folder or its sub-folders, by name: of a film its file, of any folder its other
+    pictures, which are frames, sorted by the numbers in their names. Raises as `list_entries` does."""
+    clips, files = dict[str, list[Path]](), [entry.path for entry in list_entries(path)[0]]
+    for file in sorted(files, key=lambda file: _by_number(str(file))):
+        clip = file if is_film(file) else file.parent
+        parts = clip.relative_to(path if path.is_dir() else path.parent).parts
+        clips.setdefault(printable_name("-".join(parts) or path.absolute().name), []).append(file)
+    return clips
+
+
+def _by_number(name: str) -> list[str | int]:
+    """A key that sorts names by the numbers in them: 2 before 10."""
+    return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name))]
 
 
 def _imagenet20() -> list[Entry]:

@@ -230,6 +230,15 @@ ARM, BASELINES = "eot", ("noise", "no_eot")
 BANK = "same"
 
 
+def clips_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """By `clip` the successes on its frames in order, on the untouched and on the attacked ones."""
+    clips = grouped([row for row in rows if row["bank"] == BANK], "clip")
+    return [
+        {"clip": clip, **{arm: column_of(by_arm(frames)[arm], "success").tolist() for arm in ("clean", ARM)}}
+        for (clip,), frames in clips.items()
+    ]
+
+
 def declaration(
     measure: str, arms: Sequence[str], split: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Any]:

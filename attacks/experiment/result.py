@@ -114,8 +114,8 @@ def read_result(folder: Path, *, shared: bool = False) -> Result:
     perturbation = perturb(replace(run, perturbation=unmasked), Pictures(("",), torch.zeros(1, 3, side, side)))
     if shared and not perturbation.shared:
         raise ValueError(
-            f"`{folder}`: its deltas, perturbation.shared=false, fit no pictures but its own: make a run with "
-            "perturbation.shared=true, or of a patch"
+            f"`{folder}`: its deltas, perturbation.shared=false, fit no pictures but its own, in its "
+            "pictures/: make a run with perturbation.shared=true, or of a patch"
         )
     arms = [arm for arm in ARMS[1:] if arm in content["arms"]]
     try:

@@ -15,7 +15,7 @@ from attacks.encoders.description import description_rows
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.judge import resisting
-from attacks.evaluation.per_image import arms_table, judged_rows, per_image_rows, primary, secondary
+from attacks.evaluation.per_image import arms_table, clips_table, judged_rows, per_image_rows, primary, secondary
 from attacks.evaluation.retrieval import thresholds
 from attacks.experiment.bench import MAIN, WIDE, Bench, Cost
 from attacks.experiment.chance import chance_levels
@@ -122,6 +122,8 @@ def metrics(
         "sanity": facts.sanity,
         **sections,
     }
+    if study.places is not None:
+        content["clips"] = clips_table(rows)
     if (box := black_box(study.encoder)) is not None:
         content["asked"] = len(box.ledger)
     content["left"] = facts.left
@@ -171,6 +173,10 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
     pictures: dict[str, Sequence[Any]]
     pictures = {"picture": study.queries.names, "cluster": study.queries.clusters, "identity": _identities(study)}
     optional: dict[str, Sequence[Any]] = {"split": study.queries.split, "weight": study.queries.weights}
+    if study.places is not None:
+        clips = study.queries.clips
+        optional["clip"] = [study.queries.entries[clip.start].cluster or "" for clip in clips for _ in clip]
+        optional["frame"] = [frame for clip in clips for frame in range(len(clip))]
     if study.goal is not None and study.objective.target == TABLE:
         optional["target"] = [study.gallery.names[row] for row in study.goal.tolist()]
     pictures |= {name: column for name, column in optional.items() if column}

@@ -145,7 +145,7 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
 
     fit = [row for row in bench.study.queries.attacked if row in rows]
     attempt = attempt_of(bench, bench.study.fit or bench.study.only(fit), fit, seed, unit.number)
-    images, arms, perturbation = study.queries.images.to(study.device), study.arms, study.perturbation
+    images, arms, perturbation = study.queries.images.to(study.device), study.arms, study.tied().perturbation
     count = len(attempt.study.queries)
     costs["anchors"] = meter.read()
 
@@ -173,8 +173,9 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
     digests = exhibits.write(rows, files, saved_deltas)
     scores, worst = score_arms(bench, arms, unit, task)
     drift = checkpoint.once("drift", lambda: drift_of(bench, rows)) if bench.layers else None
-    budget = {arm: perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
-    source = deltas if perturbation.shared else saved_deltas  # rounded for each picture, it is no longer one for all
+    budget = {arm: study.perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
+    # rounded for each picture, it is no longer one for all
+    source = deltas if study.perturbation.shared else saved_deltas
     saved = {arm: source[arm].cpu().contiguous() for arm in saved_deltas}
     lines, fallbacks = tuple(line for arm in arms for line in trace.get(arm, [])), tuple(sorted(fell_back))
     parts = (scores, worst, budget, saved, lines, choices, costs, sanity, drift, fallbacks, digests)
@@ -217,7 +218,7 @@ def _optimise(arm: str, attempt: Attempt, *how: Any) -> tuple[tuple[Best, list[T
 
 def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch: int = 0) -> Attempt:
     """The attempt on the pictures `rows`, with their `study`."""
-    judge = bench.judge
+    judge, study = bench.judge, study.tied()
     images = study.queries.images.to(study.device)
     # of a gallery with embeddings from a file, which no objective reads (see `check_gallery`), the pictures' rows
     gallery = judge.gallery.parts[0] if isinstance(judge.gallery, Rows) else judge.gallery

@@ -47,6 +47,11 @@ def units_of(study: Study) -> list[Unit]:
     return [Unit(rows.start, rows.stop, number) for number, rows in enumerate(study.ranges)]
 
 
+def unit_at(units: Sequence[Unit]) -> dict[int, Unit]:
+    """The unit of each picture."""
+    return {row: unit for unit in units for row in range(unit.start, unit.stop)}
+
+
 def in_process(bench: Bench) -> Execute:
     """The executor of this process."""
     return lambda units, wait: ((unit, do(bench, unit, wait)) for unit in units)
@@ -153,6 +158,9 @@ def _make(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
     result = _try(bench, unit)
     if isinstance(result, UnitResult) or unit.stop - unit.start == 1:
         return (result,)
+    if bench.study.places is not None:  # a clip has no picture to leave out
+        names = bench.study.queries.names
+        return tuple(Failure(at, names[at], result.reason) for at in range(unit.start, unit.stop))
     bench = bench.under(unit.name)
     singles = [Unit(at, at + 1, unit.number, alone=True) for at in range(unit.start, unit.stop)]
     return tuple(bench.checkpoint.once(single.name, partial(_try, bench, single)) for single in singles)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, product
+from statistics import fmean
 from typing import Any
 
 from attacks.evaluation.sanity.check import plateau
@@ -33,6 +34,13 @@ def radii_caption(radii: Mapping[str, Any], norm: str) -> str:
         return f"Most pictures resist even the largest eps: {resisting}."
     text = f"{255 * median:.3g}/255" if norm == "linf" else short(median)
     return f"Half of the pictures break at eps {text}; {resisting}."
+
+
+def clips_caption(clips: Sequence[Mapping[str, Any]]) -> str:
+    """The mean success of the clips, and the frame that resists most."""
+    frames = [(value, at, clip["clip"]) for clip in clips for at, value in enumerate(clip["eot"])]
+    (least, at, clip), mean = min(frames), fmean(fmean(clip["eot"]) for clip in clips)
+    return f"Success over the frames is {mean:.2f}; least {least:.2f}, in frame {at} of {clip}."
 
 
 def places_caption(cells: Mapping[str, float], in_order: bool = False) -> str:

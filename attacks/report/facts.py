@@ -116,6 +116,7 @@ def gallery(content: Mapping[str, Any]) -> str:
 def _threat(threat: Mapping[str, Any]) -> str:
     size = "" if threat["patch"] else f", eps {radius(threat)}"
     size += ", one for all pictures" if threat["shared"] else ""
+    size += f", for each clip in {count_text(keys, 'key frame')}" if (keys := threat.get("keyframes")) else ""
     parts = [f"{threat['norm']}{size}", f"objective {threat['objective']}"]
     parts += [f"{key} {threat[key]}" for key in ("attack", "optimiser", "risk", "transforms") if threat.get(key)]
     return "; ".join(parts)

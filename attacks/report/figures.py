@@ -3,14 +3,15 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from attacks.report.colours import LIGHT, page_colours
 from attacks.report.words import ARMS, OBJECTIVES, measure_name
@@ -124,6 +125,21 @@ def radii_curve(content: Mapping[str, Any], norm: str) -> Markup:
     plain_text(axis)
     description = "The share of pictures whose smallest radius is at most eps, with its 95% interval."
     return to_svg(figure, "radii", "Success over the radius", description)
+
+
+def clips_curve(clips: Sequence[Mapping[str, Any]]) -> Markup:
+    """Success over the frames: the mean of the clips that have the frame, with their range."""
+    figure, axis = _axis((7.6, 3.0))
+    for arm in ("clean", "eot"):
+        columns = zip_longest(*(clip[arm] for clip in clips))
+        frames = [[value for value in column if value is not None] for column in columns]
+        ends = [{"low": min(values), "mean": fmean(values), "high": max(values)} for values in frames]
+        _band(axis, range(len(ends)), ends, arm, ARMS[arm])
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set(xlabel="frame", ylabel="attacker's success", ylim=(-0.04, 1.04))
+    svg_legend(figure, axis)
+    description = "The mean success over the clips at each frame, with the range of the clips."
+    return to_svg(figure, "clips-curve", "Success over the frames", description)
 
 
 def fit_curve(runs: Sequence[Mapping[str, Any]]) -> Markup:

@@ -95,6 +95,7 @@ def sections(content: Mapping[str, Any], pictures: Images, has_trace: bool) -> l
     noun = "patch" if patch else "perturbation"
     present = {key: bool(value) for key, value in content.items()} | {
         "views": pictures.sheet is not None,
+        "clips": "clips" in content,
         "attack": has_trace,
         "perturbation": patch or bool(pictures.perturbation),
     }
@@ -104,6 +105,7 @@ def sections(content: Mapping[str, Any], pictures: Images, has_trace: bool) -> l
         ("views", "Pictures", "What the camera sees"),
         ("attack", "The attack", "How the attack went"),
         ("radii", "Smallest radii", "How small a change is enough"),
+        ("clips", "Clips", "Does it hold over the frames?"),
         ("response", "Response", "Which views it survives"),
         ("failure", "Rare failures", "How often a view fails, over all views"),
         ("left_out", "Stages left out", "Which transform the attack must see"),

@@ -8,8 +8,8 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -21,6 +21,8 @@ from PIL import Image, ImageCms, UnidentifiedImageError
 
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
+#: Those whose frames are a film, and the most frames of one.
+FILMS, MOST_FRAMES = ("GIF", "WEBP", "PNG"), 5_000
 #: Limits, checked before anything is decoded. A pixel takes at most 20 bytes while it is read: 1.3 GiB a thread.
 MOST_PIXELS, MOST_BYTES, MOST_SCANS = 2**26, 2**29, 100
 #: The longest side: no format but PNG and TIFF has more, and 500 bytes of a moving WebP can say 17 x 4 million.
@@ -45,7 +47,42 @@ def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
 
     Returns also what was converted on the way, in words. Raises FileNotFoundError for no plain file, ValueError for
     no picture of `FORMATS`, not whole, of a range that the file does not say, or beyond the limits, in one line."""
-    path = Path(path)
+    with _content(path := Path(path)) as (content, warning_texts):
+        picture, notes = _read(content)
+    notes += dict.fromkeys(printable_name(f"Pillow warns: {text}") for text in warning_texts)
+    return picture, [f"{printable_name(path.name)}: {note}" for note in notes]
+
+
+def is_film(path: Path) -> bool:
+    """Whether a file is a GIF, WebP or PNG of several frames."""
+    # What is no picture, `decoded` refuses; a pipe would be waited for.
+    with suppress(Exception), Image.open(path if path.is_file() else "", formats=FILMS) as image:
+        return bool(getattr(image, "is_animated", False))
+    return False
+
+
+def decode_film(path: Path, use: Callable[[int, Image.Image], None]) -> int:
+    """Hand each frame of a film to `use`, with its number, as `decoded` has the first; the number of frames. Raises
+    as `decoded` does, also for more than `MOST_FRAMES`."""
+    with _content(path) as (content, _):
+        _read(content)
+        with Image.open(io.BytesIO(content), formats=FILMS) as film:
+            frames = range(bool(film.info.get("default_image")), getattr(film, "n_frames", 1))  # a PNG's is no frame
+            if len(frames) > MOST_FRAMES:
+                raise ValueError(f"it has {len(frames):,} frames, more than {MOST_FRAMES:,}; cut it")
+            if film.format == "GIF" and content.rstrip(b"\0")[-1:] != b";":
+                raise ValueError("its end is missing")
+            for number, at in enumerate(frames):
+                film.seek(at)
+                film.load()
+                turn, maximum = TURNS.get(film.getexif().get(ORIENTATION, 1)), 65_535 if film.mode[0] == "I" else 255
+                use(number, _eight_bits(film.transpose(turn) if turn else film, maximum, False, []))
+    return len(frames)
+
+
+@contextmanager
+def _content(path: Path) -> Iterator[tuple[bytes, list[str]]]:
+    """The bytes of a picture file, and the warnings while the block reads them; its errors as `decoded` has them."""
     name = printable_name(str(path))
     if not path.is_file():  # a pipe would be waited for, a device has no end
         problem = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
@@ -54,15 +91,13 @@ def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
         with collect_warnings() as warning_texts:
-            picture, notes = _read(path.read_bytes())
+            yield path.read_bytes(), warning_texts
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         problem = f"cannot be read: it has more than {MOST_PIXELS:,} pixels; reduce it"
         raise ValueError(f"image `{name}` {problem}") from None
     except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
         problem = f"cannot be read ({_reason(error)}): is the file whole, and a picture?"
         raise ValueError(f"image `{name}` {problem}") from None
-    notes += dict.fromkeys(printable_name(f"Pillow warns: {text}") for text in warning_texts)
-    return picture, [f"{printable_name(path.name)}: {note}" for note in notes]
 
 
 def refuse_large(image: Image.Image) -> None:
@@ -117,7 +152,8 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
         several = getattr(image, "is_animated", False)  # last, for it looks for a second frame
     notes += [f"{colours} not applied: values are taken as sRGB"] if colours else []
     notes += ["set upright as its EXIF orientation says"] if was_turned or turn is not None else []
-    notes += ["the first of several frames is taken"] if several else []
+    frames = f"the first of several frames is taken{' (all: viewproof table)' * (image.format in FILMS)}"
+    notes += [frames] if several else []
     return picture, notes
 
 

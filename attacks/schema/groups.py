@@ -39,6 +39,12 @@ class BallConfig:
         range="above 0; linf: at most 1; l0: whole",
     )
     shared: bool = option(False, "one perturbation for all pictures", paper="Moosavi-Dezfooli et al. 2017")
+    keyframes: int | None = option(
+        None,
+        "one perturbation for all pictures of a cluster of the table, such as the frames of a film: 1; more: it "
+        "changes from one to the next of so many, evenly over its rows",
+        low=1,
+    )
     mask: str | None = option(
         None,
         "a picture as large as the data: only where it is light may anything change; table: of each picture that of "

@@ -36,7 +36,7 @@ from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden_rows, idle_columns, targeted
 from attacks.study.encoder import subject_encoder, surrogate
-from attacks.study.perturbation import facts, patch_id, perturb, refuse_shapes
+from attacks.study.perturbation import facts, keyframe_places, patch_id, perturb, refuse_shapes
 from attacks.study.pipeline import defended_views, input_side
 from attacks.study.plugin_parts import part_name, plugin_parts
 from attacks.study.printer import lay_on_sheet
@@ -45,6 +45,7 @@ from attacks.study.study import Attack, PatchRecord, Study, Views
 from attacks.study.task import (
     acceptance_of,
     check_gallery,
+    check_keyframes,
     check_minibatches,
     check_task,
     classes_of,
@@ -93,6 +94,7 @@ def build(
         optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, target_device))
     check_minibatches(run)
     refuse_shapes(run)
+    check_keyframes(run)
     in_memory = getattr(run.attack, "pictures", None) is None
     has_gallery = not has_classes(run)
     queries, pictures, truth = data(run.data, run.perturbation, has_gallery=has_gallery, in_memory=in_memory)
@@ -166,6 +168,7 @@ def build(
         acceptance=acceptance_of(run, encoder),
         pipeline=deployed_pipeline(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
         remake=partial(perturb, run) if keeps_shapes else None,
+        places=keyframe_places(getattr(run.perturbation, "keyframes", None), queries),
     )
     if isinstance(node := run.perturbation, PatchConfig):
         study = replace(study, patch=PatchRecord(patch_id(run), node.width_mm, node.card, not node.place))
@@ -219,6 +222,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         "risk": run.risk.name,
         "transforms": run.transforms.name,
         "shared": study.perturbation.shared,
+        **({} if study.places is None else {"keyframes": node.keyframes}),
         "penalty": run.penalty.name,
         **{key: value for key, value in asdict(run.attack).items() if key not in ("name", *BUDGET_KEYS)},
         **({} if study.attack.pictures is None else {"pictures": study.attack.pictures}),

@@ -88,6 +88,34 @@ def refuse_shapes(run: Run) -> None:
         )
 
 
+def keyframe_places(keyframes: int | None, queries: Pictures) -> Tensor | None:
+    """Where each picture stands (N,) between the key frames of all clips: the first of clip c is c * `keyframes`, and
+    those of a clip lie evenly over its rows. None without clips. Raises ValueError."""
+    if keyframes is None:
+        return None
+    clips, lines = queries.clips, dict[str | None, str]()
+    if len(clips) == len(queries.entries):
+        raise ValueError(
+            "`perturbation.keyframes` needs a table in data.path with several rows of one `cluster`; got "
+            f"{keyframes} without: write one with `viewproof table --clips`"
+        )
+    for entry in (queries.entries[clip.start] for clip in clips):
+        if entry.cluster in lines and entry.cluster is not None:
+            raise ValueError(
+                "`cluster`: the rows of a clip must follow one another, as its frames do; "
+                f"{entry.where} goes on with the clip of {lines[entry.cluster]}: sort the table"
+            )
+        lines[entry.cluster] = entry.where
+    for clip in clips:
+        if len({queries.shapes[row] for row in clip}) > 1:
+            raise ValueError(
+                f"`data.size=null`: the frames of a clip must have one shape; those from {queries.names[clip.start]} on "
+                "have several: set data.size"
+            )
+    steps = [torch.linspace(0, keyframes - 1, len(clip), dtype=torch.float64) for clip in clips]
+    return torch.cat([at * keyframes + step for at, step in enumerate(steps)])
+
+
 def radius_of(text: str, images: Tensor) -> float:
     """The L2 radius of a number, or of the least PSNR in dB of each picture (N,C,H,W): "28dB" is a mean square of
     10^-2.8. Raises ValueError."""

@@ -21,7 +21,7 @@ from attacks.study.data import targeted
 from attacks.study.encoder import BLACK_BOXES
 from attacks.study.make import declared_class, make
 from attacks.study.objective import LOGITS, anchored_aim, mixed_aim, watching_layers, weighted
-from attacks.study.perturbation import BALLS, WRAPPERS, surrounding
+from attacks.study.perturbation import BALLS, WRAPPERS, keyframe_places, surrounding
 from attacks.study.plugin_parts import plugin_part
 from attacks.study.printer import place_of, sheet_views
 from transforms import Compose
@@ -59,7 +59,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
         "plugin": (plugin_part,),
     },
     "perturbation": {
-        **{name: (ball, *WRAPPERS.items()) for name, ball in BALLS.items()},
+        **{name: (ball, *WRAPPERS.items(), keyframe_places) for name, ball in BALLS.items()},
         "patch": (Patch, place_of, surrounding),
         "plugin": (plugin_part,),
     },

@@ -15,6 +15,7 @@ from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.scores import Acceptance
+from attacks.perturbations.keyframes import between
 from attacks.resizers.pipeline import Pipeline
 from attacks.schema.encoder import SAMPLING
 from attacks.schema.groups import SanityConfig
@@ -122,6 +123,7 @@ class Study:
     members: tuple[nn.Module, ...] = ()  # encoders that are attacked together with `encoder`
     acceptance: Acceptance | None = None  # of a verification
     start: Tensor | None = None  # where the arm `eot` begins, a delta of each query or one for all
+    places: Tensor | None = None  # of clips, where each picture stands between key frames: `keyframe_places`
     fit: "Study | None" = None  # of the pictures that minibatches are drawn from, none of them in memory
     pipeline: Pipeline | None = None  # None also where it is a function that this process was not given
     remake: Callable[[Pictures], Perturbation] | None = None  # the set of pictures of their own shape, once read
@@ -161,8 +163,10 @@ class Study:
 
     @property
     def ranges(self) -> list[range]:
-        """The pictures that are attacked together: all without `evaluate.batch`, or if they share a perturbation. Of
-        pictures on disk those of one shape, so many as fit into memory."""
+        """The pictures that are attacked together: clips, or all without `evaluate.batch` and if they share a
+        perturbation. Of pictures on disk those of one shape, so many as fit into memory."""
+        if self.places is not None:
+            return self.queries.clips
         count, batch = len(self.queries), self.evaluate.batch
         limit = count if batch is None or self.perturbation.shared else batch
         return [*shape_ranges(self.queries.shapes, limit, None if self.queries.store is None else PIXELS)]
@@ -173,6 +177,7 @@ class Study:
         goal = None if self.goal is None else self.goal[index]
         start = self.start if self.start is None or self.perturbation.shared else self.start[index]
         parts: dict[str, Any] = {"goal": goal, "start": start, "perturbation": self.perturbation.take(index)}
+        parts["places"] = None if self.places is None else self.places[index]
         return replace(self, queries=self.queries.take(rows), truth=self.truth[index], **parts)
 
     def only(self, rows: Sequence[int]) -> "Study":
@@ -183,3 +188,8 @@ class Study:
         queries = self.queries.only(rows)
         perturbation = study.perturbation if self.remake is None else self.remake(queries)
         return replace(study, queries=queries, perturbation=perturbation)
+
+    def tied(self) -> "Study":
+        """The same with the set that its pictures are attacked in: of clips one delta for all, in key frames."""
+        ball: Any = self.perturbation
+        return self if self.places is None else replace(self, perturbation=between(ball, self.places), places=None)

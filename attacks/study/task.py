@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery, Pictures
+from attacks.data.table import TABLE
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrap
@@ -82,18 +84,43 @@ def check_minibatches(run: Run) -> None:
     is_shared = getattr(run.perturbation, "shared", run.perturbation.name == "patch")
     compares, anchor = optimiser in ("apgd", *GRADIENT_FREE), getattr(node, "anchor", "own")
     is_large = isinstance(node, LayersConfig) or bool(getattr(node, "encoders", None))
-    for key, value, good, reason, fix in (
+    _refuse_keys(
+        "attack.pictures",
+        size,
         ("perturbation.shared", "false", is_shared, "each picture is attacked alone", "true"),
         ("optimiser", optimiser, not compares, "it compares the losses of steps", "wiener"),
         ("task", run.task.name, not has_classes(run), "all pictures are asked about first", "retrieval"),
         ("data", run.data.name, run.data.name != "scenes", "each scene has a place of its own", "folder"),
         ("objective.anchor", anchor, anchor != "views", "all pictures would be seen first", "own"),
         ("objective", node.name, not is_large, "features of all pictures would be in memory", "retrieval"),
-    ):
+    )
+
+
+def check_keyframes(run: Run) -> None:
+    """Refuse `perturbation.keyframes` with keys that are about each picture, or about all."""
+    node, attack, optimiser = run.perturbation, run.attack.name, run.optimiser.name
+    start, keys = getattr(run.attack, "start_from", None), getattr(node, "keyframes", None)
+    if keys is None:
+        return
+    _refuse_keys(
+        "perturbation.keyframes",
+        keys,
+        ("perturbation.shared", "true", not node.shared, "that is one change for all clips", "false"),
+        ("perturbation.mask", TABLE, node.mask != TABLE, "each frame would have a mask of its own", "PICTURE"),
+        ("perturbation", node.name, node.name != "l0", "between two key frames lie the pixels of both", "linf"),
+        ("attack", attack, attack != "radius", "each picture has a radius of its own", "single"),
+        ("optimiser", optimiser, optimiser != "label_only", "it searches round each picture", "nes_square"),
+        ("attack.start_from", start, start is None, "files of frames hold no key frames", "null"),
+    )
+
+
+def _refuse_keys(name: str, value: Any, *rules: tuple[str, Any, bool, str, str]) -> None:
+    """Raise ValueError where a key cannot be combined with another: key, value, whether it is good, why, a fix."""
+    for key, setting, good, reason, fix in rules:
         if not good:
             raise ValueError(
-                f"`attack.pictures` does not go with {key}={value}, for {reason}; got {size}: say {key}={fix}, or "
-                "leave attack.pictures out"
+                f"`{name}` does not go with {key}={setting}, for {reason}; got {value}: say {key}={fix}, or leave "
+                f"{name} out"
             )
 
 

@@ -22,7 +22,7 @@ from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.exhibits import Exhibits
 from attacks.experiment.sections.section import Section, rows_of_section, sections_of
 from attacks.experiment.unit import Unit, worst_cosine
-from attacks.experiment.units import units_of
+from attacks.experiment.units import unit_at, units_of
 from attacks.experiment.view_scores import NAME, ViewScores
 from attacks.runtime.values import Damaged, reading
 from attacks.study.study import Study
@@ -124,7 +124,7 @@ def noise_problems(bench: Bench, run: Study, rows: Sequence[int], out: Path) -> 
     delta, units = deltas(bench, out)["noise"], units_of(run)
 
     def noise_of(unit: Unit) -> Tensor:
-        study = run.only(range(unit.start, unit.stop))
+        study = run.only(range(unit.start, unit.stop)).tied()
         images = study.queries.images.to(study.device)
         random = torch.Generator().manual_seed(stream(unit.seed(study.seed), "noise"))
         return study.perturbation.quantise(study.perturbation.noise(images, random), images)
@@ -141,7 +141,7 @@ def noise_problems(bench: Bench, run: Study, rows: Sequence[int], out: Path) -> 
         reference, number = noise[row]
         if near(delta[at], reference):
             continue
-        if not near(delta[at], noise_of(Unit(row, row + 1, number, alone=True))[0]):
+        if run.places is not None or not near(delta[at], noise_of(Unit(row, row + 1, number, alone=True))[0]):
             name = bench.exhibits.names[at]
             yield f"perturbation.safetensors noise of {name}: it is not the noise of this seed and perturbation"
 
@@ -215,15 +215,14 @@ def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tu
 
 def worst_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) -> Iterator[str]:
     """The cosine in the worst view: of all pictures against those of the bank, of some searched again."""
-    rows = portion.of(len(bench.study.queries), "worst")
-    number = {row: unit.number for unit in units_of(bench.study) for row in range(unit.start, unit.stop)}
+    rows, units = portion.of(len(bench.study.queries), "worst"), unit_at(units_of(bench.study))
     for arm in bench.study.arms:
         scores, claims = claims_of_run.scores[MAIN][arm], claims_of_run.worst[arm]
         lowest = resisting(scores)
         for row in (~(claims >= lowest - slack_of(bench).cosine)).nonzero()[:, 0].tolist():
             yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, a view has {lowest[row]:g}"
         # In the run's own batches: in a batch of another size gradient steps round otherwise, and part.
-        for _, batch in itertools.groupby(rows, lambda row: number[row]):
+        for _, batch in itertools.groupby(rows, lambda row: units[row].number):
             numbers = [*batch]
             anchors = bench.judge.own[torch.tensor(numbers, device=bench.judge.own.device)]
             cosines = worst_cosine(bench, bench.exhibits.displayed(arm, numbers), anchors, scores.taken(numbers))

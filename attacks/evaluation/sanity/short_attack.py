@@ -150,7 +150,8 @@ def hasten(optimiser: Any, run_steps: int, steps: int) -> Any:
 
 def largest(perturbation: Perturbation, images: Tensor) -> float:
     """The radius from which the set no longer binds: the norm of a change of all values by 1."""
-    return float(perturbation.norm(torch.ones_like(images[:1])).max())
+    delta = torch.ones_like(perturbation.noise(images, torch.Generator().manual_seed(0)))
+    return float(perturbation.norm(delta).max())
 
 
 def cards(perturbation: Perturbation, images: Tensor, seed: int) -> dict[str, Tensor]:

@@ -66,7 +66,7 @@ class LeftOutSection(Section):
                 "eot", lambda: (optimise("eot", attempt, meter, checkpoint), meter.peek())
             )
             meter.begin(cost)
-            delta = fit_study.perturbation.quantise(best.delta, attempt.knowledge.images)
+            delta = attempt.study.perturbation.quantise(best.delta, attempt.knowledge.images)
             return judged_study.perturbation.evaluated(judged_study.queries.images.to(study.device), delta)
 
         views = len(bench.banks[MAIN].u)
