@@ -92,7 +92,7 @@ class Pictures:
         if self.store is None:
             return self.only(rows)
         store = self.store.only(rows)
-        return Pictures(images=blank(store), notes=self.notes, store=store, **self._columns(rows))
+        return Pictures(images=no_pictures(store), notes=self.notes, store=store, **self._columns(rows))
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -120,7 +120,7 @@ class Pictures:
         return replace(shelf, clusters=self.clusters)
 
 
-def blank(store: Shelf) -> Tensor:
+def no_pictures(store: Shelf) -> Tensor:
     """No pictures, (0,3,H,W) of the first one's shape."""
     return torch.zeros(0, 3, *next(iter(store.shapes), (0, 0)))
 

@@ -116,7 +116,7 @@ def _choose(
     else:
         rest = read_files(node.gallery, node.size, node.unreadable, node.cache)
         notes += rest.notes  # without the conversions, of which there may be thousands
-    images = selection.read(range(len(selection))) if in_memory else gallery.blank(selection)
+    images = selection.read(range(len(selection))) if in_memory else gallery.no_pictures(selection)
     pictures = gallery.gather(selection, rest) if vectors is None else gallery.with_vectors(selection, vectors)
     pictures = join_duplicates(replace(pictures, source=source), node.cache)
     if rest is not shelf:

@@ -109,8 +109,8 @@ def keyframe_places(keyframes: int | None, queries: Pictures) -> Tensor | None:
     for clip in clips:
         if len({queries.shapes[row] for row in clip}) > 1:
             raise ValueError(
-                f"`data.size=null`: the frames of a clip must have one shape; those from {queries.names[clip.start]} on "
-                "have several: set data.size"
+                "`data.size=null`: the frames of a clip must have one shape; those from "
+                f"{queries.names[clip.start]} on have several: set data.size"
             )
     steps = [torch.linspace(0, keyframes - 1, len(clip), dtype=torch.float64) for clip in clips]
     return torch.cat([at * keyframes + step for at, step in enumerate(steps)])
