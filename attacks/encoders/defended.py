@@ -57,8 +57,13 @@ class Defended(PictureModule):
         features: Tree = unchecked(self.encoder)(pictures, **inner, **options)
         return features
 
+    @property
+    def parts(self) -> list[str]:
+        """Its stages, for a report."""
+        return list(map(repr, self.stages.stages))
+
     def __repr__(self) -> str:
-        return f"{self.encoder!r}\n  {'defence':<10} {placed_text(map(repr, self.stages.stages), None)}"
+        return f"{self.encoder!r}\n  {'defence':<10} {placed_text(self.parts, None)}"
 
 
 @dataclass(frozen=True)
