@@ -5,24 +5,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.engine.native_precision import in_native_precision
+from attacks.encoders.defended import Defence
 from attacks.encoders.passes import Passes
-from attacks.encoders.randomness import (
-    DefenceSeed,
-    EncoderDraws,
-    defence_seeds,
-    encoder_randomness,
-    join_draws,
-    split_draws,
-)
-from attacks.encoders.tree import PictureModule, adopt, embedding
+from attacks.encoders.randomness import DefenceSeed, defence_seeds, split_draws
+from attacks.encoders.tree import embedding
 from transforms import Compose
 from transforms.doors import unchecked
 from transforms.draws import stream
 from transforms.sampling.straight_through import saturate
 
 
-class Counterattack(PictureModule):
+class Counterattack(Defence):
     """An encoder of pictures that are first moved away from their own features (TTC, Xing et al. 2025): from a random
     point within `eps`, so many steps along the sign of the gradient of the squared distance. Where the random point
     alone moves the features by less than `threshold` of their length, the mean of the moves counts, later ones more;
@@ -49,28 +42,18 @@ class Counterattack(PictureModule):
     """
 
     def __init__(
-        self,
-        encoder: nn.Module,
-        eps: float = 4 / 255,
-        step: float = 1 / 255,
-        steps: int = 2,
-        threshold: float = 0.2,
+        self, encoder: nn.Module, eps: float = 4 / 255, step: float = 1 / 255, steps: int = 2, threshold: float = 0.2
     ) -> None:
-        super().__init__()
-        if encoder.training:
-            raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
+        super().__init__(encoder, Compose([DefenceSeed()]))
         for name, value in (("eps", eps), ("step", step)):
             if not 0 < value <= 1:
                 raise ValueError(f"`{name}` must be above 0 and at most 1, such as 4/255; got {value:g}")
         if type(steps) is not int or steps < 1:
             raise ValueError(f"`steps` must be a whole number, at least 1; got {steps!r}")
-        self.encoder = in_native_precision(encoder)
         self.eps, self.step, self.steps, self.threshold = eps, step, steps, threshold
-        self.training = False
         self.passes = Passes(2 + steps, 1 + steps, steps)
-        self._draws = [EncoderDraws(Compose([DefenceSeed()])), encoder_randomness(encoder)]
-        self.randomness = join_draws(self._draws)
-        adopt(self, encoder)
+        numbers = f"eps={eps:.4g}, step={step:.4g}, steps={steps}, threshold={threshold:g}"
+        self.parts = [f"Counterattack({numbers}; attacked by BPDA, its move a constant)"]
 
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
         seeds, inner = split_draws(draws, self._draws, len(images))
@@ -110,12 +93,3 @@ class Counterattack(PictureModule):
         mean = torch.einsum("s,snchw->nchw", weights, torch.stack(moves))
         stable = distances[0].sqrt() < self.threshold * start.norm(dim=-1)
         return torch.where(stable[:, None, None, None], mean, moves[0])
-
-    @property
-    def parts(self) -> list[str]:
-        """Its settings, for a report."""
-        numbers = f"eps={self.eps:.4g}, step={self.step:.4g}, steps={self.steps}, threshold={self.threshold:g}"
-        return [f"Counterattack({numbers}; attacked by BPDA, its move a constant)"]
-
-    def __repr__(self) -> str:
-        return f"{self.encoder!r}\n  {'defence':<10} {', '.join(self.parts)}"

@@ -7,13 +7,11 @@ from typing import Any
 from torch import nn
 
 from attacks.encoders.black_box.asked import black_box
-from attacks.encoders.counterattack import Counterattack
-from attacks.encoders.defended import Defended, placed_text, view_defence
+from attacks.encoders.defended import Defence, Defended, placed_text, view_defence
 from attacks.encoders.engine.native_precision import FLOAT32, precision_text
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrap
 from attacks.encoders.loading import POCKET_WEIGHTS
-from attacks.encoders.panel import Panel
 from attacks.encoders.passes import passes_of
 from attacks.encoders.pocket import Pocket
 from attacks.encoders.preprocess import Preprocess
@@ -38,10 +36,10 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
     network for one view where a defence takes several. `before` is only of a defence that is a stage of the `views`:
     the key of the stage behind it."""
     outer, precision = encoder.encoder if isinstance(encoder, Stochastic) else encoder, precision_text(encoder)
-    is_drawn = node.stochastic or isinstance(outer, Panel | Counterattack)
+    is_drawn = node.stochastic or (isinstance(outer, Defence) and outer.is_drawn)
     stage, randomness = view_defence(views), encoder_randomness(encoder) if is_drawn else None
     defences = list(map(repr, stage.stages.stages)) if stage is not None else []
-    defences = outer.parts if isinstance(outer, Defended | Panel | Counterattack) else defences
+    defences = outer.parts if isinstance(outer, Defence) else defences
     draws = [name for part in (stage, randomness) if part is not None for name in part.names]
     middle = list(outer.stages.names) if isinstance(outer, Defended) and randomness is None else []
     passes = passes_of(encoder).forward

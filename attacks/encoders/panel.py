@@ -6,25 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.engine.native_precision import in_native_precision
+from attacks.encoders.defended import Defence
 from attacks.encoders.passes import Passes
-from attacks.encoders.randomness import (
-    DefenceSeed,
-    EncoderDraws,
-    defence_seeds,
-    encoder_randomness,
-    join_draws,
-    split_draws,
-)
+from attacks.encoders.randomness import DefenceSeed, defence_seeds, split_draws
 from attacks.encoders.rules import Rule
-from attacks.encoders.tree import PictureModule, adopt, embedding, optional
+from attacks.encoders.tree import embedding, optional
 from attacks.runtime.plugins import given_name
 from transforms import Compose, Stage
 from transforms.doors import unchecked
 from transforms.draws import Uniform, stream
 
 
-class Panel(PictureModule):
+class Panel(Defence):
     """An encoder that encodes a picture and several views of it, and answers what a rule makes of all these features.
 
     All views of a picture follow from one number, which is a coordinate of the attack's own view: called with `draws`
@@ -52,21 +45,15 @@ class Panel(PictureModule):
     """
 
     def __init__(self, encoder: nn.Module, rule: Rule, stages: Compose | Sequence[Stage], views: int = 8) -> None:
-        super().__init__()
-        if encoder.training:
-            raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
+        stages = stages if isinstance(stages, Compose) else Compose(stages)
+        super().__init__(encoder, Compose([DefenceSeed()] if stages.dims else []))
         if not callable(rule) or isinstance(rule, type):
             raise ValueError(f"`rule` must be a function of features (N,1+views,D), or an object; got {rule!r}")
         if type(views) is not int or views < 1:
             raise ValueError(f"`views` must be a whole number, at least 1, besides the picture; got {views!r}")
-        self.encoder, self.rule, self.views = in_native_precision(encoder), rule, views
-        self.stages = stages if isinstance(stages, Compose) else Compose(stages)
-        self.training = False
-        self.passes = Passes(1 + views, 1 + views)
-        seed = EncoderDraws(Compose([DefenceSeed()])) if self.stages.dims else None
-        self._draws = [seed, encoder_randomness(encoder)]
-        self.randomness = join_draws(self._draws)
-        adopt(self, encoder)
+        self.rule, self.stages, self.views, self.passes = rule, stages, views, Passes(1 + views, 1 + views)
+        text = repr(rule) if hasattr(rule, "__dataclass_fields__") else given_name(rule)
+        self.parts = [f"{text} of the picture and {views} views", *map(repr, stages.stages)]
 
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
         features = self.features(images, draws, **options)
@@ -101,12 +88,3 @@ class Panel(PictureModule):
         """(views,N,dims) in [0,1): of each picture its points of the cube, from its seed."""
         points = {seed: Uniform()(self.views, self.stages.dims, seed=stream(0, "defence", seed)) for seed in {*seeds}}
         return torch.stack([points[seed] for seed in seeds], 1).to(torch.promote_types(images.dtype, torch.float32))
-
-    @property
-    def parts(self) -> list[str]:
-        """The rule, the number of views and their stages, for a report."""
-        rule = repr(self.rule) if hasattr(self.rule, "__dataclass_fields__") else given_name(self.rule)
-        return [f"{rule} of the picture and {self.views} views", *map(repr, self.stages.stages)]
-
-    def __repr__(self) -> str:
-        return f"{self.encoder!r}\n  {'defence':<10} {', '.join(self.parts)}"

@@ -19,7 +19,7 @@ from attacks.gate.verdict import RequirementResult, Verdict, worst_word
 from attacks.report.sheets import picture_file
 from attacks.runtime.files import sha256
 from attacks.runtime.untrusted import mapping
-from attacks.schema.encoder import GRADIENT_FREE, draws_for_views
+from attacks.schema.encoder import GRADIENT_FREE
 from attacks.study.pipeline import defended_views
 from attacks.study.printer import lay_on_sheet
 from transforms.wrappers import widened
@@ -146,7 +146,8 @@ def _worst(previous: PreviousRun, content: Mapping[str, Any], requirement: Requi
     at = int((cosine if not success.any() else cosine.masked_fill(~success, torch.inf)).argmin())
     picture, number = divmod(at, cosine.shape[1])
     values: tuple[tuple[str, float], ...] = ()
-    if not draws_for_views(run.encoder, run.defence):  # else they need the encoder, which is not loaded
+    is_drawn = run.encoder.stochastic or "passes" in mapping(content.get("encoder"))
+    if not is_drawn:  # else they are coordinates of the encoder too, which is not loaded
         camera = defended_views(run.transforms, run.defence, content["bank"]["side"])
         views, purpose = lay_on_sheet(camera, run.printer, run.perturbation), "evaluate"
         if requirement.bank == WIDE:

@@ -135,11 +135,6 @@ class DefenceConfig:
     before: str | None = option(None, "the stage of transforms behind them, such as one_of; null: the encoder")
 
 
-def draws_for_views(encoder: EncoderConfig, defence: Any) -> bool:
-    """Whether an encoder behind a defence may draw anew for each view: a defence over several views always does."""
-    return encoder.stochastic or not isinstance(defence, DefenceConfig)
-
-
 @dataclass
 class PanelConfig:
     """A rule over several views of each picture, which are drawn anew for each view of the attack."""

@@ -13,6 +13,7 @@ from attacks.data.gallery import Gallery
 from attacks.data.split import FIT, assign_split, rows_at_once
 from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.contract import check_encoder
+from attacks.encoders.defended import Defence
 from attacks.encoders.description import identity
 from attacks.encoders.engine.precision import allow_tf32
 from attacks.encoders.randomness import randomised
@@ -25,7 +26,7 @@ from attacks.resizers.pipeline import GIVEN, Pipeline, function_pipeline
 from attacks.resizers.pipeline import kernel_pipeline as resizer
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
-from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING, DefenceConfig, draws_for_views
+from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING, DefenceConfig
 from attacks.schema.groups import PatchConfig
 from attacks.schema.objective import LayersConfig
 from attacks.schema.run import Run
@@ -111,7 +112,7 @@ def build(
         queries, truth, perturbation = queries.only(rows), truth[rows], perturbation.take(torch.tensor(rows))
     side = input_side(encoder, queries.images.shape[2:])
     transforms = lay_on_sheet(defended_views(run.transforms, run.defence, side), run.printer, run.perturbation)
-    if draws_for_views(run.encoder, run.defence):
+    if run.encoder.stochastic or (isinstance(encoder, Defence) and encoder.is_drawn):
         transforms = randomised(transforms, encoder)
     if not transforms.dims and run.optimiser.name not in SAMPLING:  # all views are the same: a step needs one
         views = Views(1, views.gradients)
