@@ -50,6 +50,11 @@ class Box:
     def __init__(self, eps=8 / 255):
         self.eps = eps
 
+class Mean:
+    def __call__(self, features):
+        unit = features / features.norm(dim=-1, keepdim=True)
+        return features[:, 0].norm(dim=-1, keepdim=True) * unit.mean(1)
+
 def haze(most):
     return Gain((1 - most, 1 - most))
 """
@@ -60,6 +65,8 @@ row = plugin_module:Row
 mine = plugin_module:Steps
 [viewproof.perturbations]
 mine = plugin_module:Box
+[viewproof.defences]
+mine = plugin_module:Mean
 [viewproof.stages]
 haze = plugin_module:haze
 """
@@ -116,6 +123,21 @@ def test_a_run_of_plugin_parts_has_the_numbers_of_the_built_in_ones(mine, monkey
     importlib.reload(mine)
     problems = verify("installed").problems
     assert any("the source of optimiser mine of plugin_parts 1.2 was" in line for line in problems), problems
+
+
+@pytest.mark.slow
+def test_a_rule_given_in_python_or_installed_has_the_numbers_of_the_built_in_one(mine):
+    plain = {**SMALL, "defence.views": 2, "transforms": "eot2d"}
+    ours, theirs, installed = (
+        robustness("pocket", out=folder, **rule, **plain)
+        for folder, rule in (
+            ("ours", {"defence": mine.Mean()}),
+            ("theirs", {"defence": "tte"}),
+            ("installed", {"defence": "plugin", "defence.model": "mine"}),
+        )
+    )
+    assert ours.arms["eot"] == theirs.arms["eot"] == installed.arms["eot"]
+    assert verify(installed.folder).passed and verify(ours.folder, parts={"defence": mine.Mean()}).passed
 
 
 @pytest.mark.slow
