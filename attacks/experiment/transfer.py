@@ -91,7 +91,10 @@ def judge_on(
     units = tuple(queries.clusters[row] for row in rows)
     arms = {arm: cells._replace(clusters=units) for arm, cells in arms.items()}
     made_on = " + ".join([encoder_name(content), *getattr(previous.run.objective, "encoders", ())])
-    names = made_on, encoder_name({"encoder": study.identity})
+    names = (
+        name if node.name == "none" else f"{name} defence={node.name}"
+        for name, node in ((made_on, previous.run.defence), (encoder_name({"encoder": study.identity}), run.defence))
+    )
     return Transfer(str(folder), *names, str(study.identity["fingerprint"]), arms)
 
 
