@@ -23,7 +23,7 @@ class Defence(PictureModule):
 
     parts: list[str]
     #: Whether it draws anew for each view, whatever `encoder.stochastic`.
-    is_drawn: ClassVar[bool] = True
+    has_fresh_draws: ClassVar[bool] = True
 
     def __init__(self, encoder: nn.Module, coordinates: Compose) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Defended(Defence):
         [[0.0, 0.0, 1.0]]
     """
 
-    is_drawn = False
+    has_fresh_draws = False
 
     def __init__(self, encoder: nn.Module, stages: Compose | Sequence[Stage]) -> None:
         stages = stages if isinstance(stages, Compose) else Compose(stages)

@@ -36,8 +36,8 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
     network for one view where a defence takes several. `before` is only of a defence that is a stage of the `views`:
     the key of the stage behind it."""
     outer, precision = encoder.encoder if isinstance(encoder, Stochastic) else encoder, precision_text(encoder)
-    is_drawn = node.stochastic or (isinstance(outer, Defence) and outer.is_drawn)
-    stage, randomness = view_defence(views), encoder_randomness(encoder) if is_drawn else None
+    has_draws = node.stochastic or (isinstance(outer, Defence) and outer.has_fresh_draws)
+    stage, randomness = view_defence(views), encoder_randomness(encoder) if has_draws else None
     defences = list(map(repr, stage.stages.stages)) if stage is not None else []
     defences = outer.parts if isinstance(outer, Defence) else defences
     draws = [name for part in (stage, randomness) if part is not None for name in part.names]

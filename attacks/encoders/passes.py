@@ -8,20 +8,20 @@ from attacks.encoders.tree import optional
 
 class Passes(NamedTuple):
     """Of one picture in one call: `forward` passes; `backward` passes of a call whose pictures require a gradient;
-    and `always`, those of a call whose pictures do not, as of a defence that follows gradients itself."""
+    and `inner`, those of a call whose pictures do not, as of a defence that follows gradients itself."""
 
     forward: int = 1
     backward: int = 1
-    always: int = 0
+    inner: int = 0
 
-    def within(self, outer: "Passes") -> "Passes":
+    def nest(self, outer: "Passes") -> "Passes":
         """Where each pass of an `outer` encoder is such a call."""
-        backward, always = (self.of_calls(outer.forward, slopes)[1] for slopes in (outer.backward, outer.always))
-        return Passes(outer.forward * self.forward, backward, always)
+        backward, inner = (self.of_calls(outer.forward, slopes)[1] for slopes in (outer.backward, outer.inner))
+        return Passes(outer.forward * self.forward, backward, inner)
 
     def of_calls(self, pictures: int, slopes: int) -> tuple[int, int]:
         """The forward and backward passes for so many pictures, of which `slopes` require a gradient."""
-        return pictures * self.forward, slopes * self.backward + (pictures - slopes) * self.always
+        return pictures * self.forward, slopes * self.backward + (pictures - slopes) * self.inner
 
 
 def passes_of(encoder: object) -> Passes:
@@ -29,7 +29,7 @@ def passes_of(encoder: object) -> Passes:
     passes = Passes()
     while encoder is not None:
         call = optional(encoder, "passes")
-        passes = call.within(passes) if isinstance(call, Passes) else passes
-        inner = (optional(encoder, name) for name in ("encoder", "run", "__wrapped__"))
-        encoder = encoder.func if isinstance(encoder, partial) else next((part for part in inner if part), None)
+        passes = call.nest(passes) if isinstance(call, Passes) else passes
+        parts = (optional(encoder, name) for name in ("encoder", "run", "__wrapped__"))
+        encoder = encoder.func if isinstance(encoder, partial) else next((part for part in parts if part), None)
     return passes

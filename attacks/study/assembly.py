@@ -112,7 +112,7 @@ def build(
         queries, truth, perturbation = queries.only(rows), truth[rows], perturbation.take(torch.tensor(rows))
     side = input_side(encoder, queries.images.shape[2:])
     transforms = lay_on_sheet(defended_views(run.transforms, run.defence, side), run.printer, run.perturbation)
-    if run.encoder.stochastic or (isinstance(encoder, Defence) and encoder.is_drawn):
+    if run.encoder.stochastic or (isinstance(encoder, Defence) and encoder.has_fresh_draws):
         transforms = randomised(transforms, encoder)
     if not transforms.dims and run.optimiser.name not in SAMPLING:  # all views are the same: a step needs one
         views = Views(1, views.gradients)
