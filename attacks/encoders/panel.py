@@ -38,7 +38,7 @@ class Panel(Defence):
     Examples:
         >>> import torch
         >>> from attacks.encoders import Panel
-        >>> from transforms import Flip
+        >>> from transforms.geometry import Flip
         >>> mean = Panel(torch.nn.Flatten().eval(), lambda features: features.mean(1), [Flip(p=1.0)], views=1)
         >>> mean(torch.tensor([[[[0.0, 1.0]]]])).tolist()
         [[0.5, 0.5]]

@@ -192,29 +192,32 @@ def test_the_passes_are_those_that_the_network_makes(has_gradient, is_nested):
         lambda net: Counterattack(Panel(net, ViewMean(), STAGES, views=2), steps=1),
     ):
         recorder, count = Recorder(), PassCount()
-        encoder = make(recorder)
-        encoder = prepare(Layers(encoder, ["network.0"]), Decision(layout="channels_last")) if is_nested else encoder
+        encoder, draws = make(recorder), torch.rand(2, make(recorder).randomness.dims)
         if is_nested:  # the engine takes a copy
+            encoder = prepare(Layers(encoder, ["network.0"]), Decision(layout="channels_last"))
             recorder = next(module for module in encoder.run.modules() if isinstance(module, Recorder))
         counter = count.count(CountedCalls(encoder))
         pictures = smooth().double().requires_grad_(has_gradient)
-        answer = counter(pictures, draws=torch.rand(2, encoder_draws_of(encoder)))
+        answer = counter(pictures, draws=draws)
         if has_gradient:
             (answer["output"] if is_nested else answer).sum().backward()
         expected = sum(map(len, recorder.pictures)), recorder.rows_back
         assert expected == passes_of(counter).of_calls(2, 2 * has_gradient) == (count.forward, count.backward)
 
 
-def encoder_draws_of(encoder):
-    return getattr(encoder, "run", encoder).randomness.dims
-
-
-def test_layers_show_the_picture_and_dropout_is_drawn_beside_the_views():
+def test_layers_show_the_picture():
     net, pictures = network(), smooth().double()
     with Layers(Panel(net, ViewMean(), STAGES), ["0"]) as layers, Layers(net, ["0"]) as bare:
         torch.testing.assert_close(layers(pictures)["0"], bare(pictures)["0"])
-    drops = Panel(nn.Sequential(net, nn.Dropout(0.5)).eval(), ViewMean(), STAGES, views=2)
-    assert Stochastic(drops).randomness.names == ("dropout (seed)", "defence (seed)")
+
+
+@pytest.mark.slow
+def test_dropout_is_drawn_anew_for_each_view():
+    net, pictures, draws = nn.Sequential(nn.Flatten(), nn.Dropout(0.5)).eval(), smooth(), torch.rand(2, 2)
+    panel = Stochastic(Panel(net, lambda rows: (rows[:, 1] != rows[:, 2]).float(), [Flip(0.0)], views=2))
+    assert panel.randomness.names == ("dropout (seed)", "defence (seed)")
+    assert 0.4 < panel(pictures, draws=draws).mean() < 0.6 and not panel(pictures).any()
+    assert torch.equal(panel(pictures, draws=draws), panel(pictures, draws=draws))
 
 
 @pytest.mark.parametrize(
@@ -223,14 +226,12 @@ def test_layers_show_the_picture_and_dropout_is_drawn_beside_the_views():
         (lambda net: Panel(net.train(), ViewMean(), STAGES), "training mode.*eval"),
         (lambda net: Panel(net, ViewMean, STAGES), "`rule` must be a function of features .*or an object; got"),
         (lambda net: Panel(net, ViewMean(), STAGES, views=0), "`views` must be .*at least 1.*got 0"),
-        (lambda net: Panel(net, ViewMean(), STAGES, views=2.5), "`views` must be a whole number.*got 2.5"),
         (lambda net: Panel(net, lambda f: f.mean((1, 2)), STAGES)(smooth()), r"`rule` must make \(N,D\).*got \(2,\)"),
         (lambda net: Panel(net[:2].eval(), ViewMean(), STAGES)(smooth()), "encoder of a `Panel` must be .*flatten"),
         (lambda net: ReliabilityVote(temperature=0.0), "`temperature` must be above 0; got 0"),
         (lambda net: DirectionalBias(share=1.5), "`share` must be above 0 and at most 1; got 1.5"),
         (lambda net: Counterattack(net, eps=0.0), "`eps` must be above 0 and at most 1, such as 4/255; got 0"),
         (lambda net: Counterattack(net, steps=0), "`steps` must be a whole number, at least 1; got 0"),
-        (lambda net: Counterattack(nn.Flatten().eval(), step=2.0), "`step` must be above 0"),
         (lambda net: Counterattack(Rounded().eval())(smooth()), "follows the encoder's gradient, and it has none"),
     ],
 )
