@@ -1,5 +1,6 @@
 """A defence that perturbs the picture itself before it is encoded."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,9 +9,7 @@ from torch import Tensor, nn
 from attacks.encoders.defended import Defence
 from attacks.encoders.passes import Passes
 from attacks.encoders.randomness import DefenceSeed, defence_seeds, split_draws
-from attacks.encoders.tree import embedding
 from transforms import Compose
-from transforms.doors import unchecked
 from transforms.draws import stream
 from transforms.sampling.straight_through import saturate
 
@@ -57,21 +56,19 @@ class Counterattack(Defence):
 
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
         seeds, inner = split_draws(draws, self._draws, len(images))
-        count = len(images)
+        pictures = images.detach()
 
-        def encode(pictures: Tensor) -> Tensor:
-            answer = unchecked(self.encoder)(pictures, **inner, **options)
-            return embedding(answer, "the answer of the encoder of a `Counterattack`", count, tokens=False)
+        def encode(views: Tensor) -> Tensor:
+            return self.encode(views, **inner, **options)
 
         numbers = [
             torch.rand(images.shape[1:], generator=torch.Generator().manual_seed(stream(0, "ttc", seed) % 2**32))
-            for seed in defence_seeds(seeds, count)
+            for seed in defence_seeds(seeds, len(images))
         ]
-        pictures = images.detach()
         noise = (2 * torch.stack(numbers).to(pictures) - 1) * self.eps
         return encode(saturate(images + self._move(encode, pictures, noise)))
 
-    def _move(self, encode: Any, pictures: Tensor, noise: Tensor) -> Tensor:
+    def _move(self, encode: Callable[[Tensor], Tensor], pictures: Tensor, noise: Tensor) -> Tensor:
         """The change of each picture, from a random one."""
 
         def limited(change: Tensor) -> Tensor:

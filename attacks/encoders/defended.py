@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, StageGroup, encoder_randomness, join_draws, split_draws
-from attacks.encoders.tree import PictureModule, Tree, adopt
+from attacks.encoders.tree import PictureModule, Tree, adopt, embedding
 from transforms import Compose, Stage
 from transforms.doors import unchecked
 from transforms.sampling.straight_through import backward_through
@@ -34,6 +34,11 @@ class Defence(PictureModule):
         self._draws = [EncoderDraws(coordinates) if coordinates.dims else None, encoder_randomness(encoder)]
         self.randomness = join_draws(self._draws)
         adopt(self, encoder)
+
+    def encode(self, pictures: Tensor, **options: Any) -> Tensor:
+        """The encoder's features (N,D). Raises ValueError for others."""
+        label = f"the answer of the encoder of a `{type(self).__name__}`"
+        return embedding(unchecked(self.encoder)(pictures, **options), label, len(pictures), tokens=False)
 
     def __repr__(self) -> str:
         return f"{self.encoder!r}\n  {'defence':<10} {placed_text(self.parts, None)}"

@@ -10,7 +10,7 @@ from attacks.encoders.defended import Defence
 from attacks.encoders.passes import Passes
 from attacks.encoders.randomness import DefenceSeed, defence_seeds, split_draws
 from attacks.encoders.rules import Rule
-from attacks.encoders.tree import embedding, optional
+from attacks.encoders.tree import optional
 from attacks.runtime.plugins import given_name
 from transforms import Compose, Stage
 from transforms.doors import unchecked
@@ -68,14 +68,10 @@ class Panel(Defence):
     def features(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
         """(N,1+views,D): the features of pictures, each its own first, then those of its views."""
         seeds, inner = split_draws(draws, self._draws, len(images))
-        label, count = "the answer of the encoder of a `Panel`", len(images)
-
-        def encode(pictures: Tensor) -> Tensor:
-            return embedding(unchecked(self.encoder)(pictures, **inner, **options), label, count, tokens=False)
-
+        points, options = self._points(defence_seeds(seeds, len(images)), images), inner | options
         # View by view: a pass has as many rows as the caller's, who has chosen them to fit into memory.
-        rows = [encode(unchecked(self.stages)(images, u)) for u in self._points(defence_seeds(seeds, count), images)]
-        return torch.stack([encode(images), *rows], 1)
+        rows = [self.encode(unchecked(self.stages)(images, u), **options) for u in points]
+        return torch.stack([self.encode(images, **options), *rows], 1)
 
     def score(self, images: Tensor, draws: Tensor | None = None) -> Tensor:
         """(N,): the score of a rule that is a detector, lower where it suspects an attack."""

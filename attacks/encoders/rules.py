@@ -16,15 +16,10 @@ from attacks.schema.options import option
 
 class Rule(Protocol):
     """The features of pictures and of their views, (N,1+k,D), a picture's own first -> (N,D): a function, or an
-    object that holds its settings. Rows do not depend on one another."""
+    object that holds its settings. Rows do not depend on one another. A detector has `score` too, of the same
+    features (N,), lower where it suspects an attack."""
 
     def __call__(self, features: Tensor) -> Tensor: ...
-
-
-class Detector(Rule, Protocol):
-    """A rule that also rates pictures: (N,1+k,D) -> (N,), lower where an attack is suspected."""
-
-    def score(self, features: Tensor) -> Tensor: ...
 
 
 def directions(features: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,10 +9,12 @@ import torch
 
 import attacks.experiment.job
 from attacks import EOT, PGD, Away, Linf, load_encoder, robustness, solve, tiles, verify
+from attacks.encoders import Panel
 from attacks.schema.composition import compose
 from attacks.study.assembly import build
 from tests.helpers.runs import call
 from transforms import Affine, Compose
+from transforms.geometry import Crop, Flip
 
 SOURCE = """
 from torch.nn.functional import cosine_similarity
@@ -128,15 +130,17 @@ def test_a_run_of_plugin_parts_has_the_numbers_of_the_built_in_ones(mine, monkey
 @pytest.mark.slow
 def test_a_rule_given_in_python_or_installed_has_the_numbers_of_the_built_in_one(mine):
     plain = {**SMALL, "defence.views": 2, "transforms": "eot2d"}
-    ours, theirs, installed = (
-        robustness("pocket", out=folder, **rule, **plain)
-        for folder, rule in (
-            ("ours", {"defence": mine.Mean()}),
-            ("theirs", {"defence": "tte"}),
-            ("installed", {"defence": "plugin", "defence.model": "mine"}),
+    panel = Panel(load_encoder(), mine.Mean(), [Crop((0.5, 1.0)), Flip(0.5)], views=2)
+    ours, theirs, installed, module = (
+        robustness(encoder, out=folder, **rule, **plain)
+        for folder, encoder, rule, plain in (
+            ("ours", "pocket", {"defence": mine.Mean()}, plain),
+            ("theirs", "pocket", {"defence": "tte"}, plain),
+            ("installed", "pocket", {"defence": "plugin", "defence.model": "mine"}, plain),
+            ("module", panel, {}, {key: value for key, value in plain.items() if key != "defence.views"}),
         )
     )
-    assert ours.arms["eot"] == theirs.arms["eot"] == installed.arms["eot"]
+    assert ours.arms["eot"] == theirs.arms["eot"] == installed.arms["eot"] == module.arms["eot"]
     assert verify(installed.folder).passed and verify(ours.folder, parts={"defence": mine.Mean()}).passed
 
 
