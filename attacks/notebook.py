@@ -167,8 +167,8 @@ def robustness(
         pipeline: your own resize before the encoder: the name of a kernel, or a function of an 8-bit array (H,W,3) or
             a PIL image that returns one, or a tensor. Pictures that it shows otherwise than people see them are
             flagged (see `attacks.evaluation.detection`). None for the preset's.
-        values: any other key of the configuration, as `seed=1` or `**{"data.size": 128}`; as `objective`, `optimiser`
-            and `perturbation` also an object of your own (docs/write_a_part.md).
+        values: any other key of the configuration, as `seed=1` or `**{"data.size": 128}`; as `defence`, `objective`,
+            `optimiser` and `perturbation` also an object of your own (docs/write_a_part.md).
 
     Raises:
         ValueError, OSError, FloatingPointError: what a user can fix, in one line.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, StageGroup, encoder_randomness, join_draws, split_draws
-from attacks.encoders.tree import PictureModule, Tree, adopt
+from attacks.encoders.tree import PictureModule, Tree, adopt, embedding
 from transforms import Compose, Stage
 from transforms.doors import unchecked
 from transforms.sampling.straight_through import backward_through
@@ -17,7 +17,34 @@ from transforms.sampling.straight_through import backward_through
 Map = Callable[[Tensor], Tensor]
 
 
-class Defended(PictureModule):
+class Defence(PictureModule):
+    """What every defended encoder has: the `encoder`, in evaluation mode, its own draws beside those of the
+    `coordinates`, and `parts`, its defence in the words of a report."""
+
+    parts: list[str]
+    #: Whether it draws anew for each view, whatever `encoder.stochastic`.
+    has_fresh_draws: ClassVar[bool] = True
+
+    def __init__(self, encoder: nn.Module, coordinates: Compose) -> None:
+        super().__init__()
+        if encoder.training:
+            raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
+        self.encoder = in_native_precision(encoder)
+        self.training = False
+        self._draws = [EncoderDraws(coordinates) if coordinates.dims else None, encoder_randomness(encoder)]
+        self.randomness = join_draws(self._draws)
+        adopt(self, encoder)
+
+    def encode(self, pictures: Tensor, **options: Any) -> Tensor:
+        """The encoder's features (N,D). Raises ValueError for others."""
+        label = f"the answer of the encoder of a `{type(self).__name__}`"
+        return embedding(unchecked(self.encoder)(pictures, **options), label, len(pictures), tokens=False)
+
+    def __repr__(self) -> str:
+        return f"{self.encoder!r}\n  {'defence':<10} {placed_text(self.parts, None)}"
+
+
+class Defended(Defence):
     """An encoder that sees pictures through stages: JPEG, blur, fewer bits, a resize. The forward pass is the real
     defence; the backward pass has each stage's gradient, or that of a surrogate where it has none (straight through a
     rounding, kornia's JPEG for Pillow's). So an attack on it is adaptive.
@@ -38,16 +65,12 @@ class Defended(PictureModule):
         [[0.0, 0.0, 1.0]]
     """
 
+    has_fresh_draws = False
+
     def __init__(self, encoder: nn.Module, stages: Compose | Sequence[Stage]) -> None:
-        super().__init__()
-        if encoder.training:
-            raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
-        self.encoder = in_native_precision(encoder)
-        self.stages = stages if isinstance(stages, Compose) else Compose(stages)
-        self.training = False
-        self._draws = [EncoderDraws(self.stages) if self.stages.dims else None, encoder_randomness(encoder)]
-        self.randomness = join_draws(self._draws)
-        adopt(self, encoder)
+        stages = stages if isinstance(stages, Compose) else Compose(stages)
+        super().__init__(encoder, stages)
+        self.stages, self.parts = stages, list(map(repr, stages.stages))
 
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tree:
         stage_draws, inner = split_draws(draws, self._draws, len(images))
@@ -56,9 +79,6 @@ class Defended(PictureModule):
         pictures = unchecked(self.stages)(images, stage_draws.get("draws", middle))
         features: Tree = unchecked(self.encoder)(pictures, **inner, **options)
         return features
-
-    def __repr__(self) -> str:
-        return f"{self.encoder!r}\n  {'defence':<10} {placed_text(map(repr, self.stages.stages), None)}"
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from typing import Any
 from torch import nn
 
 from attacks.encoders.black_box.asked import black_box
-from attacks.encoders.defended import Defended, placed_text, view_defence
+from attacks.encoders.defended import Defence, Defended, placed_text, view_defence
 from attacks.encoders.engine.native_precision import FLOAT32, precision_text
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrap
 from attacks.encoders.loading import POCKET_WEIGHTS
+from attacks.encoders.passes import passes_of
 from attacks.encoders.pocket import Pocket
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.randomness import encoder_randomness
@@ -21,7 +22,6 @@ from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
 from attacks.runtime.plugins import plugin
 from attacks.schema.encoder import EncoderConfig
-from transforms import Compose
 
 #: The fingerprint of an encoder without weights.
 NO_TENSORS = fingerprint(nn.Identity())
@@ -32,19 +32,24 @@ MODULE = "module"
 def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> dict[str, Any]:
     """Which encoder it is, for manifest.json and metrics.json. `sha256` is the hash of the file of weights, if there
     is one; `fingerprint` that of the tensors, independent of their source; `defence` the stages before it, `middle`
-    their coordinates that are held at the middle, `draws` the coordinates drawn for every view. `before` is only of a
-    defence that is a stage of the `views`: the key of the stage behind it."""
+    their coordinates that are held at the middle, `draws` the coordinates drawn for every view, `passes` those of the
+    network for one view where a defence takes several. `before` is only of a defence that is a stage of the `views`:
+    the key of the stage behind it."""
     outer, precision = encoder.encoder if isinstance(encoder, Stochastic) else encoder, precision_text(encoder)
-    stage, randomness = view_defence(views), encoder_randomness(encoder) if node.stochastic else None
-    defences = outer.stages if isinstance(outer, Defended) else Compose() if stage is None else stage.stages
+    has_draws = node.stochastic or (isinstance(outer, Defence) and outer.has_fresh_draws)
+    stage, randomness = view_defence(views), encoder_randomness(encoder) if has_draws else None
+    defences = list(map(repr, stage.stages.stages)) if stage is not None else []
+    defences = outer.parts if isinstance(outer, Defence) else defences
     draws = [name for part in (stage, randomness) if part is not None for name in part.names]
     middle = list(outer.stages.names) if isinstance(outer, Defended) and randomness is None else []
+    passes = passes_of(encoder).forward
     encoder = unwrap(encoder)
     facts: dict[str, Any] = {key: getattr(node, key, None) for key in ("name", "model", "weights")}
     bare = encoder.network if isinstance(encoder, ImageEncoder) else encoder  # as `print(encoder)` shows it
-    facts |= {"sha256": None, "fingerprint": fingerprint(bare), "defence": list(map(repr, defences.stages))}
+    facts |= {"sha256": None, "fingerprint": fingerprint(bare), "defence": defences}
     facts |= {"precision": precision} | ({} if stage is None else {"before": stage.before})
     facts |= {"stochastic": node.stochastic, "middle": middle, "draws": draws}
+    facts |= {"passes": passes} if passes > 1 else {}
     if isinstance(encoder, ImageEncoder):
         origin = encoder.origin
         facts |= {"sha256": origin.digest(), "model": origin.model, "weights": origin.weights}
@@ -72,6 +77,7 @@ def description_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += Preprocess(**facts["preprocess"]).lines() if "preprocess" in facts else []
     rows += [("pool", facts.get("pool")), ("features", ", ".join(facts.get("features", [])))]
     rows += [("defence", placed_text(facts["defence"], facts.get("before")))]
+    rows += [("passes", f"{facts['passes']} of the network for each view" if "passes" in facts else None)]
     rows += [("at the middle", ", ".join(facts["middle"]))]
     rows += [("drawn", f"for every view: {', '.join(facts['draws'])}" if facts["draws"] else None)]
     return [(label, text) for label, text in rows if text]

@@ -1,7 +1,7 @@
 """The randomness of an encoder, as coordinates of the view: a pipeline for it ends in a stage that leaves the
 pictures unchanged and holds the coordinates, which are given to the encoder as `draws`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -25,6 +25,18 @@ class Seed:
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
         return images
+
+
+@dataclass(frozen=True)
+class DefenceSeed(Seed):
+    """The number from which a defence makes all views of a picture: an attacker averages over it and chooses none."""
+
+    label: ClassVar[str] = "defence"
+
+
+def defence_seeds(draws: Mapping[str, Tensor], rows: int) -> list[float]:
+    """The seed of each row; without draws 0.5, so that galleries and anchors see one fixed bank of views."""
+    return draws["draws"][:, 0].detach().double().tolist() if draws else [0.5] * rows
 
 
 @dataclass(frozen=True)

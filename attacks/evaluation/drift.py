@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.layers import OUTPUT, Layers, Pool, Visit, key_in_errors, layer_pools, visits
+from attacks.encoders.passes import passes_of
 from attacks.encoders.randomness import encoder_draws
 from attacks.eot.bank import Bank
 from attacks.eot.batching import Pass, in_passes
@@ -41,7 +42,7 @@ MIN_DRIFT = 0.1
 @dataclass(frozen=True)
 class Drift:
     """The result of `layer_drift`: `cosine[arm]` (L,N,V) of each layer, picture and view. Layers are in the order in
-    which they run, the encoder's own answer last. `forward` counts views; `seconds` is the time it took."""
+    which they run, the encoder's own answer last. `forward` counts passes; `seconds` is the time it took."""
 
     layers: tuple[str, ...]
     cosine: dict[str, Tensor]
@@ -154,7 +155,8 @@ def layer_drift(
     world.sum(cosine)
     names = tuple(name if pool == "flat" else f"{name}:{pool}" for name, pool in pools.items())
     by_arm = {arm: cosine[:, j].cpu() for j, arm in enumerate(attacked)}
-    return Drift(names, by_arm, arms * len(clean) * len(bank.u), time.perf_counter() - began)
+    forward = passes_of(encoder).of_calls(arms * len(clean) * len(bank.u), 0)[0]
+    return Drift(names, by_arm, forward, time.perf_counter() - began)
 
 
 @torch.no_grad()

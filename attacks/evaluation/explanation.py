@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.batch_norm import settle_batch_norm
 from attacks.encoders.layers import OUTPUT, Visit, named_layers, unwrap, visits
+from attacks.encoders.passes import passes_of
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import optional
@@ -366,7 +367,7 @@ def explain(
     missing = ["Grad-CAM: no layer with hooks has positions (a hash, or a scripted network)"] if layer is None else []
     if gradient_reach is None:
         missing.append("input gradient and its coverage: the encoder passes no gradient to the picture")
-    cost = counter.forward, counter.backward, time.perf_counter() - began
+    cost = *passes_of(encoder).of_calls(counter.forward, counter.backward), time.perf_counter() - began
     return Explanations(arms, layer, gradient_reach, tuple(missing), *cost)
 
 

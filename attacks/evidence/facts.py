@@ -146,7 +146,8 @@ def _worst(previous: PreviousRun, content: Mapping[str, Any], requirement: Requi
     at = int((cosine if not success.any() else cosine.masked_fill(~success, torch.inf)).argmin())
     picture, number = divmod(at, cosine.shape[1])
     values: tuple[tuple[str, float], ...] = ()
-    if not run.encoder.stochastic:  # whose draws are coordinates of the encoder, which is not loaded
+    has_draws = run.encoder.stochastic or "passes" in mapping(content.get("encoder"))
+    if not has_draws:  # else they are coordinates of the encoder too, which is not loaded
         camera = defended_views(run.transforms, run.defence, content["bank"]["side"])
         views, purpose = lay_on_sheet(camera, run.printer, run.perturbation), "evaluate"
         if requirement.bank == WIDE:

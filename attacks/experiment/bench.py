@@ -15,6 +15,7 @@ from attacks.data.images import file_names
 from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.layers import Pool
+from attacks.encoders.passes import passes_of
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.classes import Classes
@@ -33,22 +34,23 @@ from transforms.wrappers import widened
 
 
 class CountedCalls:
-    """An encoder that counts the views it encodes, and those that require a gradient."""
+    """An encoder that counts the passes of its network, forward and back, as it encodes views."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.forward, self.backward = encoder, 0, 0
+        self.passes_of_view = passes_of(encoder)
 
     def __call__(self, images: Tensor, **draws: Any) -> Tree:
-        self.forward += len(images)
-        self.backward += len(images) * images.requires_grad
+        forward, backward = self.passes_of_view.of_calls(len(images), len(images) * images.requires_grad)
+        self.forward, self.backward = self.forward + forward, self.backward + backward
         return unchecked(self.encoder)(images, **draws)
 
 
 @stored("cost")
 @dataclass(frozen=True)
 class Cost:
-    """Encoder passes, counted in views, and seconds. Of these, `selection` forward passes and `selection_seconds`
-    chose among iterates."""
+    """Passes of the encoder's network, one a view unless a defence takes several, and seconds. Of these, `selection`
+    forward passes and `selection_seconds` chose among iterates."""
 
     forward: int = 0
     backward: int = 0
@@ -194,7 +196,7 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
     judge = Judge(counter, anchors, gallery, *right, chunk, world, signature_method(study.encoder), study.acceptance)
     names = tuple(file_names(study.queries.names))
     exhibits = Exhibits(place.out, names, study.queries.shapes, study.perturbation, device, world)
-    cost = Cost(passes, 0, time.perf_counter() - began)
+    cost = Cost(*counter.passes_of_view.of_calls(passes, 0), time.perf_counter() - began)
     cost, cached = place.checkpoint.once("gallery", lambda: (cost, cached))  # as the first attempt measured it
     parts = (module, encoder, exact, counter, judge, banks_of(study, first), layers, exhibits)
     return Bench(study, world, place.checkpoint, place.follow, *parts, chunk, {"gallery": cost}, cached)

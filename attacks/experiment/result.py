@@ -58,7 +58,8 @@ class Result:
     def gradients(self) -> int:
         """Of each picture in the arm `eot`, with those of the runs that it started from."""
         cost, start = self.content["costs"]["eot"], mapping(self.content["threat"].get("start_from"))
-        passes: int = cost["forward"] - cost["selection"]
+        of_view = count(mapping(self.content.get("encoder")).get("passes")) or 1
+        passes: int = (cost["forward"] - cost["selection"]) // of_view
         pictures = min(filter(None, (getattr(self.run.attack, "pictures", None), len(self.fit_pixels))), default=1)
         return math.ceil(passes / pictures) + (count(start.get("gradients")) or 0)
 

@@ -101,8 +101,13 @@ def judge_on(
     units = tuple(queries.clusters[row] for row in rows)
     arms = {arm: cells._replace(clusters=units) for arm, cells in arms.items()}
     made_on = " + ".join([encoder_name(content), *getattr(previous.run.objective, "encoders", ())])
-    names = made_on, encoder_name({"encoder": study.identity})
+    names = _named(made_on, previous.run), _named(encoder_name({"encoder": study.identity}), run)
     return Transfer(str(folder), *names, str(study.identity["fingerprint"]), arms)
+
+
+def _named(encoder: str, run: Run) -> str:
+    """The name of an encoder behind the defence of a run."""
+    return encoder if run.defence.name == "none" else f"{encoder} defence={run.defence.name}"
 
 
 def is_loadable(run: Run) -> bool:

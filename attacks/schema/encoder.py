@@ -135,6 +135,34 @@ class DefenceConfig:
     before: str | None = option(None, "the stage of transforms behind them, such as one_of; null: the encoder")
 
 
+@dataclass
+class PanelConfig:
+    """A rule over several views of each picture, which are drawn anew for each view of the attack."""
+
+    name: str = MISSING
+    stages: dict[str, Any] = option({}, "stage: its arguments, in order; they make the views (docs/defences.md)")
+    views: int = option(8, "of a picture, besides itself; each is one more pass", range="at least 1")
+
+
+@dataclass
+class PluginPanelConfig(PanelConfig):
+    """A rule of an installed package."""
+
+    model: str = option(MISSING, "the name of its entry point")
+    arguments: dict[str, Any] = option({}, "what it is made with")
+
+
+@dataclass
+class CounterattackConfig:
+    """A move of the picture away from its own features, before it is encoded."""
+
+    name: str = MISSING
+    eps: str = option("4/255", "the largest change of a pixel", range="above 0, at most 1")
+    step: str = option("1/255", "the length of a step", range="above 0, at most 1")
+    steps: int = option(2, "each is a pass forward and back", range="at least 1")
+    threshold: float = option(0.2, "pictures whose features noise moves less, as a share, are moved; of CLIP")
+
+
 #: Choice -> its schema.
 ENCODERS: dict[str, type] = {
     "pocket": PocketConfig,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
-from attacks.schema.encoder import ENCODERS, DefenceConfig
+from attacks.schema.encoder import ENCODERS, CounterattackConfig, DefenceConfig, PanelConfig, PluginPanelConfig
 from attacks.schema.objective import (
     AwayConfig,
     InfoNCEConfig,
@@ -219,7 +219,7 @@ class PluginSetConfig(PluginConfig):
 #: A part of a group by entry point.
 PLUGINS = {
     group: variant(
-        PluginSetConfig if group == "perturbation" else PluginConfig,
+        {"perturbation": PluginSetConfig, "defence": PluginPanelConfig}.get(group, PluginConfig),
         "plugin",
         f"One of your own: of an installed package, with an entry point `viewproof.{group}s`.\n\n"
         "Use: in a run with arms, report and gate, what this project does not have (docs/write_a_part.md).\n"
@@ -227,7 +227,7 @@ PLUGINS = {
         "Source: the entry points of Python packages.\nCost: its own.\n"
         f"Oracle: a part rewritten by hand, tests/experiment/test_plugin_parts.py.\nWith: {group}.model=mine",
     )
-    for group in ("objective", "optimiser", "perturbation")
+    for group in ("objective", "optimiser", "perturbation", "defence")
 }
 #: Parts that declare their keys themselves: group -> choice -> class.
 DECLARED = {
@@ -261,7 +261,17 @@ DECLARED = {
         "lpips": "attacks.objectives.penalties.LPIPS",
         "nps": "attacks.objectives.printability.NonPrintability",
     },
+    "defence": {
+        "tte": "attacks.encoders.rules.ViewMean",
+        "rtpt": "attacks.encoders.rules.ReliabilityVote",
+        "dbd": "attacks.encoders.rules.DirectionalBias",
+        "agc": "attacks.encoders.rules.GeodesicStep",
+        "smooth": "attacks.encoders.rules.SmoothedFeatures",
+        "consistency": "attacks.encoders.rules.ViewConsistency",
+    },
 }
+#: What such parts have besides their keys.
+BASES = {"defence": (PanelConfig,)}
 
 
 #: The losses on logits -> what they are.
@@ -288,7 +298,12 @@ def _by_name(*choices: Any) -> dict[str, type]:
     return {choice.name: choice for choice in choices}
 
 
-_SCHEMAS = {group: {name: class_schema(name, place) for name, place in DECLARED[group].items()} for group in DECLARED}
+_SCHEMAS = {
+    group: {name: class_schema(name, place, BASES.get(group, ())) for name, place in places.items()}
+    for group, places in DECLARED.items()
+}
+#: Defences that are stages alone, before the encoder or among the views.
+STAGE_DEFENCES = ("none", "jpeg", "bits", "blur", "resize", "resize_pad", "area", "median", "random_phase")
 #: group -> choice -> its schema.
 CHOICES: dict[str, dict[str, type]] = {
     "attack": _by_name(
@@ -306,9 +321,9 @@ CHOICES: dict[str, dict[str, type]] = {
     ),
     "task": _by_name(RetrievalConfig, VerificationConfig, ClassificationConfig, ScoreConfig),
     "encoder": ENCODERS,
-    "defence": dict.fromkeys(
-        ("none", "jpeg", "bits", "blur", "resize", "resize_pad", "area", "median", "random_phase"), DefenceConfig
-    ),
+    "defence": dict.fromkeys(STAGE_DEFENCES, DefenceConfig)
+    | _SCHEMAS["defence"]
+    | {"ttc": CounterattackConfig, "plugin": PLUGINS["defence"]},
     "objective": {
         **_by_name(AwayConfig, TowardConfig, TripletConfig, InfoNCEConfig, LayersConfig, MixedConfig),
         **_SCHEMAS["objective"],

@@ -94,13 +94,14 @@ def _type(annotation: Any) -> str:
     return text.replace("dict[str, Any]", "mapping").replace("list[Any]", "list").replace("Any", "any")
 
 
-def class_schema(name: str, place: str) -> type:
+def class_schema(name: str, place: str, bases: tuple[type, ...] = ()) -> type:
     """The schema of the choice `name` of the class at `place` ("attacks.objectives.bits.Bits"), read without torch.
-    Its keys are the fields of the class, and of its bases in the same file, declared with `option` and literals."""
+    Its keys are those of the schemas `bases`, then the fields of the class, and of its bases in the same file, that
+    are declared with `option` and literals."""
     kind, classes = place.rpartition(".")[2], _classes(place)
     about = inspect.cleandoc(ast.get_docstring(classes[kind]) or "").partition("\n\n")[0]
     fields = [("name", str, name), *declared_fields(place)]
-    return make_dataclass(kind, fields, namespace={"__doc__": about, "__module__": __name__})
+    return make_dataclass(kind, fields, bases=bases, namespace={"__doc__": about, "__module__": __name__})
 
 
 @cache

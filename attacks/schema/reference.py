@@ -105,7 +105,7 @@ def _keys(group: str) -> dict[str, list[Option]]:
             values_by_option.setdefault(item._replace(default=""), {})[name] = _default(item)
     tables: dict[str, list[Option]] = {}
     for item, by_choice in values_by_option.items():
-        title = "every choice" if group in FILES or len(by_choice) == len(schemas) else ", ".join(by_choice)
+        title = "every choice" if len(by_choice) == len(schemas) else ", ".join(by_choice)
         equal = len({*by_choice.values()}) == 1
         default = next(iter(by_choice.values())) if equal else ", ".join(f"{k}: {v}" for k, v in by_choice.items())
         tables.setdefault(title, []).append(item._replace(default=default))
@@ -140,7 +140,7 @@ def _comment(group: str, name: str) -> str:
     """The first sentence of the comment at the head of a YAML file."""
     lines = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()
     text = " ".join(line.lstrip("# ") for line in lines if line.startswith("# ") and "@package" not in line)
-    sentence = re.split(r"(?<!al)(?<=[.?]) ", text.partition(" Use: ")[0])[0]
+    sentence = re.split(r"(?<!al\.)(?<=[.?]) ", text.partition(" Use: ")[0])[0]
     if len(sentence.split()) > MOST_WORDS:
         sentence = sentence.partition(": ")[0]
     return sentence if sentence.endswith((".", "?")) else f"{sentence}."

@@ -15,6 +15,7 @@ from attacks.data.pictures import shape_ranges
 from attacks.data.split import FIT, assign_split, rows_at_once
 from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.contract import check_encoder
+from attacks.encoders.defended import Defence
 from attacks.encoders.description import identity
 from attacks.encoders.engine.precision import allow_tf32
 from attacks.encoders.randomness import randomised
@@ -28,7 +29,7 @@ from attacks.resizers.pipeline import GIVEN, Pipeline, function_pipeline
 from attacks.resizers.pipeline import kernel_pipeline as resizer
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
-from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING
+from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING, DefenceConfig
 from attacks.schema.groups import PatchConfig
 from attacks.schema.objective import LayersConfig
 from attacks.schema.run import Run
@@ -119,7 +120,7 @@ def build(
         queries, truth, perturbation = queries.only(rows), truth[rows], perturbation.take(torch.tensor(rows))
     side = input_side(encoder, *queries.shapes)
     transforms = lay_on_sheet(defended_views(run.transforms, run.defence, side), run.printer, run.perturbation)
-    if run.encoder.stochastic:
+    if run.encoder.stochastic or (isinstance(encoder, Defence) and encoder.has_fresh_draws):
         transforms = randomised(transforms, encoder)
     if not transforms.dims and run.optimiser.name not in SAMPLING:  # all views are the same: a step needs one
         views = Views(1, views.gradients)
@@ -308,6 +309,11 @@ def check_black_box(run: Run) -> None:
         raise ValueError(
             f"`{key}={getattr(run, key).name}` follows gradients, and encoder={name} can only be asked: use "
             f"attack=single with {' or '.join(f'optimiser={each}' for each in GRADIENT_FREE)}"
+        )
+    if not isinstance(run.defence, DefenceConfig):
+        raise ValueError(
+            f"`defence={run.defence.name}` encodes views of its own, and encoder={name} can only be asked, once for "
+            "each picture: use defence=none, with the defence in what is asked"
         )
     if run.encoder.answer == "same" and run.optimiser.name != "label_only":
         raise ValueError(

@@ -56,11 +56,12 @@ def pipeline(node: groups.ViewsConfig, side: int = SIDE) -> Compose:
     return make(Compose, node, "transforms", stages=stages(node.stages, "transforms.stages", side), value=value)
 
 
-def defended_views(node: groups.ViewsConfig, defence: DefenceConfig, side: int = SIDE) -> Compose:
+def defended_views(node: groups.ViewsConfig, defence: Any, side: int = SIDE) -> Compose:
     """The configured pipeline, with the defence before the stage that it names, if any. Raises ValueError."""
-    camera, names, next_stage = pipeline(node, side), list(node.stages), defence.before
-    if next_stage is None:
+    camera, names = pipeline(node, side), list(node.stages)
+    if not isinstance(defence, DefenceConfig) or defence.before is None:
         return camera
+    next_stage = defence.before
     if next_stage not in names:
         raise ValueError(
             f"`defence.before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); "

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from attacks.eot.problem import complete_part
+from attacks.eot.problem import NEEDS, complete_part
 from attacks.runtime.plugins import Plugin, plugin
 from attacks.schema.groups import PLUGINS
 from attacks.schema.validate import Run, fraction
@@ -18,7 +18,8 @@ def plugin_part(group: str, model: str, arguments: Mapping[str, Any], eps: str |
     offer = plugin(group, model)
     if eps is not None and offer.takes("eps"):
         arguments = {"eps": fraction(eps, f"{group}.eps"), **arguments}
-    part = complete_part(group, offer.make(**arguments))
+    part = offer.make(**arguments)
+    part = complete_part(group, part) if group in NEEDS else part
     if eps is not None and part.eps != fraction(eps, f"{group}.eps"):
         raise ValueError(
             f"`{group}.eps` must be that of {model}, {part.eps:g}; got {eps}: say {group}.eps={part.eps}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from attacks.encoders import FAMILIES, Defended, ScoreEncoder, Stochastic, load_encoder
+from attacks.encoders import FAMILIES, Counterattack, Defended, Panel, ScoreEncoder, Stochastic, load_encoder
 from attacks.encoders.defended import ViewDefence
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.engine.native_precision import run_in
@@ -46,7 +46,12 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
         **dict.fromkeys(BUILT_IN, (load_encoder, *_ENCODER)),
         **{name: (part, *_ENCODER) for name, part in BLACK_BOXES.items()},
     },
-    "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended, ViewDefence)),
+    "defence": {
+        **dict.fromkeys(groups.STAGE_DEFENCES, (Defended, ViewDefence)),
+        **{name: (Panel, declared_class("defence", name)) for name in groups.DECLARED["defence"]},
+        "ttc": (Counterattack,),
+        "plugin": (Panel, plugin_part),
+    },
     "objective": {
         "away": (Away, anchored_aim, watching_layers),
         "toward": (targeted, Toward),

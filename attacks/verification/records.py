@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.description import MODULE
+from attacks.encoders.passes import passes_of
 from attacks.eot.risk import Mean
 from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
@@ -252,8 +253,9 @@ def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trac
     costs = costs_of(content, arms)
     for arm in arms if is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and not is_repeated else ():
         evals = sum(rows[-1].evals for name, _, rows in tries if name == arm)
-        if evals != (passes := costs[arm].forward - costs[arm].selection):
-            yield f"steps.csv {arm}: its steps took {evals} passes; metrics.json costs has {passes}"
+        expected, passes = evals * passes_of(study.encoder).forward, costs[arm].forward - costs[arm].selection
+        if expected != passes:
+            yield f"steps.csv {arm}: its steps took {expected} passes; metrics.json costs has {passes}"
     limit, minimum = views.steps * attack.restarts, math.floor(LEAVES * views.steps)
     for arm, batch, rows in tries:
         place = f"steps.csv {arm}, batch {batch}"

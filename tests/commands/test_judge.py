@@ -18,18 +18,22 @@ def finished(shared_runs):
 
 @pytest.mark.slow
 def test_on_its_encoder_a_run_has_its_numbers_and_another_encoder_has_others(finished, tmp_path, capsys):
-    main(["judge", str(finished), "--on", "phash", "--out", str(tmp_path)])
+    main(["judge", str(finished), "--on", "phash defence=bits", "--out", str(tmp_path)])
     assert "made on" in capsys.readouterr().out
     rows = read_rows(tmp_path / "transfer.csv")
     metrics = json.loads((finished / "metrics.json").read_text())
-    by_encoder = {name: [row for row in rows if row["judged_on"] == name] for name in ("pocket", "phash")}
+    by_encoder = {
+        name: [row for row in rows if row["judged_on"] == name] for name in ("pocket", "phash defence=bits")
+    }
     for row in by_encoder["pocket"]:
         for measure in ("success", "cosine"):
             ends = [float(row[measure + end]) for end in ("", "_low", "_high")]
             expected = metrics["arms"][row["arm"]][measure]
             assert ends == pytest.approx([expected[key] for key in ("mean", "low", "high")], abs=1e-6)
     assert {row["encoder"] for row in by_encoder["pocket"]} == {metrics["encoder"]["fingerprint"]}
-    assert [row["cosine"] for row in by_encoder["phash"]] != [row["cosine"] for row in by_encoder["pocket"]]
+    assert [row["cosine"] for row in by_encoder["phash defence=bits"]] != [
+        row["cosine"] for row in by_encoder["pocket"]
+    ]
     assert {row["made_on"] for row in rows} == {"pocket"} and all(row["gain"] for row in rows if row["arm"] == "eot")
     with Image.open(tmp_path / "transfer.png") as picture:
         assert picture.width > 600

@@ -12,6 +12,7 @@ from attacks import APGD, EOT, L2, NES, PGD, Away, Linf, Universal, encoders, ev
 from attacks.data.images import to_bytes
 from attacks.encoders import Preprocess
 from attacks.encoders.black_box.asked import BlackBox
+from attacks.encoders.rules import ViewMean
 from attacks.eot import Adaptive, CVaR
 from attacks.eot.bank import judged
 from attacks.eot.problem import Options, Problem
@@ -72,6 +73,8 @@ TAKES = {
         Problem(x, ROWS, ENCODER, Away(), Linf()), Options(PGD(), EOT(), steps=2)
     ),
     "Defended": lambda x: encoders.Defended(ENCODER, DEFENCE)(x),
+    "Panel": lambda x: encoders.Panel(ENCODER, ViewMean(), DEFENCE, 1)(x),
+    "Counterattack": lambda x: encoders.Counterattack(ENCODER)(x),
     "Layers": lambda x: encoders.Layers(ENCODER, ["0"])(x),
     "Features": lambda x: encoders.Features(ENCODER, ["1"])(x),
     "ScoreEncoder": lambda x: encoders.ScoreEncoder(ENCODER, 0.5, 0)(x),

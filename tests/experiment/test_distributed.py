@@ -97,6 +97,7 @@ RUNS = {
     "pgd": (PGD, 1e-4),
     "pgd cvar": ([*PGD, "risk=cvar"], 1e-4),
     "pgd random defence": ([*PGD, "defence=resize_pad", "encoder.stochastic=true"], 1e-4),
+    "pgd panel": ([*PGD, "defence=tte", "defence.views=2"], 1e-4),
     "pgd shared": ([*PGD, "perturbation.shared=true"], 1e-4),
     "default": ([], 1e-4),
     "default cvar": (["risk=cvar"], 1e-4),

@@ -9,10 +9,12 @@ import torch
 
 import attacks.experiment.job
 from attacks import EOT, PGD, Away, Linf, load_encoder, robustness, solve, tiles, verify
+from attacks.encoders import Panel
 from attacks.schema.composition import compose
 from attacks.study.assembly import build
 from tests.helpers.runs import call
 from transforms import Affine, Compose
+from transforms.geometry import Crop, Flip
 
 SOURCE = """
 from torch.nn.functional import cosine_similarity
@@ -50,6 +52,11 @@ class Box:
     def __init__(self, eps=8 / 255):
         self.eps = eps
 
+class Mean:
+    def __call__(self, features):
+        unit = features / features.norm(dim=-1, keepdim=True)
+        return features[:, 0].norm(dim=-1, keepdim=True) * unit.mean(1)
+
 def haze(most):
     return Gain((1 - most, 1 - most))
 """
@@ -60,6 +67,8 @@ row = plugin_module:Row
 mine = plugin_module:Steps
 [viewproof.perturbations]
 mine = plugin_module:Box
+[viewproof.defences]
+mine = plugin_module:Mean
 [viewproof.stages]
 haze = plugin_module:haze
 """
@@ -116,6 +125,23 @@ def test_a_run_of_plugin_parts_has_the_numbers_of_the_built_in_ones(mine, monkey
     importlib.reload(mine)
     problems = verify("installed").problems
     assert any("the source of optimiser mine of plugin_parts 1.2 was" in line for line in problems), problems
+
+
+@pytest.mark.slow
+def test_a_rule_given_in_python_or_installed_has_the_numbers_of_the_built_in_one(mine):
+    plain = {**SMALL, "defence.views": 2, "transforms": "eot2d"}
+    panel = Panel(load_encoder(), mine.Mean(), [Crop((0.5, 1.0)), Flip(0.5)], views=2)
+    ours, theirs, installed, module = (
+        robustness(encoder, out=folder, **rule, **plain)
+        for folder, encoder, rule, plain in (
+            ("ours", "pocket", {"defence": mine.Mean()}, plain),
+            ("theirs", "pocket", {"defence": "tte"}, plain),
+            ("installed", "pocket", {"defence": "plugin", "defence.model": "mine"}, plain),
+            ("module", panel, {}, {key: value for key, value in plain.items() if key != "defence.views"}),
+        )
+    )
+    assert ours.arms["eot"] == theirs.arms["eot"] == installed.arms["eot"] == module.arms["eot"]
+    assert verify(installed.folder).passed and verify(ours.folder, parts={"defence": mine.Mean()}).passed
 
 
 @pytest.mark.slow

@@ -64,6 +64,8 @@ HONEST = {
     "a hash": ["encoder=phash", "objective=bits", "transforms=identity"],
     "a defence": ["defence=jpeg"],
     "a defence among the views": ["transforms=resizers", "defence=random_phase", "evaluate.deploy=2"],
+    "a panel": ["defence=agc", "defence.views=2"],
+    "a counterattack": ["defence=ttc", "encoder.stochastic=true"],
     "drift": ["evaluate.layers=all"],
     "no views": ["transforms=identity"],
     "two dimensions": ["transforms=eot2d"],

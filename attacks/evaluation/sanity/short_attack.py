@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attacks.encoders.passes import passes_of
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.bank import Bank, bank, judged
 from attacks.eot.problem import Options, Problem
@@ -38,16 +39,18 @@ class ShortRun(NamedTuple):
 
 
 class PassCount:
-    """The number of views in passes through encoders, `forward` and `backward`."""
+    """The number of passes through encoders, `forward` and `backward`."""
 
     def __init__(self) -> None:
         self.forward = self.backward = 0
 
     def count(self, encoder: Encoder) -> Encoder:
+        passes = passes_of(encoder)
+
         @wraps(encoder, assigned=(), updated=())  # the engine looks for its encoder behind the wrapper
         def counter(images: Tensor, **draws: Any) -> Tree:
-            self.forward += len(images)
-            self.backward += len(images) * images.requires_grad
+            forward, backward = passes.of_calls(len(images), len(images) * images.requires_grad)
+            self.forward, self.backward = self.forward + forward, self.backward + backward
             return unchecked(encoder)(images, **draws)
 
         return counter

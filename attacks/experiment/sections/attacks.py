@@ -119,9 +119,9 @@ class RadiiSection(Section):
 
 
 def _attack_passes(bench: Bench) -> int:
-    """The passes of each picture in the attack at the largest radius."""
-    cost = bench.costs["eot"]
-    return (cost.forward + cost.backward) // len(bench.study.queries)
+    """The views of each picture, forward and back, in the attack at the largest radius."""
+    cost, passes = bench.costs["eot"], bench.encoder.passes_of_view
+    return (cost.forward // passes.forward + cost.backward // passes.backward) // len(bench.study.queries)
 
 
 def _passes(bench: Bench, search: int) -> dict[str, float]:

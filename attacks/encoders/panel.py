@@ -1,0 +1,86 @@
+"""An encoder behind a rule over several views of one picture, as test-time defences have it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.encoders.defended import Defence
+from attacks.encoders.passes import Passes
+from attacks.encoders.randomness import DefenceSeed, defence_seeds, split_draws
+from attacks.encoders.rules import Rule
+from attacks.encoders.tree import optional
+from attacks.runtime.plugins import given_name
+from transforms import Compose, Stage
+from transforms.doors import unchecked
+from transforms.draws import Uniform, stream
+
+
+class Panel(Defence):
+    """An encoder that encodes a picture and several views of it, and answers what a rule makes of all these features.
+
+    All views of a picture follow from one number, which is a coordinate of the attack's own view: called with `draws`
+    (N,k) in [0,1), the defence draws anew for each row; without, every picture has the same fixed views. So a run
+    replays, and an attacker averages over that number but cannot choose what the defence will draw. A call costs
+    1 + `views` passes. The picture itself is encoded last, so that hooks on layers see its features.
+
+    Args:
+        encoder: in evaluation mode: pictures -> (N,D).
+        rule: the features (N,1+views,D), a picture's own first -> (N,D); see `attacks.encoders.rules`.
+        stages: of `transforms`, in order, or a `Compose` of them, which make the views.
+        views: of a picture, besides itself, at least 1.
+
+    Raises:
+        ValueError: another argument than said here; in a call, features that are no (N,D), or an answer of the rule
+            that is not shaped as a picture's features.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.encoders import Panel
+        >>> from transforms.geometry import Flip
+        >>> mean = Panel(torch.nn.Flatten().eval(), lambda features: features.mean(1), [Flip(p=1.0)], views=1)
+        >>> mean(torch.tensor([[[[0.0, 1.0]]]])).tolist()
+        [[0.5, 0.5]]
+    """
+
+    def __init__(self, encoder: nn.Module, rule: Rule, stages: Compose | Sequence[Stage], views: int = 8) -> None:
+        stages = stages if isinstance(stages, Compose) else Compose(stages)
+        super().__init__(encoder, Compose([DefenceSeed()] if stages.dims else []))
+        if not callable(rule) or isinstance(rule, type):
+            raise ValueError(f"`rule` must be a function of features (N,1+views,D), or an object; got {rule!r}")
+        if type(views) is not int or views < 1:
+            raise ValueError(f"`views` must be a whole number, at least 1, besides the picture; got {views!r}")
+        self.rule, self.stages, self.views, self.passes = rule, stages, views, Passes(1 + views, 1 + views)
+        text = repr(rule) if hasattr(rule, "__dataclass_fields__") else given_name(rule)
+        self.parts = [f"{text} of the picture and {views} views", *map(repr, stages.stages)]
+
+    def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
+        features = self.features(images, draws, **options)
+        answer = self.rule(features)
+        if not isinstance(answer, Tensor) or answer.shape != features[:, 0].shape:
+            got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
+            raise ValueError(
+                f"`rule` must make (N,D) of features (N,1+views,D): {tuple(features[:, 0].shape)}; got {got}"
+            )
+        return answer
+
+    def features(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
+        """(N,1+views,D): the features of pictures, each its own first, then those of its views."""
+        seeds, inner = split_draws(draws, self._draws, len(images))
+        points, options = self._points(defence_seeds(seeds, len(images)), images), inner | options
+        # View by view: a pass has as many rows as the caller's, who has chosen them to fit into memory.
+        rows = [self.encode(unchecked(self.stages)(images, u), **options) for u in points]
+        return torch.stack([self.encode(images, **options), *rows], 1)
+
+    def score(self, images: Tensor, draws: Tensor | None = None) -> Tensor:
+        """(N,): the score of a rule that is a detector, lower where it suspects an attack."""
+        rate: Callable[[Tensor], Tensor] | None = optional(self.rule, "score")
+        if rate is None:
+            raise ValueError(f"`rule` must have a `score` to rate pictures; {type(self.rule).__name__} has none")
+        return rate(self.features(images, draws))
+
+    def _points(self, seeds: Sequence[float], images: Tensor) -> Tensor:
+        """(views,N,dims) in [0,1): of each picture its points of the cube, from its seed."""
+        points = {seed: Uniform()(self.views, self.stages.dims, seed=stream(0, "defence", seed)) for seed in {*seeds}}
+        return torch.stack([points[seed] for seed in seeds], 1).to(torch.promote_types(images.dtype, torch.float32))
