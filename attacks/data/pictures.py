@@ -181,8 +181,8 @@ def shape_ranges(shapes: Sequence[tuple[int, int]], limit: int, pixels: int | No
     start = 0
     for row in range(1, len(shapes) + 1):
         height, width = shapes[start]
-        most = limit if pixels is None else max(1, min(limit, pixels // (height * width)))
-        if row == len(shapes) or shapes[row] != shapes[start] or row - start == most:
+        room = limit if pixels is None else max(1, min(limit, pixels // (height * width)))
+        if row == len(shapes) or shapes[row] != shapes[start] or row - start == room:
             yield range(start, row)
             start = row
 

@@ -275,8 +275,8 @@ def _limited(choice: Choice, study: Study) -> Choice:
     """The same with passes of few views where pictures keep their shape: a view reads all pixels of its picture."""
     if study.queries.store is None:
         return choice
-    most = max(1, PIXELS // max(height * width for height, width in study.queries.shapes))
-    return choice._replace(decision=replace(choice.decision, chunk=min(choice.decision.chunk, most)))
+    limit = max(1, PIXELS // max(height * width for height, width in study.queries.shapes))
+    return choice._replace(decision=replace(choice.decision, chunk=min(choice.decision.chunk, limit)))
 
 
 def read_decision(path: str) -> Decision:

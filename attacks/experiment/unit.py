@@ -101,7 +101,7 @@ def joined_units(results: Sequence[UnitResult], shared: bool) -> UnitResult:
         return {arm: torch.cat([result.saved[arm].flatten() for result in results]) for arm in first.saved}
 
     is_flat = len({delta.shape[1:] for result in results for delta in result.saved.values()}) > 1
-    saved = first.saved if shared else flat(results) if is_flat else column("saved")
+    deltas = first.saved if shared else flat(results) if is_flat else column("saved")
 
     scores = {
         bank: {arm: concatenate([result.scores[bank][arm] for result in results]) for arm in arms}
@@ -112,7 +112,7 @@ def joined_units(results: Sequence[UnitResult], shared: bool) -> UnitResult:
         scores=scores,
         worst=column("worst"),
         budget=column("budget"),
-        saved=saved,
+        saved=deltas,
         trace=tuple(line for result in results for line in result.trace),
         chosen=column("chosen"),
         costs=costs,

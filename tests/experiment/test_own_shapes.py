@@ -67,10 +67,10 @@ def test_ranges_are_all_rows_in_order_of_one_shape_and_few_pixels(shapes, limit,
         height, width = shapes[rows.start]
         assert {shapes[row] for row in rows} == {(height, width)} and len(rows) <= limit
         assert len(rows) == 1 or len(rows) * height * width <= pixels
-    for rows, after in pairwise(ranges):  # none could be longer
+    for rows, successor in pairwise(ranges):  # none could be longer
         height, width = shapes[rows.start]
         full = len(rows) == limit or (len(rows) + 1) * height * width > pixels
-        assert full or shapes[after.start] != shapes[rows.start]
+        assert full or shapes[successor.start] != shapes[rows.start]
 
 
 def test_units_are_of_one_shape_and_the_gallery_is_embedded_as_it_is(folder):
@@ -80,8 +80,8 @@ def test_units_are_of_one_shape_and_the_gallery_is_embedded_as_it_is(folder):
     assert [*shapes] == sorted(shapes) and names == ("a.png", "c.png", "b.png", "turned.jpg", "d.png")
     assert units_of(study) == [Unit(0, 2, 0), Unit(2, 3, 1), Unit(3, 4, 2), Unit(4, 5, 3)]
     rows = embed_gallery(study.gallery, encoder, CPU, 64).rows
-    alone = torch.cat([encoder(load_image(folder / name)[0][None]) for name in study.gallery.names])
-    torch.testing.assert_close(rows, alone, rtol=0, atol=1e-5)
+    singles = torch.cat([encoder(load_image(folder / name)[0][None]) for name in study.gallery.names])
+    torch.testing.assert_close(rows, singles, rtol=0, atol=1e-5)
 
 
 def test_masks_are_of_their_picture_alone(folder):
@@ -138,5 +138,5 @@ def test_a_cache_knows_the_pictures_of_their_own_shape(folder, tmp_path):
     node = compose(
         "smoke", ["data=folder", "data.size=null", "data.count=null", f"data.path={folder}", f"data.cache={tmp_path}"]
     ).data
-    first, again = data(node)[0], data(node)[0]
-    assert first.digests == again.digests and first.shapes == again.shapes and len(first.shapes) == 9
+    first, second = data(node)[0], data(node)[0]
+    assert first.digests == second.digests and first.shapes == second.shapes and len(first.shapes) == 9
