@@ -61,9 +61,9 @@ def data(
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
     shelf = read_files(path, node.size, node.unreadable, node.cache, None if in_memory else 0)
-    queries = gallery.evenly(gallery.on_shelf(shelf).clusters, node.count)
-    queries.sort(key=lambda row: shelf.shapes[row])  # those of one shape are attacked together
-    return _choose(node, shelf, queries, has_gallery, in_memory and node.size is not None)
+    numbers = gallery.evenly(gallery.on_shelf(shelf).clusters, node.count)
+    numbers.sort(key=lambda row: shelf.shapes[row])  # those of one shape are attacked together
+    return _choose(node, shelf, numbers, has_gallery, in_memory and node.size is not None)
 
 
 def _scenes(node: ScenesConfig, perturbation: object, has_gallery: bool) -> tuple[Pictures, Gallery, Tensor]:
