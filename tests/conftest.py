@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import os
 from collections import defaultdict
 
@@ -17,6 +18,14 @@ def pytest_configure(config):
 
 def pytest_addoption(parser):
     parser.addoption("--cases", type=int, metavar="N", help="run at most N cases of each test, evenly spread")
+
+
+gc.disable()  # until all tests are collected: every search for cycles would pass over all modules and tests
+
+
+def pytest_collection_finish():
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item):
