@@ -44,9 +44,9 @@ inference physical report resizers runtime schema study verification
 
 
 class Source:
-    """What tests ask of a source file, from one walk over its tree, which would fill the memory: imports at any depth,
-    as `a.b.name`; the names that it binds (its module, classes, functions, parameters, variables, attributes and
-    aliases); classes, and functions on the top level; and the parameters of each function."""
+    """What tests ask of a source file, from one walk over its tree, which would fill the memory: imports at any
+    depth, as `a.b.name`; the names that it binds (its module, classes, functions, parameters, variables, attributes
+    and aliases); classes, and functions on the top level; and the parameters of each function."""
 
     def __init__(self, path):
         tree = ast.parse(path.read_text())
