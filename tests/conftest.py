@@ -3,10 +3,15 @@
 import gc
 import os
 from collections import defaultdict
+from functools import cache
 
 import pytest
 import skimage.data
 import torch
+
+from attacks.data import gallery
+
+gallery.photographs = cache(gallery.photographs)  # a run decodes all of them; here hundreds of runs begin
 
 
 def pytest_configure(config):
