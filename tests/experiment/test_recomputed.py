@@ -63,9 +63,14 @@ def sixteen(work):
         assert call(patch, *TINY, *data, f"hydra.run.dir={work / 'run'}") == 0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def finished(shared_runs):
     return shared_runs.folder("sixteen", sixteen) / "run"
+
+
+@pytest.fixture(scope="module")
+def recomputation(finished):
+    return leaves(recompute(finished))
 
 
 def is_number(value):
@@ -73,8 +78,8 @@ def is_number(value):
 
 
 @pytest.mark.slow
-def test_every_number_follows_from_the_files(finished):
-    content, recomputation = leaves(read(finished)), leaves(recompute(finished))
+def test_every_number_follows_from_the_files(finished, recomputation):
+    content = leaves(read(finished))
     assert recomputation.keys() <= content.keys()
     for place, value in recomputation.items():
         error = SINGLE if "budget_used" in place else 1e-9
@@ -87,9 +92,9 @@ def test_every_number_follows_from_the_files(finished):
 
 
 @pytest.mark.slow
-def test_the_run_has_every_part_and_both_kinds_of_intervals(finished):
+def test_the_run_has_every_part_and_both_kinds_of_intervals(finished, recomputation):
     content = read(finished)
-    parts = Counter(place[0] for place, value in leaves(recompute(finished)).items() if is_number(value))
+    parts = Counter(place[0] for place, value in recomputation.items() if is_number(value))
     assert {"arms", "wide", "primary", "comparisons", "response", "left_out", "deployment", "explanations"} < {*parts}
     assert {"drift", "detection"} < {*parts} and len(content["clusters"]) == 16 > len(set(content["clusters"])) == 11
     assert content["primary"]["p"] is not None is not content["comparisons"][0]["p"]
