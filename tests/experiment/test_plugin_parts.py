@@ -12,6 +12,7 @@ from attacks import EOT, PGD, Away, Linf, load_encoder, robustness, solve, tiles
 from attacks.schema.composition import compose
 from attacks.study.assembly import build
 from tests.helpers.runs import call
+from tests.helpers.wrong import refused
 from transforms import Affine, Compose
 
 SOURCE = """
@@ -102,10 +103,7 @@ def test_a_run_of_plugin_parts_has_the_numbers_of_the_built_in_ones(mine, monkey
     digests = ours.metrics["threat"]["plugins"]
     page = (ours.folder / "report.html").read_text()
     assert len(digests) == 3 and all(name in page and digest in page for name, digest in digests.items())
-    with pytest.raises(
-        ValueError, match=r"`optimiser` was plugin_module:Steps, given in Python.*verify\(folder, parts"
-    ):
-        verify(ours.folder)
+    refused(r"`optimiser` was plugin_module:Steps, given in Python.*verify\(folder, parts", verify, ours.folder)
     assert verify(ours.folder, parts=parts).passed
     words = "config=smoke perturbation.eps=8/255 attack.steps=3 data.size=64 evaluate.views=4 evaluate.refine=0"
     words += "".join(f" {group}=plugin {group}.model=mine" for group in parts) + " hydra.run.dir=installed"
@@ -162,8 +160,7 @@ def test_an_installed_part_is_made_with_its_arguments_and_code_is_not_named(mine
             "unknown key `transforms.stages.haze.least`: known here are most",
         ),
     ):
-        with pytest.raises(ValueError, match=message):
-            study(*words)
+        refused(message, study, *words)
     (tmp_path / "theirs.yaml").write_text(
         "defaults: [smoke, override /objective: plugin]\nobjective: {model: 'os:x'}\n"
     )
