@@ -25,12 +25,16 @@ def pytest_addoption(parser):
     parser.addoption("--cases", type=int, metavar="N", help="run at most N cases of each test, evenly spread")
 
 
-gc.disable()  # until all tests are collected: every search for cycles would pass over all modules and tests
-
-
-def pytest_collection_finish():
-    gc.enable()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """A search for cycles would pass over all modules and tests: there is none until they are collected, and later
+    ones leave them out."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_runtest_setup(item):
