@@ -67,8 +67,8 @@ def photograph_cache():
     from attacks.data import gallery
 
     read = gallery.photographs
-    cached = cache(lambda _: read())
-    gallery.photographs = lambda: cached(gallery.PHOTOS)
+    by_folder = cache(lambda _: read())
+    gallery.photographs = lambda: by_folder(gallery.PHOTOS)
 
 
 @pytest.fixture(autouse=True)

@@ -59,8 +59,8 @@ class Source:
                     self.imports += [alias.name for alias in names]
                 case ast.ImportFrom(module=module, names=names, level=level):
                     self.imports += [f"{'.' * level}{module or ''}.{alias.name}" for alias in names]
-                case ast.FunctionDef(name=name, args=given) | ast.AsyncFunctionDef(name=name, args=given):
-                    names = [entry.arg for entry in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+                case ast.FunctionDef(name=name, args=sets) | ast.AsyncFunctionDef(name=name, args=sets):
+                    names = [entry.arg for entry in (*sets.posonlyargs, *sets.args, *sets.kwonlyargs)]
                     self.parameters.append((name, names))
                     self.bindings.append(name)
                 case ast.ClassDef(name=name):
