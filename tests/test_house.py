@@ -4,7 +4,6 @@ import ast
 import sys
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from traceback import walk_stack
 
 import pytest
@@ -12,10 +11,9 @@ import pytest
 from attacks import EOT, Away, Linf, Wiener, attack, load_encoder
 from attacks.data.gallery import tiles
 from attacks.study.pipeline import preset
-from tests.test_rooms import imported, parsed
+from tests.test_rooms import ROOT, source
 from transforms import Affine, Brightness, Compose, Contrast, Perspective
 
-ROOT = Path(__file__).resolve().parents[1]
 OURS = tuple(str(ROOT / package) for package in ("attacks", "transforms"))
 SOURCES = [path for package in ("attacks", "transforms", "scripts") for path in (ROOT / package).rglob("*.py")]
 PHOTOMETRIC = (Affine(degrees=20, scale=(0.75, 1.3)), Perspective(0.15), Brightness(0.1), Contrast((0.7, 1.3)))
@@ -50,7 +48,7 @@ def test_step_makes_few_calls_at_a_small_stack_depth(views, most):
 
 
 def test_the_body_of_the_loop_fits_on_a_screen():
-    tree = parsed(ROOT / "attacks" / "solvers" / "loop.py")
+    tree = ast.parse((ROOT / "attacks" / "solvers" / "loop.py").read_text())
     function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "drive")
     loop = next(node for node in ast.walk(function) if isinstance(node, ast.For))  # the outermost
     assert loop.end_lineno - loop.body[0].lineno + 1 <= 40
@@ -60,12 +58,10 @@ def test_no_function_has_more_than_eight_parameters():
     """Except drop-ins, which have another library's parameters, and the public functions."""
     public = {"attack", "solve", "evaluate"}
     for path in SOURCES:
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "compat" not in path.parts:
-                given = {each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
-                assert len(given - {"self", "cls"}) <= 8 or node.name in public, (
-                    f"{path.relative_to(ROOT)}: {node.name}"
-                )
+        if "compat" not in path.parts:
+            for name, parameters in source(path).parameters:
+                count = len({*parameters} - {"self", "cls"})
+                assert count <= 8 or name in public, f"{path.relative_to(ROOT)}: {name}"
 
 
 def test_longest_chain_of_imports_is_at_most_twenty_files():
@@ -76,7 +72,7 @@ def test_longest_chain_of_imports_is_at_most_twenty_files():
 
     @cache
     def chain(module):
-        names = imported(modules[module])
+        names = source(modules[module]).imports
         targets = {name if name in modules else name.rpartition(".")[0] for name in names} & modules.keys()
         return (module, *max((chain(each) for each in targets - lazy - {module}), key=len, default=()))
 

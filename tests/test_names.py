@@ -1,12 +1,11 @@
 """Names are nouns and verbs of the field (CONTRIBUTING.md), and one name means one thing."""
 
-import ast
 import re
 from collections import defaultdict
 
 import pytest
 
-from tests.test_rooms import ROOT, parsed
+from tests.test_rooms import ROOT, source
 
 CODE = [path for package in ("attacks", "transforms", "scripts") for path in (ROOT / package).rglob("*.py")]
 TESTS = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "docs").rglob("*.py")]
@@ -44,20 +43,6 @@ NOUNS = frozenset(
 PROTOCOLS = {"main", "add_arguments", "run", "load", "preprocessing", "rotate", "resize", "perspective", "affine"}
 
 
-def bindings(path):
-    """Every name that a file binds: its module, classes, functions, parameters, variables, attributes and aliases."""
-    if path.stem != "__init__":
-        yield path.stem
-    for node in ast.walk(parsed(path)):
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
-                yield name
-            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                yield name
-            case ast.ExceptHandler(name=str(name)) | ast.alias(asname=str(name)):
-                yield name
-
-
 def is_riddle(name):
     """Whether a name is one word that is no noun or verb, or ends in one of `NO_NOUNS`."""
     words = [word.lower() for word in name.strip("_").split("_") if word and not word.isdigit()]
@@ -72,7 +57,7 @@ def is_riddle(name):
 def test_fewer_than_one_name_in_a_hundred_is_no_noun_or_verb(paths):
     total, riddles = 0, defaultdict(list)
     for path in paths:
-        for name in bindings(path):
+        for name in source(path).bindings:
             total += 1
             if is_riddle(name):
                 riddles[name].append(str(path.relative_to(ROOT)))
@@ -83,8 +68,7 @@ def test_fewer_than_one_name_in_a_hundred_is_no_noun_or_verb(paths):
 def test_no_class_and_no_public_function_has_a_name_twice():
     files = defaultdict(set)
     for path in CODE:
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.ClassDef) or (node in parsed(path).body and isinstance(node, ast.FunctionDef)):
-                files[node.name].add(str(path.relative_to(ROOT)))
+        for name in source(path).definitions:
+            files[name].add(str(path.relative_to(ROOT)))
     public = {name: paths for name, paths in files.items() if not (name.startswith("_") and name[1:2].islower())}
     assert not {name: paths for name, paths in public.items() if len(paths) > 1 and name not in PROTOCOLS}

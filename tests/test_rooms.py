@@ -43,19 +43,36 @@ inference physical report resizers runtime schema study verification
 }
 
 
-@cache
-def parsed(path):
-    return ast.parse(path.read_text())
+class Source:
+    """What tests ask of a source file, from one walk over its tree, which would fill the memory: imports at any
+    depth, as `a.b.name`; the names that it binds (its module, classes, functions, parameters, variables, attributes
+    and aliases); classes, and functions on the top level; and the parameters of each function."""
+
+    def __init__(self, path):
+        tree = ast.parse(path.read_text())
+        self.bindings = [] if path.stem == "__init__" else [path.stem]
+        self.definitions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        self.imports, self.parameters = [], []
+        for node in ast.walk(tree):
+            match node:
+                case ast.Import(names=names):
+                    self.imports += [alias.name for alias in names]
+                case ast.ImportFrom(module=module, names=names, level=level):
+                    self.imports += [f"{'.' * level}{module or ''}.{alias.name}" for alias in names]
+                case ast.FunctionDef(name=name, args=sets) | ast.AsyncFunctionDef(name=name, args=sets):
+                    names = [entry.arg for entry in (*sets.posonlyargs, *sets.args, *sets.kwonlyargs)]
+                    self.parameters.append((name, names))
+                    self.bindings.append(name)
+                case ast.ClassDef(name=name):
+                    self.definitions.append(name)
+                    self.bindings.append(name)
+                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                    self.bindings.append(name)
+                case ast.arg(arg=name) | ast.ExceptHandler(name=str(name)) | ast.alias(asname=str(name)):
+                    self.bindings.append(name)
 
 
-def imported(path):
-    """Names in the import statements of a file, at any depth: `a.b.name`."""
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+source = cache(Source)
 
 
 @pytest.mark.slow
@@ -69,8 +86,9 @@ def test_imports_run_downwards(package):
     assert all(order.index(other) < order.index(room) for room in below for other in below[room]), "a cycle"
     for path in (ROOT / package).rglob("*.py"):
         room = (*path.relative_to(ROOT / package).with_suffix("").parts,)[0]
-        for name in imported(path):
+        for name in source(path).imports:
             top, other = (*name.split("."), "")[:2]
+            assert top, f"{path}: relative import"
             assert top not in {"scripts", "tests"} and (package, top) != ("transforms", "attacks"), f"{path}: {name}"
             assert top != "hydra" or room in {"schema", "run"}, f"{path}: only the command line imports Hydra"
             if top == package and other in below and room in below and other != room:

@@ -19,6 +19,7 @@ from attacks.eot.problem import Options, Problem
 from attacks.optimisers import Square
 from attacks.perturbations import Grey, Masked
 from scripts.api_reference import public_names
+from tests.helpers.wrong import refused
 from tests.transforms.test_laws import EXAMPLES
 from transforms import Affine, Brightness, Compose, camera, colour, compat, wrappers
 from transforms.doors import OVERSHOOT
@@ -147,13 +148,11 @@ def test_what_is_no_picture_is_refused_with_the_fix(call):
 )
 @pytest.mark.parametrize(("wrong", "fix"), FORMS.values(), ids=FORMS)
 def test_another_form_is_refused_with_the_fix(name, wrong, fix):
-    with pytest.raises(ValueError, match=fix):
-        TAKES[name](wrong(IMAGES))
+    refused(fix, TAKES[name], wrong(IMAGES))
 
 
 def test_grey_is_refused_where_three_channels_are_needed():
-    with pytest.raises(ValueError, match=r"\(N,3,H,W\).*write images.expand\(-1, 3, -1, -1\)"):
-        attacks.load_encoder("pocket")(IMAGES[:, :1])
+    refused(r"\(N,3,H,W\).*write images.expand\(-1, 3, -1, -1\)", attacks.load_encoder("pocket"), IMAGES[:, :1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -220,8 +219,7 @@ MISTAKEN = {
 
 @pytest.mark.parametrize("fix", MISTAKEN)
 def test_a_mistaken_part_is_refused_with_the_fix(fix):
-    with pytest.raises(ValueError, match=re.escape(fix)):
-        MISTAKEN[fix]()
+    refused(re.escape(fix), MISTAKEN[fix])
 
 
 @pytest.mark.parametrize(

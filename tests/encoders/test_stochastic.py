@@ -21,6 +21,7 @@ from tests.helpers import encoder_laws as laws
 from tests.helpers.fellows import together
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import estimate, examine, uphill
+from tests.helpers.wrong import refused
 from transforms import Affine, Compose, Sobol
 from transforms.compose import view
 from transforms.draws import stream
@@ -242,28 +243,22 @@ def test_a_trial_does_not_fix_the_feature_size():
 
 def test_draws_that_cannot_be_assigned_to_views_are_refused():
     images, w = pictures(4), torch.rand(4, 1)
-    with pytest.raises(ValueError, match="no layer that drops"):
-        Stochastic(lone(nn.Dropout(0.0)))
-    with pytest.raises(ValueError, match="evaluation mode"):
-        Stochastic(lone(nn.Dropout()).train())
-    with pytest.raises(ValueError, match="not the batch"):
-        Stochastic(lone(StochasticDepth(0.5, "batch")))(images, draws=w)
-    with pytest.raises(ValueError, match="randperm"):
-        Stochastic(lone(DropOrder()))(images, draws=w)
+    refused("no layer that drops", Stochastic, lone(nn.Dropout(0.0)))
+    refused("evaluation mode", Stochastic, lone(nn.Dropout()).train())
+    refused("not the batch", lambda: Stochastic(lone(StochasticDepth(0.5, "batch")))(images, draws=w))
+    refused("randperm", lambda: Stochastic(lone(DropOrder()))(images, draws=w))
     with pytest.raises(ValueError, match="not the batch"):
         Stochastic(SequenceFirst().eval())  # 64 rows could be 32 for each of 2 pictures, but not for 3
     small_only = Stochastic(nn.Sequential(OnlySmall(), SequenceFirst()).eval())  # cannot be tried
     small_only(images, draws=w)  # 8 rows for 4 pictures could be two for each ...
     with pytest.raises(ValueError, match="not the batch"):
         small_only(images[:2], draws=w[:2])  # ... but not 8 for 2
-    with pytest.raises(ValueError, match=r"other pictures in its batch.*DropBlock2d"):
-        draws_by_view(Stochastic(DropBlock().eval()))
+    refused(r"other pictures in its batch.*DropBlock2d", lambda: draws_by_view(Stochastic(DropBlock().eval())))
     draws_by_view(
         Stochastic(nn.Sequential(nn.AdaptiveAvgPool2d((8, 16)), Tokens(nn.Dropout(), torch.float32)).eval())
     )
     for bad in (torch.rand(4, 2), torch.rand(3, 1), torch.rand(4)):
-        with pytest.raises(ValueError, match="`draws` must hold 1 coordinates"):
-            Stochastic(lone(nn.Dropout()))(images, draws=bad)
+        refused("`draws` must hold 1 coordinates", Stochastic(lone(nn.Dropout())), images, draws=bad)
 
 
 @pytest.mark.gpu

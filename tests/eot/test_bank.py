@@ -9,6 +9,7 @@ from torch import nn
 
 from attacks import EOT, PGD, Linf, Toward, attack, bank, evaluate
 from tests.helpers.fake_device import Pretended, Waits, on_device
+from tests.helpers.wrong import refused
 from transforms import Affine, Brightness, Compose, Downscale, Sobol
 from transforms.draws import Uniform
 from transforms.scene import Layer, Scene, scene_of
@@ -130,9 +131,7 @@ def over(images, value):
 def test_what_cannot_be_scored_is_an_error_in_one_line(images, net, change, message):
     arguments = {"images": images, "clean": net(images), "gallery": net(images)}
     arguments |= {key: change_of(arguments[key]) for key, change_of in change.items()}
-    with pytest.raises(ValueError, match=message) as error:
-        evaluate(**arguments, encoder=net, bank=judge(VIEWS, 3))
-    assert "\n" not in str(error.value)
+    refused(message, evaluate, **arguments, encoder=net, bank=judge(VIEWS, 3))
 
 
 def test_pictures_on_a_device_must_lie_in_the_range(images, net):
@@ -167,8 +166,7 @@ def test_an_encoder_in_training_mode_is_refused_and_left_as_it_was(images):
     ],
 )
 def test_a_bank_of_no_pipeline_or_no_number_of_views_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        bank(*arguments, seed=0, purpose="evaluate")
+    refused(message, bank, *arguments, seed=0, purpose="evaluate")
 
 
 def test_losses_equal_those_of_single_views(images, net):

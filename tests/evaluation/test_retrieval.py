@@ -14,6 +14,7 @@ from attacks.evaluation import retrieval
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.per_image import per_image_rows
 from attacks.evaluation.retrieval import Rows, best, impostors, search, thresholds, votes
+from tests.helpers.wrong import refused
 from transforms import Brightness, Compose
 
 
@@ -82,12 +83,9 @@ def test_the_nearest_of_other_pictures_vote_and_the_nearer_identity_wins_a_tie(l
 
 def test_a_gallery_without_the_picture_or_with_nan_is_refused():
     unit, rows = torch.ones(1, 3).double(), Rows((torch.eye(3),))
-    with pytest.raises(ValueError, match="`truth`"):
-        best(unit, rows, torch.empty(0, dtype=torch.long))
-    with pytest.raises(ValueError, match="NaN"):
-        search(unit, Rows((torch.eye(3) / 0,)), 1)
-    with pytest.raises(ValueError, match="one row"):
-        votes(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, dtype=torch.long), torch.zeros(1))
+    refused("`truth`", best, unit, rows, torch.empty(0, dtype=torch.long))
+    refused("NaN", search, unit, Rows((torch.eye(3) / 0,)), 1)
+    refused("one row", votes, torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, dtype=torch.long), torch.zeros(1))
 
 
 @pytest.mark.parametrize("with_names", [True, False])
@@ -178,5 +176,4 @@ def test_a_rate_needs_ten_impostors():
     assert list(thresholds(scores)) == [1e-2, 1e-3]
     assert list(thresholds(scores[:9999])) == [1e-2]
     assert list(thresholds(scores[:999])) == []
-    with pytest.raises(ValueError, match="`fars`"):
-        thresholds(scores, (0.0,))
+    refused("`fars`", thresholds, scores, (0.0,))

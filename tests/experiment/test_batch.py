@@ -12,7 +12,7 @@ from attacks.eot.protocols import Objective
 from attacks.eot.risk import CVaR
 from attacks.perturbations.universal import Universal
 from attacks.solvers.selection import VIEWS, selection
-from tests.helpers.solving import look_risk, mark_checked, split, watch
+from tests.helpers.solving import look_risk, split, watch
 from transforms import Affine, Brightness, Compose
 
 CAMERA = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -41,42 +41,9 @@ def run(images, anchor, parts, leaving=None):
             reply = torch.tensor([i in leaving[steps[-1].index] for i in range(len(images))])
 
 
-def test_a_solved_picture_leaves_the_batch_and_changes_no_other_picture(problem):
-    images, anchor, parts = problem
-    plain, left = run(images, anchor, parts), run(images, anchor, parts, {4: [1], 9: [0, 3]})
-    assert [step.active.tolist() for step in left[4:6]] == [[True] * 4, [True, False, True, True]]
-    for i, end in enumerate((9, 4, 19, 9)):
-        for a, b in zip(plain[: end + 1], left, strict=False):
-            torch.testing.assert_close(a.delta[i], b.delta[i], rtol=0, atol=1e-12)
-        assert all(torch.equal(step.delta[i], left[end].delta[i]) for step in left[end:])
-        assert left[-1].estimate.mean[i] == left[end].estimate.mean[i]
-    assert left[-1].evals == 4 * (10 + 5 + 20 + 10)
-    assert plain[-1].evals == 4 * 80
-
-
 def test_the_attack_ends_when_all_are_solved(problem):
     images, anchor, parts = problem
     assert len(run(images, anchor, parts, {3: [0, 1], 6: [2, 3]})) == 7
-
-
-def test_each_picture_has_its_own_budget(problem):
-    images, anchor, parts = problem
-    batch_sizes = []
-
-    @mark_checked
-    def spy(pixels):
-        batch_sizes.append(len(pixels))
-        return parts["encoder"](pixels)
-
-    budget = torch.tensor([4, 11, 40, 10**6])
-    steps = run(images, anchor, parts | {"budget": budget, "encoder": spy})
-    took = torch.stack([step.active for step in steps]).sum(0)
-    assert took.tolist() == [1, 2, 10, 20]
-    assert sum(batch_sizes) == steps[-1].evals == 4 * 33
-    assert [step.last for step in steps] == [False] * 19 + [True]
-    single = run(images[[2]], anchor[[2]], parts | {"budget": 40, "perturbation": Linf(0.1, random_start=False)})
-    assert len(single) == 10
-    assert [step.last for step in single] == [False] * 9 + [True]
 
 
 @pytest.mark.parametrize("budget", [3, 0, 2.5, torch.tensor([8, 8]), torch.tensor([8, 8, 8, 3])])

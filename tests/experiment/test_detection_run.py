@@ -13,6 +13,7 @@ from attacks.resizers.pipeline import function_name
 from attacks.run import compose
 from attacks.runtime.tables import read_rows
 from tests.helpers.liars import cell, file_bytes
+from tests.helpers.wrong import refused
 
 TINY = ["data.count=2", "data.size=96", "attack.steps=1", "attack.views=2", "sanity=none", "evaluate.views=2"]
 TINY += ["evaluate.refine=0", "evaluate.one_view=false", "transforms=identity"]
@@ -63,8 +64,7 @@ def test_a_function_has_the_rows_of_its_kernel_and_the_record_names_it(run, tmp_
     wrong = verify(folder, 1, pipeline=lambda picture: picture[::2, ::2])
     assert any(line.startswith("detection.csv clean") for line in wrong.problems)
     (folder / "metrics.json").unlink()
-    with pytest.raises(ValueError, match="`pipeline` was a function in memory"):
-        interrupted_run(folder)
+    refused("`pipeline` was a function in memory", interrupted_run, folder)
 
 
 @pytest.mark.slow
@@ -81,15 +81,13 @@ def test_a_function_has_the_rows_of_its_kernel_and_the_record_names_it(run, tmp_
     ],
 )
 def test_what_is_no_pipeline_is_refused_in_one_line(tmp_path, words, options, message):
-    with pytest.raises(ValueError, match=message) as error:
-        run_folder(tmp_path / "run", *words, **options)
-    assert "\n" not in str(error.value) and not (tmp_path / "run" / "manifest.json").exists()
+    refused(message, run_folder, tmp_path / "run", *words, **options)
+    assert not (tmp_path / "run" / "manifest.json").exists()
 
 
 def test_a_library_that_is_not_installed_is_named_before_the_attack(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(ValueError, match=r"cv2 cannot be imported .*pip install"):
-        run_folder(tmp_path / "run", "evaluate.pipeline=cv2_linear")
+    refused(r"cv2 cannot be imported .*pip install", run_folder, tmp_path / "run", "evaluate.pipeline=cv2_linear")
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 

@@ -13,6 +13,7 @@ from attacks.encoders import Panel
 from attacks.schema.composition import compose
 from attacks.study.assembly import build
 from tests.helpers.runs import call
+from tests.helpers.wrong import refused
 from transforms import Affine, Compose
 from transforms.geometry import Crop, Flip
 
@@ -111,10 +112,7 @@ def test_a_run_of_plugin_parts_has_the_numbers_of_the_built_in_ones(mine, monkey
     digests = ours.metrics["threat"]["plugins"]
     page = (ours.folder / "report.html").read_text()
     assert len(digests) == 3 and all(name in page and digest in page for name, digest in digests.items())
-    with pytest.raises(
-        ValueError, match=r"`optimiser` was plugin_module:Steps, given in Python.*verify\(folder, parts"
-    ):
-        verify(ours.folder)
+    refused(r"`optimiser` was plugin_module:Steps, given in Python.*verify\(folder, parts", verify, ours.folder)
     assert verify(ours.folder, parts=parts).passed
     words = "config=smoke perturbation.eps=8/255 attack.steps=3 data.size=64 evaluate.views=4 evaluate.refine=0"
     words += "".join(f" {group}=plugin {group}.model=mine" for group in parts) + " hydra.run.dir=installed"
@@ -188,8 +186,7 @@ def test_an_installed_part_is_made_with_its_arguments_and_code_is_not_named(mine
             "unknown key `transforms.stages.haze.least`: known here are most",
         ),
     ):
-        with pytest.raises(ValueError, match=message):
-            study(*words)
+        refused(message, study, *words)
     (tmp_path / "theirs.yaml").write_text(
         "defaults: [smoke, override /objective: plugin]\nobjective: {model: 'os:x'}\n"
     )

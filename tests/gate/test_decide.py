@@ -202,7 +202,7 @@ def test_a_bar_that_a_random_encoder_meets_does_not_pass(measure, size, targeted
     level = record["chance"][measure]
     best = level["most" if side == "at_least" else "least"]
     table = [row | {"survived": 64} for row in rows([best] * 40, measure)]
-    for bar in (*np.linspace(level["least"], level["most"], 9), level["chance"]):
+    for bar in (*np.linspace(level["least"], level["most"], 4), level["chance"]):
         requirement = Requirement(measure, "eot", **{side: float(bar)})
         verdict = decide(Policy("A.", "2026-11-24", (requirement,)), "", record, table, False)
         (row,), meets = verdict.rows, requirement.meets(level["chance"])

@@ -6,6 +6,7 @@ import pytest
 
 from attacks.gate import policy as policies
 from attacks.gate.policy import ARMS, ATTACK, HARM, POLICIES, POLICY_MEASURES, STATISTICS, Requirement, read_policy
+from tests.helpers.wrong import refused
 
 GOOD = """claim: Most views are still recognised.
 date: 2026-11-24
@@ -83,23 +84,20 @@ def test_a_row_can_fail_and_only_where_the_attack_succeeds(tmp_path, measure, of
             if bar >= low and row.meets(worst) and not row.meets(best):
                 assert read_policy(tmp_path / "p.yaml").requirements == (row,)
             else:
-                with pytest.raises(ValueError, match=f"requirement 1: .*{measure}"):
-                    read_policy(tmp_path / "p.yaml")
+                refused(f"requirement 1: .*{measure}", read_policy, tmp_path / "p.yaml")
 
 
 @pytest.mark.parametrize("arm", [arm for arm in ARMS if arm != ATTACK])
 def test_a_policy_that_does_not_ask_about_the_attack_is_refused(tmp_path, arm):
     (tmp_path / "p.yaml").write_text(GOOD.replace("arm: eot", f"arm: {arm}"))
-    with pytest.raises(ValueError, match="must have a row of the arm eot"):
-        read_policy(tmp_path / "p.yaml")
+    refused("must have a row of the arm eot", read_policy, tmp_path / "p.yaml")
 
 
 def test_a_policy_that_is_missing_or_too_large_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="bundled policies: classification, classifier, duplicate-finder"):
         read_policy(tmp_path / "none.yaml")
     (tmp_path / "p.yaml").write_text("#" * 70_000)
-    with pytest.raises(ValueError, match="larger than 64 KiB"):
-        read_policy(tmp_path / "p.yaml")
+    refused("larger than 64 KiB", read_policy, tmp_path / "p.yaml")
 
 
 @pytest.mark.parametrize("path", sorted(POLICIES.glob("*.yaml")), ids=lambda path: path.stem)

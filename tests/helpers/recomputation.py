@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from fractions import Fraction
 from itertools import count, product
-from math import sqrt
 
 import numpy as np
 import scipy.stats
@@ -47,22 +46,23 @@ def mean(units, low=0.0, high=1.0, weights=None):
 def end_of(units, weights):
     units, n = units.clip(0, 1), len(units)
     bases = np.random.default_rng(0).permuted(np.tile(np.arange(n), (max(1, 64 // n), 1)), axis=1)
-    orders = [np.roll(base, -shift) for base in bases for shift in range(n)]
+    orders = np.array([np.roll(base, -shift) for base in bases for shift in range(n)])
 
     def excess(m):
-        return np.mean([capital(units[order], weights[order], m) for order in orders]) - 40
+        return capital(units[orders], weights[orders], m).mean() - 40
 
-    return scipy.optimize.bisect(excess, 1e-9, 1, xtol=1e-12) if excess(1e-9) > 0 else 0.0
+    return scipy.optimize.brentq(excess, 1e-9, 1, xtol=1e-12) if excess(1e-9) > 0 else 0.0
 
 
 def capital(values, weights, m):
-    """What a stake of 1 becomes. Before the first value the mean is m, with the variance of hits at that rate."""
-    stake, n, total, squares, count = 1.0, len(values), m, m * (1 - m), 1.0
-    for place, (x, weight) in enumerate(zip(values, weights, strict=True), 1):
-        bet = min(sqrt(2 * np.log(40) / max(squares / place, 1e-12) / n), 0.97 / m)
-        stake *= 1 + bet * weight * (x - m)
+    """What a stake of 1 becomes in each order, (O,) from (O,n) values. Before the first value the mean is m, with the
+    variance of hits at that rate."""
+    stake, n, total, squares, count = 1.0, values.shape[1], m, m * (1 - m), 1.0
+    for place, (x, weight) in enumerate(zip(values.T, weights.T, strict=True), 1):
+        bet = np.minimum(np.sqrt(2 * np.log(40) / np.maximum(squares / place, 1e-12) / n), 0.97 / m)
+        stake = stake * (1 + bet * weight * (x - m))
         total, count = total + weight * x, count + weight
-        squares += (weight * (x - total / count)) ** 2
+        squares = squares + (weight * (x - total / count)) ** 2
     return stake
 
 
@@ -182,13 +182,18 @@ def recompute(folder):
 
 def from_rows(table, measure):
     """The tables and comparisons of per_image.csv, the primary one in `measure`."""
-    arms = {
-        bank: {arm: arm_cell(select(table, bank=bank, arm=arm)) for arm in values_in(table, "arm")}
-        for bank in values_in(table, "bank")
-    }
+    arms = cells(table)
     primary, rest = comparisons(table, measure)
     wide = {"arms": arms["wide"], "bank": {"views": int(table[-1]["views"])}} if "wide" in arms else None
     return {"arms": arms["same"], "wide": wide, "primary": primary, "comparisons": rest}
+
+
+def cells(table):
+    """By bank and arm, the measures of per_image.csv."""
+    return {
+        bank: {arm: arm_cell(select(table, bank=bank, arm=arm)) for arm in values_in(table, "arm")}
+        for bank in values_in(table, "bank")
+    }
 
 
 def arm_cell(table):

@@ -17,6 +17,7 @@ from attacks.physical.simulation import simulate
 from attacks.physical.views import read_placement
 from tests.helpers.card_simulation import card_dots, printed_run, smooth
 from tests.helpers.photographs import stored_scores
+from tests.helpers.wrong import refused
 
 WRONG = [None, "x", "../../x", "a\nb: c", -1, 1e308, float("nan"), float("inf"), 10**400, [], {}, True, [[]]]
 QUAD = [[0.2, 0.2], [0.8, 0.2], [0.8, 0.8], [0.2, 0.8]]
@@ -45,16 +46,13 @@ def test_broken_cards_are_refused():
             parse_card(result)
             raise AssertionError(f"{path} = {value!r} was taken")
     for key, value in (("x", 95), ("width", 500), ("height", 0)):  # beyond the card, or nothing
-        with pytest.raises(ValueError, match="on the card"):
-            parse_card(content | {"patch": content["patch"] | {key: value}})
-    with pytest.raises(ValueError, match="four different tags"):
-        parse_card(content | {"tags": content["tags"][:1] * 4})
+        refused("on the card", parse_card, content | {"patch": content["patch"] | {key: value}})
+    refused("four different tags", parse_card, content | {"tags": content["tags"][:1] * 4})
 
 
 @pytest.mark.parametrize("side", [0, -1, 1e-300, 1e300, float("nan"), float("inf"), SIDES[1] + 1])
 def test_a_card_of_an_impossible_size_is_refused(side):
-    with pytest.raises(ValueError, match=r"mm; got"):
-        card(side, 50)
+    refused(r"mm; got", card, side, 50)
 
 
 @pytest.mark.slow
@@ -72,16 +70,14 @@ def test_broken_placements_are_refused(tmp_path):
             read_placement(tmp_path)
             raise AssertionError(f"{location} = {value!r} was taken")
     path.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="not JSON"):
-        read_placement(tmp_path)
+    refused("not JSON", read_placement, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", ".", "", "a\nb", "a\0", "a\\b"])
 def test_a_picture_name_that_leads_out_of_its_folder_is_refused(tmp_path, name):
     content = PLACEMENT | {"pictures": [name], "quads": [[QUAD]]}
     (tmp_path / "placement.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="that of a file"):
-        read_placement(tmp_path)
+    refused("that of a file", read_placement, tmp_path)
 
 
 COSINE, SUCCESS = torch.full((2, 3), 0.5), torch.tensor([[True, False, True]] * 2)
@@ -102,13 +98,11 @@ COSINE, SUCCESS = torch.full((2, 3), 0.5), torch.tensor([[True, False, True]] * 
     ],
 )
 def test_broken_scores_are_refused(tmp_path, cosine, success, arms):
-    with pytest.raises(ValueError, match=r"scores\.safetensors"):
-        digital(tmp_path, 2, [0, 1], "eot")
+    refused(r"scores\.safetensors", digital, tmp_path, 2, [0, 1], "eot")
     stored_scores(tmp_path, COSINE, SUCCESS)
     assert digital(tmp_path, 2, [1], "eot")["eot"].cosine.tolist() == [0.5] * 3
     stored_scores(tmp_path, cosine, success, arms)
-    with pytest.raises(ValueError, match=r"scores\.safetensors"):
-        digital(tmp_path, 2, [0, 1], "eot")
+    refused(r"scores\.safetensors", digital, tmp_path, 2, [0, 1], "eot")
 
 
 def test_the_simulation_reads_whole_pictures_of_a_limited_size(tmp_path):
@@ -118,14 +112,12 @@ def test_the_simulation_reads_whole_pictures_of_a_limited_size(tmp_path):
     side = (60_000).to_bytes(4, "big")
     for png in (b"no picture", content[:-20], content[:16] + side + side + content[24:]):
         clean.write_bytes(png)
-        with pytest.raises(ValueError, match="cannot be read"):
-            simulate(run, tmp_path / "out", 1, size=(64, 64))
+        refused("cannot be read", simulate, run, tmp_path / "out", 1, size=(64, 64))
     sheet = run / "print" / "sheet.json"
     content = json.loads(sheet.read_text())
     for dpi in (0, 10**400, "300", 1e308, float("inf")):
         sheet.write_text(json.dumps(content | {"dpi": dpi}))
-        with pytest.raises(ValueError, match="not what print_patch writes"):
-            simulate(run, tmp_path / "new", 1, size=(64, 64))
+        refused("not what print_patch writes", simulate, run, tmp_path / "new", 1, size=(64, 64))
 
 
 def test_far_corners_take_little_memory():

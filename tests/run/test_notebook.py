@@ -17,6 +17,7 @@ from attacks import notebook
 from attacks.notebook import Robustness, robustness
 from attacks.schema.composition import words
 from tests.helpers.page import Page
+from tests.helpers.wrong import refused
 
 #: The smallest run with all its arms.
 SMALL = {"transforms.stages.downscale.size": [24, 32]}  # views of another size than the picture's
@@ -86,9 +87,8 @@ class Pair(torch.nn.Module):
     ],
 )
 def test_the_error_for_a_module_that_is_no_encoder_names_its_output_or_the_resize(module, message, tmp_path):
-    with pytest.raises(ValueError, match=message) as error:
-        robustness(module.eval(), preset="smoke", out=tmp_path, **TINY | SMALL, **{"data.size": 64})
-    assert "\n" not in str(error.value) and not module._forward_hooks and not module._forward_pre_hooks
+    refused(message, robustness, module.eval(), preset="smoke", out=tmp_path, **TINY | SMALL, **{"data.size": 64})
+    assert not module._forward_hooks and not module._forward_pre_hooks
 
 
 @pytest.mark.slow
@@ -150,9 +150,8 @@ def test_a_preset_may_be_a_file_of_the_user(calls, tmp_path):
     ],
 )
 def test_a_wrong_argument_gives_a_one_line_error_and_runs_nothing(calls, values, message):
-    with pytest.raises(ValueError, match=message) as error:
-        robustness(**{"preset": "smoke"} | values)
-    assert "\n" not in str(error.value) and calls == []
+    refused(message, robustness, **{"preset": "smoke"} | values)
+    assert calls == []
 
 
 @pytest.mark.parametrize("encoder", ["pocket", ["pocket", "phash"]])
@@ -160,14 +159,12 @@ def test_a_file_in_place_of_the_folder_stays_unchanged(calls, tmp_path, encoder)
     (tmp_path / "index.html").write_text("my site")
     with pytest.raises(ValueError, match=r"`out` must be a folder, and .*index.html is a file; name another"):
         robustness(encoder, torch.rand(2, 3, 8, 8), preset="smoke", out=tmp_path / "index.html")
-    with pytest.raises(ValueError, match=r"`out`: .*index.html was not written by viewproof"):
-        robustness(["phash"], preset="smoke", out=tmp_path)
+    refused(r"`out`: .*index.html was not written by viewproof", robustness, ["phash"], preset="smoke", out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["index.html"] and calls == []
 
 
 def test_a_shard_that_is_not_the_last_has_no_result(calls):
-    with pytest.raises(ValueError, match="`shard=0/2` is done, and others are at work"):
-        robustness(preset="smoke", shard="0/2", out="run")
+    refused("`shard=0/2` is done, and others are at work", robustness, preset="smoke", shard="0/2", out="run")
 
 
 @pytest.mark.slow
@@ -182,8 +179,7 @@ def test_a_pipeline_is_a_name_of_the_configuration_or_a_function(calls):
 def test_an_online_tracker_must_be_named_in_the_call_and_not_in_a_preset(calls, tmp_path):
     online = "defaults: [/config/smoke, {override /tracker: wandb}, _self_]\ntracker: {mode: online}\n"
     (tmp_path / "theirs.yaml").write_text(online)
-    with pytest.raises(ValueError, match="sends the run over the network"):
-        robustness(preset="./theirs.yaml")
+    refused("sends the run over the network", robustness, preset="./theirs.yaml")
     server = "https://tracking.example"
     robustness(preset="smoke", tracker="mlflow", **{"tracker.uri": server})
     assert [call["run"].tracker.uri for call in calls] == [server]

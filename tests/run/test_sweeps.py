@@ -190,9 +190,9 @@ def test_a_program_in_the_values_of_a_preset_is_not_taken_for_one_that_was_typed
 
 
 def test_a_sweeper_gets_the_measure_of_each_run(jobs, climb, monkeypatch):
-    path = preset({"perturbation.eps": "2/255,5/255,9/255", "seed": "0,2"})
+    path = preset({"perturbation.eps": "2/255,5/255", "seed": "0,2"})
     assert call(monkeypatch, "-m", f"config={path}", "hydra/sweeper=climb") == 0
-    assert climb == [job.measure for job in jobs] and len(climb) == 6 and max(climb) == pytest.approx(0, abs=1e-9)
+    assert climb == [job.measure for job in jobs] and len(climb) == 4 and max(climb) == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def bits(step):
 
 @every_kind
 def test_the_seed_fixes_every_bit_and_a_run_resumes_after_any_step(optimiser, perturbation):
-    images, anchor, parts = problem(optimiser, perturbation)
+    images, anchor, parts = problem(optimiser, perturbation, steps=4)
     steps = run(images, anchor, parts)
     assert [bits(step) for step in run(images, anchor, parts)] == [bits(step) for step in steps]
     for number, step in enumerate(steps):
@@ -76,7 +76,9 @@ def test_passes_are_counted_within_the_chunk_and_every_delta_lies_in_the_set(opt
 def test_an_image_that_leaves_stays_as_it_is_and_changes_no_other_image(name):
     optimiser, perturbation = KINDS[name]
     images, anchor, parts = problem(optimiser, perturbation, budget=torch.tensor([COST * STEPS, COST * STEPS, 10]))
-    running, steps = attack(images, anchor, **parts), []
+    net, rows = parts["encoder"], []
+    counter = mark_checked(lambda pixels: (rows.append(len(pixels)), net(pixels))[1])
+    running, steps = attack(images, anchor, **parts | {"encoder": counter}), []
     stops = None
     for number in range(STEPS):
         steps.append(running.send(stops))
@@ -87,6 +89,9 @@ def test_an_image_that_leaves_stays_as_it_is_and_changes_no_other_image(name):
     for previous, step in itertools.pairwise(steps):
         left = ~step.active
         assert torch.equal(step.delta[left], previous.delta[left])
+        losses = [result.estimate.mean[left] for result in (previous, step)]
+        assert optimiser.gradient_free or torch.equal(*losses)  # a search reports its proposal
+    assert sum(rows) == steps[-1].evals
     assert steps[-1].last and next(running, None) is None
     *_, single = attack(images[[1]], anchor[[1]], **parts | {"budget": None})
     torch.testing.assert_close(single.delta, steps[-1].delta[[1]], rtol=0, atol=1e-9)

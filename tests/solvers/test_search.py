@@ -17,6 +17,7 @@ from attacks.optimisers.square import HALVINGS, Square
 from attacks.solvers import Adversary
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import VIEWS, Dot, Untargeted, small_problem, split, watch
+from tests.helpers.wrong import refused
 from transforms.draws import stream
 
 SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}
@@ -164,12 +165,9 @@ def test_unsupported_arguments_are_refused(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` follows the noise of a gradient"):
         next(attack(images, anchor, **parts | {"adaptive": Adaptive(), "budget": 100}))
-    with pytest.raises(ValueError, match="`adversary` chooses new views"):
-        next(attack(images, anchor, **parts | {"adversary": Adversary(8)}))
-    with pytest.raises(ValueError, match=r"`budget`.*at least 4"):
-        next(attack(images, anchor, **parts | {"budget": 3}))
-    with pytest.raises(ValueError, match=r"`p_init` must lie in \(0, 1\]"):
-        Square(8)
+    refused("`adversary` chooses new views", next, attack(images, anchor, **parts | {"adversary": Adversary(8)}))
+    refused(r"`budget`.*at least 4", next, attack(images, anchor, **parts | {"budget": 3}))
+    refused(r"`p_init` must lie in \(0, 1\]", Square, 8)
 
     def faulty(pixels):
         return parts["encoder"](pixels) * torch.where(pixels.mean() > images[1].mean() - 9, math.nan, 1.0)

@@ -20,7 +20,7 @@ from attacks.solvers.solver import run_steps
 from attacks.study.pipeline import preset
 from tests.helpers.fake_device import Pretended, Waits, on_device
 
-STEPS = 3
+STEPS = 2
 PATCH = Patch((24, 24), ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75)))
 #: In each of two pictures at a place of its own.
 SCENES = Patch((24, 24), Placements(torch.stack([0.4 * UNIT, 0.5 + 0.4 * UNIT])[:, None]))

@@ -14,6 +14,7 @@ from attacks.solvers.worst import Adversary
 from attacks.study.pipeline import preset
 from tests.helpers.fellows import together
 from tests.helpers.solving import VIEWS, mark_checked, small_problem, uphill, worst_views
+from tests.helpers.wrong import refused
 from transforms import Compose
 from transforms.scene import scene_of
 
@@ -183,8 +184,7 @@ def test_random_views_stay_if_no_gradient_reaches_the_coordinates(setting):
 @pytest.mark.parametrize(("keep", "k"), [(0, 4), (5, 4), (1, 0)])
 def test_keep_must_not_exceed_the_views(setting, keep, k):
     images, anchor, parts = setting
-    with pytest.raises(ValueError, match="`keep` must lie in"):
-        worst_views(images, anchor, k=k, keep=keep, **parts)
+    refused("`keep` must lie in", worst_views, images, anchor, k=k, keep=keep, **parts)
 
 
 @pytest.mark.parametrize("refine_steps", [0, 1, 3])
@@ -207,10 +207,8 @@ def test_passes_of_the_adversary_equal_its_cost(setting, refine_steps, n):
     ("arguments", "message"), [((0,), "`adversary`"), ((2.0,), "`adversary`"), ((4, -1), "`refine`")]
 )
 def test_counts_of_the_adversary_must_be_integers(arguments, message):
-    with pytest.raises(ValueError, match=f"{message} must be a whole number"):
-        Adversary(*arguments)
-    with pytest.raises(ValueError, match="`adversary` must be at least the number of views of a step, 8; got 4"):
-        Adversary(4).cost(8)
+    refused(f"{message} must be a whole number", Adversary, *arguments)
+    refused("`adversary` must be at least the number of views of a step, 8; got 4", Adversary(4).cost, 8)
     assert Adversary(16).risk(4) == CVaR(1 / 4)
 
 

@@ -11,6 +11,7 @@ from attacks.encoders import Phash, bits
 from attacks.encoders.black_box import endpoint as module
 from attacks.encoders.black_box.endpoint import endpoint
 from tests.helpers.services import serving
+from tests.helpers.wrong import refused
 
 
 @pytest.fixture(autouse=True)
@@ -72,16 +73,14 @@ def test_what_may_pass_is_tried_again_and_at_last_one_line(name):
         assert encoder(images).shape == (1, 64) and server.requests == 3
     with serving(fails(9, BAD[name])) as server:
         encoder = endpoint(server.url, retries=1, timeout=0.2)
-        with pytest.raises(ValueError, match="no answer in 2 attempts") as info:
-            encoder(images)
-        assert "\n" not in str(info.value) and server.requests == 2 and not len(encoder.ledger)
+        refused("no answer in 2 attempts", encoder, images)
+        assert server.requests == 2 and not len(encoder.ledger)
 
 
 def test_an_address_without_a_server_is_one_line():
     with serving() as server:
         url = server.url
-    with pytest.raises(ValueError, match=r"no answer in 2 attempts, at last .*refused"):
-        endpoint(url, retries=1)(pictures(1))
+    refused(r"no answer in 2 attempts, at last .*refused", endpoint(url, retries=1), pictures(1))
 
 
 ECHOES = {
@@ -114,8 +113,7 @@ def test_no_message_holds_a_key_that_the_server_sends_back(place, monkeypatch):
 def test_a_longer_answer_than_the_limit_is_refused(monkeypatch):
     monkeypatch.setattr(module, "MOST_BYTES", 100)
     with serving(fails(9, lambda handler: handler.reply(200, b"[1]" + b" " * 98))) as server:
-        with pytest.raises(ValueError, match="more than 100 bytes"):
-            endpoint(server.url)(pictures(1))
+        refused("more than 100 bytes", endpoint(server.url), pictures(1))
         assert server.requests == 1 and endpoint(server.url, batch=2).batch == 2
 
 

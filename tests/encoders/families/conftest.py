@@ -1,8 +1,17 @@
 """Fixtures of all families."""
 
+import re
+
 import pytest
 
 from tests.helpers import tiny_models
+
+
+def pytest_ignore_collect(collection_path, config):
+    """The quick tests read no file that imports another library, for that takes seconds."""
+    if collection_path.suffix != ".py" or "not families" not in config.option.markexpr:
+        return None
+    return bool(re.search(r"(?m)^(\w+ = )?pytest\.importorskip", collection_path.read_text())) or None
 
 
 @pytest.fixture
