@@ -106,7 +106,7 @@ def metrics(
         **_fit_pixels(study),
         **_gallery(study),
         "bank": _bank(bench.banks[MAIN], bench.refine_steps, side),
-        "intervals": INTERVALS if len(set(clusters)) > 1 else "95 %, over the views of one picture",
+        "intervals": INTERVALS if count > 1 else "95 %, over the views of one picture",
         "arms": arms,
         "wide": None,
         "verification": verification,
