@@ -76,7 +76,7 @@ def metrics(
     limits = limits if limits is not None else {} if pairs is None else thresholds(pairs)
     chance = chance_levels(study.take(queries), study.evaluate.neighbours, len(bench.banks[MAIN].u), pairs, [*limits])
     score_rows = rows_of(bench, scores, limits)
-    rows, clusters = judged_rows(score_rows), [study.queries.clusters[row] for row in queries]
+    rows = judged_rows(score_rows)
     views = {name: (arms, scores.success[name]) for name, arms in scores.scores.items()} if count == 1 else None
     tables = arms_table(rows, views=views)
     # The steps at which the pictures' perturbations were chosen; None for an arm without steps.

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import attacks.experiment.sections.attacks
+from attacks.encoders.passes import Passes
 from attacks.experiment.bench import Cost
 from attacks.experiment.sections.attacks import RadiiSection
 from attacks.report.pairs import read_pair_scores
@@ -111,7 +112,8 @@ def test_a_target_is_searched_with_the_runs_own_objective(tmp_path, monkeypatch)
 
 
 def test_of_the_passes_only_those_of_the_search_are_taken_as_recorded():
-    bench = SimpleNamespace(costs={"eot": Cost(forward=6, backward=4)}, study=SimpleNamespace(queries=range(2)))
+    encoder, study = SimpleNamespace(passes_of_view=Passes()), SimpleNamespace(queries=range(2))
+    bench = SimpleNamespace(costs={"eot": Cost(forward=6, backward=4)}, study=study, encoder=encoder)
     forgery = {"passes": {"search": 7, "attack": 90, "runs": 1.0}}
     facts = RadiiSection(2, 0.1).recorded_facts(bench, forgery)
     assert facts == {"passes": {"search": 7, "attack": 5, "runs": 12 / 5}}
