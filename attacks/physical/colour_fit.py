@@ -41,8 +41,8 @@ CARD_MARGIN = 0.1
 #: stops, tone curves of 0.8 to 1.2) the worst had 0.73 and 0.75; of 252 pairs with another scene's picture none had
 #: more than 0.22, though some flat ones spanned 0.55 stops.
 MAX_SPAN, MIN_CORRELATION = 1.0, 0.5
-#: Fewest swatches for a fit of each degree, which has 4 or 10 unknowns per channel.
-MIN_SWATCHES = {1: 8, 2: 16}
+#: Fewest swatches for a fit of each degree, which has 4, 10 or 20 unknowns per channel.
+MIN_SWATCHES = {1: 8, 2: 16, 3: 60}
 #: Weight of the regularisation towards the identity, for directions that the swatches do not determine.
 RIDGE = 1e-5
 
@@ -203,7 +203,7 @@ def _median(values: Floats, axis: int) -> Floats:
 
 
 def fit_colours(source: Floats, swatches: Swatches) -> ColourFit:
-    """Fit the map from `source` (S,3), linear, to the measured colours. The degree, 1 or 2, is that with the least
+    """Fit the map from `source` (S,3), linear, to the measured colours. The degree, 1 to 3, is that with the least
     leave-one-out difference of colour, which is `held_out_error`.
 
     Raises:
