@@ -9,8 +9,8 @@ from PIL import Image
 
 #: Grey levels on which the values of a pipeline must be a straight line.
 GREYS = np.arange(0, 256, 15)
-#: How far from it float rounding may lead, of 255 levels.
-STRAIGHT = 0.02
+#: How far from it, and from whole levels, float rounding may lead, of 255 levels.
+STRAIGHT, WHOLE = 0.02, 0.02
 #: To this the shares of each colour in an output channel are measured: a JPEG step does not hide an order.
 _COLOUR_ERROR = 0.02
 
@@ -87,14 +87,15 @@ class Values:
     def levels(self, result: np.ndarray) -> np.ndarray:
         """What the pipeline returned (h,w,C), inside the window, as levels 0..255, colours in their order."""
         inside: np.ndarray = (result[self.window] - self.low) / self.gain
-        if not self.straight:  # a curve that rises is undone, roughly
+        if not self.straight:  # a curve that rises is undone, roughly: no kernel will be named
             curves = np.maximum.accumulate(self.curve.T, axis=1)
             inside = np.stack(
                 [np.interp(x, y, GREYS) for x, y in zip(np.moveaxis(inside, 2, 0), curves, strict=True)], 2
             )
-        if self.order is not None:
+        if self.order is not None and len(self.order) == 3:
             inside = inside[..., np.argsort(self.order)]
-        return inside
+        near = np.rint(inside)
+        return near if np.abs(inside - near).max() <= WHOLE else inside
 
 
 def measure_values(box: PipelineProbe, size: tuple[int, int]) -> Values:
