@@ -7,6 +7,7 @@ from attacks.resizers.openness import Openness, Row
 #: The figures of the table: their headings, and how they are written.
 FIGURES: dict[str, tuple[str, Callable[[Openness], str]]] = {
     "unread": ("source pixels never read, %", lambda figures: _number(figures.unread, 100)),
+    "gain": ("largest energy unseen by an antialiased viewer; of a visible shift, 1", lambda f: _number(f.gain, 1)),
     "psnr": ("PSNR of the smallest attack that succeeds, dB", lambda figures: _number(figures.psnr, 1)),
     "seen": ("share of the target that an antialiased viewer sees of it, %", lambda f: _number(f.seen, 100)),
     "verdict": ("verdict", lambda figures: figures.verdict),

@@ -14,6 +14,7 @@ from attacks.resizers.separable import (
     TOLERANCE,
     Call,
     Separable,
+    hidden_gain,
     hide_picture,
     kernel_matrices,
     psnr,
@@ -40,6 +41,7 @@ class Openness:
 
     Attributes:
         unread: share of the source pixels that it never reads (see `separable.unread`).
+        gain: the largest energy that it can be given unseen, a visible shift having 1 (see `separable.hidden_gain`).
         psnr: in dB, at full size, of the smallest change that makes it show the target.
         seen: the energy of the attack after an antialiased resize to the encoder's size over that of the target
             shown outright. 1: as visible as the target itself.
@@ -47,6 +49,7 @@ class Openness:
     """
 
     unread: float
+    gain: float
     psnr: float
     seen: float
     succeeds: bool
@@ -97,6 +100,7 @@ def measure(
     attacked_view = viewer(attack.picture)
     figures = Openness(
         unread=unread(resizer),
+        gain=hidden_gain(resizer, viewer),
         psnr=psnr(attack.picture - picture),
         seen=float(np.sum((attacked_view - clean_view) ** 2) / np.sum((target - clean_view) ** 2)),
         succeeds=attack.succeeds,

@@ -38,6 +38,37 @@ def unread(resizer: Separable) -> float:
     return 1 - float(rows.mean()) * float(columns.mean())
 
 
+def hidden_gain(resizer: Separable, viewer: Separable) -> float:
+    """The largest energy that a perturbation unseen by `viewer` has for `resizer`: max |R d|^2 / |d|^2 over V d = 0,
+    times source pixels per output pixel.
+
+    So energies are means over pixels, and the gain of a shift of the whole picture by a constant is 1. A kernel that
+    copies one pixel of r x r has at most r^2.
+
+    R is A (x) B, and the projector on what V sees is P (x) Q, so the matrix whose largest eigenvalue this is,
+    R (1 - P (x) Q) R^T, is a difference of two Kronecker products, and is never formed.
+    """
+    pairs = []
+    for matrix, other in ((resizer.rows, viewer.rows), (resizer.columns, viewer.columns)):
+        visible = matrix @ scipy.linalg.orth(other.T)
+        pairs.append((matrix @ matrix.T, visible @ visible.T))
+    (a, p), (b, q) = pairs
+    shape = (len(a), len(b))
+
+    def product(vector: np.ndarray) -> np.ndarray:
+        x = vector.reshape(shape)
+        image: np.ndarray = a @ x @ b - p @ x @ q
+        return image.ravel()
+
+    start = np.random.default_rng(0).standard_normal(len(a) * len(b))  # else ARPACK draws its own
+    if np.linalg.norm(product(start)) <= NOTHING * np.linalg.norm(start):
+        return 0.0  # nothing is hidden, and ARPACK would not converge on rounding
+    operator = scipy.sparse.linalg.LinearOperator((start.size, start.size), matvec=product, dtype=np.float64)
+    largest = scipy.sparse.linalg.eigsh(operator, k=1, v0=start, tol=1e-4, return_eigenvectors=False)[0]
+    source = resizer.rows.shape[1] * resizer.columns.shape[1]
+    return float(max(0.0, largest) * source / start.size)
+
+
 #: The attack succeeds where the resized picture is this near to its target (root mean square): 30 dB.
 TOLERANCE = 8 / 255
 #: What the solver asks of itself, so that rounding to 8 bits does not lead beyond the tolerance.

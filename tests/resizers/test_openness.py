@@ -29,8 +29,9 @@ def test_a_copy_of_one_pixel_in_r_by_r(rows):
     for row in rows:
         if "nearest" in row.kernel or (row.ratio == 3 and row.kernel not in SMOOTH_KERNELS):
             assert row.figures.unread == pytest.approx(1 - row.ratio**-2)
+            assert row.ratio**2 - 1.01 < row.figures.gain <= row.ratio**2 + 1e-6
         elif row.kernel in SMOOTH_KERNELS:
-            assert row.figures.unread == 0
+            assert row.figures.unread == 0 and row.figures.gain < 1
 
 
 def test_the_smallest_attack_on_a_copy_changes_only_what_is_read(rows):
@@ -52,7 +53,7 @@ def test_no_share_lies_near_a_threshold(photo):
     [(0.1, True, "open"), (0.11, True, "hard"), (0.1, False, "hard"), (0.5, True, "closed"), (0.5, False, "closed")],
 )
 def test_verdict(visibility, succeeds, verdict):
-    assert Openness(0.0, 0.0, visibility, succeeds).verdict == verdict
+    assert Openness(0.0, 0.0, 0.0, visibility, succeeds).verdict == verdict
 
 
 @pytest.mark.parametrize("ratio", [1, 0.5, 17, float("nan")])

@@ -3,12 +3,14 @@ themselves."""
 
 import numpy as np
 import pytest
+from scipy.linalg import null_space
 from scipy.optimize import minimize
 
 from attacks.resizers.openness import crop_to, target_picture
 from attacks.resizers.separable import (
     TOLERANCE,
     Separable,
+    hidden_gain,
     hide_picture,
     kernel_matrices,
     nearest_picture,
@@ -33,6 +35,19 @@ def test_unread_pixels_are_the_zero_columns_of_the_dense_matrix(kernel):
     resizer = kernel_matrices(kernel, SIZE, OUT)
     zero = (np.abs(dense(resizer)) < 1e-9).all(0)
     assert unread(resizer) == pytest.approx(zero.mean(), abs=1e-12)
+
+
+@pytest.mark.parametrize("kernel", NAMES)
+def test_hidden_gain_is_the_largest_singular_value_on_the_null_space_of_the_viewer(kernel):
+    resizer, viewer = kernel_matrices(kernel, SIZE, OUT), kernel_matrices("pil_lanczos", SIZE, OUT)
+    value = np.linalg.svd(dense(resizer) @ null_space(dense(viewer)), compute_uv=False)[0]
+    assert hidden_gain(resizer, viewer) == pytest.approx(value**2 * (21 * 13) / (6 * 5), rel=1e-3, abs=1e-6)
+
+
+def test_hidden_gain_is_nothing_for_the_viewer_itself_and_at_most_the_area_for_a_copy():
+    viewer = kernel_matrices("pil_lanczos", (64, 64), (16, 16))
+    assert hidden_gain(viewer, viewer) == 0
+    assert 15 < hidden_gain(kernel_matrices("cv2_nearest", (64, 64), (16, 16)), viewer) <= 16 + 1e-9
 
 
 @pytest.mark.parametrize("kernel", ["pil_bilinear", "cv2_cubic", "cv2_nearest", "cv2_area"])
