@@ -2,6 +2,7 @@
 
     viewproof print outputs/patch_quickstart
     viewproof print outputs/patch_quickstart --width-mm 180 --paper letter --dpi 600
+    viewproof print --chart     # before there is a run: a colour chart, for viewproof score --chart
 
 Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several), card.png (what is cut out) and
 sheet.json (all positions, in mm) into the run's folder `print`. The card has the run's id and arm, and fiducials of
@@ -11,6 +12,7 @@ this run and arm alone. A patch too large for one sheet is tiled.
 import argparse
 from pathlib import Path
 
+from attacks.physical.chart import write_chart
 from attacks.physical.paper import PAPERS
 from attacks.physical.sheet import ARMS, WIDTH, write_sheet
 from attacks.runtime.command_line import print_notes
@@ -18,7 +20,8 @@ from attacks.runtime.untrusted import refuse_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run with perturbation=patch")
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="a run with perturbation=patch")
+    parser.add_argument("--chart", action="store_true", help="a colour chart alone, of no run, into the folder chart")
     width = f"the patch's width (default: the run's, else {WIDTH:g})"
     parser.add_argument("--width-mm", type=float, dest="width", metavar="MM", help=width)
     parser.add_argument("--paper", choices=PAPERS, default="a4")
@@ -30,7 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     refuse_file(options.out, "--out")
-    result = write_sheet(**vars(options))
+    arguments = vars(options)
+    if arguments.pop("chart"):
+        if options.run is not None or options.width is not None or options.arm != ARMS[0]:
+            raise ValueError("`--chart` prints the chart alone: drop RUN, --width-mm and --arm")
+        folder = options.out or Path("chart")
+        sheet = write_chart(folder, options.paper, options.dpi)
+        print(f"{folder / 'sheet.pdf'}: a colour chart, {len(sheet.card.chart)} swatches, {sheet.paper}")
+        return
+    if options.run is None:
+        raise ValueError("`RUN` is missing: the folder of a run, or --chart for the colour chart alone")
+    result = write_sheet(**arguments)
     print_notes(result.notes)
     sheets, card = result.plan, result.plan.card
     count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets"

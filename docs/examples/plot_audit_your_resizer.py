@@ -25,5 +25,5 @@ plt.gca().invert_yaxis()
 plt.show()
 
 # %%
-# At this ratio every kernel without antialiasing hides nearly all of the picture from the viewer (bars near zero),
-# and every antialiased one shows most of it.
+# At this ratio every kernel without antialiasing hides nearly all of the picture from the viewer (bars near zero), and
+# every antialiased one shows most of it.
