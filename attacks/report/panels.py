@@ -126,18 +126,27 @@ def draw_table(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def _strips(figure: SubFigure, examples: Mapping[str, VisibleExample], title: str) -> None:
-    """A column of three pictures for each example."""
+def draw_example(example: VisibleExample, title: str) -> Figure:
+    """An attacked picture, an antialiased view of it, and what the encoder gets."""
+    figure = Figure(figsize=(11.0, 4.0), layout="constrained")
+    _strips(figure, {"": example}, title)
+    return figure
+
+
+def _strips(figure: Figure | SubFigure, examples: Mapping[str, VisibleExample], title: str) -> None:
+    """A column of three pictures for each example; a row, if there is one."""
     figure.suptitle(f"The attacked file, and what is seen of it ({title})", fontsize=11, color=LIGHT["ink"])
     kinds = {"attacked": "the file", "viewed": "a viewer sees", "resized": "the encoder sees"}
-    axes = figure.subplots(3, len(examples))
+    axes = figure.subplots(1, 3, squeeze=False).T if len(examples) == 1 else figure.subplots(3, len(examples))
     for column, (name, example) in enumerate(examples.items()):
         axes[0, column].set_title(name, fontsize=10)
         for axis, (kind, words) in zip(axes[:, column], kinds.items(), strict=True):
             axis.imshow(getattr(example, kind).squeeze(), cmap="gray", vmin=0, vmax=255)
             axis.set(xticks=[], yticks=[])
             axis.spines[:].set_visible(False)
-            if column == 0:
+            if len(examples) == 1:
+                axis.set_title(words, fontsize=10)
+            elif column == 0:
                 axis.set_ylabel(words, fontsize=10)
 
 

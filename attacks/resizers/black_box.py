@@ -1,11 +1,15 @@
-"""A person's own preprocessing, known through calls alone: its values as levels, and where its pixels look."""
+"""A person's own preprocessing, known through calls alone: its values as levels, where its pixels look, its
+weights."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from attacks.resizers.separable import Separable, rms
 
 #: Grey levels on which the values of a pipeline must be a straight line.
 GREYS = np.arange(0, 256, 15)
@@ -17,11 +21,12 @@ _COLOUR_ERROR = 0.02
 
 @dataclass(frozen=True)
 class PipelineProbe:
-    """A pipeline: an 8-bit picture (H,W,3) -> float64 (h,w,C), as it returned it. It takes "arrays" or "PIL
-    images"."""
+    """A pipeline: an 8-bit picture (H,W,3) -> float64 (h,w,C), as it returned it. It takes "arrays" or "PIL images";
+    `key` names it in messages."""
 
     function: Callable[[Any], Any]
     takes: str
+    key: str = "--callable"
 
     def __call__(self, picture: np.ndarray) -> np.ndarray:
         """Raises ValueError where it fails, or returns no picture."""
@@ -34,7 +39,7 @@ class PipelineProbe:
         except Exception as error:  # a foreign function may raise anything
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             raise ValueError(
-                f"`pipeline` must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture; "
+                f"`{self.key}` must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture; "
                 f"got {reason}"
             ) from None
 
@@ -47,21 +52,21 @@ def _channels_last(array: np.ndarray) -> np.ndarray:
     return array if array.shape[2] in (1, 3) else array.transpose(1, 2, 0)
 
 
-def open_box(function: Callable[[Any], Any], size: tuple[int, int]) -> PipelineProbe:
+def open_box(function: Callable[[Any], Any], size: tuple[int, int], key: str = "--callable") -> PipelineProbe:
     """`function` as a black box that takes arrays, or else PIL images, tried on noise of `size`. Raises ValueError
     where it takes neither, or returns two results for one picture."""
     noise = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-    box = PipelineProbe(function, "arrays")
+    box = PipelineProbe(function, "arrays", key)
     try:
         first = box(noise)
     except ValueError:
-        box = PipelineProbe(function, "PIL images")
+        box = PipelineProbe(function, "PIL images", key)
         first = box(noise)
     second = box(noise)
     if first.shape != second.shape or not np.array_equal(first, second, equal_nan=True):
-        raise ValueError("`pipeline` must give one result for one picture; got two: fix its random choices")
+        raise ValueError(f"`{key}` must give one result for one picture; got two: fix its random choices")
     if not np.isfinite(first).all():
-        raise ValueError("`pipeline` must return finite values; got NaN or inf on a picture of noise")
+        raise ValueError(f"`{key}` must return finite values; got NaN or inf on a picture of noise")
     return box
 
 
@@ -97,6 +102,20 @@ class Values:
         near = np.rint(inside)
         return near if np.abs(inside - near).max() <= WHOLE else inside
 
+    def __str__(self) -> str:
+        """The pipeline in words; empty for levels as they are."""
+        words = []
+        if not self.straight:
+            words.append("no straight line of the picture's levels (a gamma, a curve, padding)")
+        elif np.abs(self.low).max() > STRAIGHT or np.abs(self.gain - 1).max() > 1e-6:
+            low, gain = (np.array2string(v, precision=4, separator=", ") for v in (self.low, 255 * self.gain))
+            words.append(f"{low} + {gain} x level / 255")
+        if self.order is None:
+            words.append("colours are mixed")
+        elif self.order != (0, 1, 2):
+            words.append(f"channels are {''.join('RGB'[colour] for colour in self.order)}")
+        return "; ".join(words)
+
 
 def measure_values(box: PipelineProbe, size: tuple[int, int]) -> Values:
     """Measure the values with 21 flat pictures of `size`. Raises ValueError where black and white give the same, or
@@ -104,10 +123,10 @@ def measure_values(box: PipelineProbe, size: tuple[int, int]) -> Values:
     flat = [box(np.full((*size, 3), grey, np.uint8)) for grey in GREYS]
     colours = [box(np.broadcast_to(np.uint8(colour), (*size, 3))) for colour in 255 * np.eye(3, dtype=int)]
     if len({result.shape for result in (*flat, *colours)}) > 1:
-        raise ValueError("`pipeline` must return one size for pictures of one size; got several")
+        raise ValueError(f"`{box.key}` must return one size for pictures of one size; got several")
     difference = (flat[0] != flat[-1]).any(2)
     if not difference.any():
-        raise ValueError("`pipeline` must depend on the picture; black and white give the same")
+        raise ValueError(f"`{box.key}` must depend on the picture; black and white give the same")
     rows, columns = (np.flatnonzero(difference.any(axis)) for axis in (1, 0))
     window = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
     tones = np.stack([np.median(result[window], axis=(0, 1)) for result in flat])
@@ -123,10 +142,16 @@ def measure_values(box: PipelineProbe, size: tuple[int, int]) -> Values:
     return Values(window, low, gain, off <= STRAIGHT, curve, order if plain else None)
 
 
+#: A superposition of four 8-bit results is off by at most this many levels (root mean square) where only rounding is.
+LINEAR = 1.25
 #: A fine ramp repeats after this many pixels, a level each.
 _PERIOD = 256
+#: Of a comb, source pixels between teeth per source pixel per output pixel: the widest kernel, Lanczos, reaches 6.
+_TEETH = 8
 #: A line that rises less does not depend on the axis.
 _FLAT = 1e-3
+#: A measured weight below this may be rounding: one level of 255.
+WEIGHT_ERROR = 1 / 255
 
 
 @dataclass(frozen=True)
@@ -157,6 +182,10 @@ class Prober:
         profile: np.ndarray = grey.mean(axis=(1 - axis, 2))
         return profile
 
+    def noise(self, low: int, high: int, seed: int) -> np.ndarray:
+        """Colour noise (H,W,3), levels `low` to `high`, equally likely."""
+        return np.random.default_rng(seed).integers(low, high + 1, (*self.size, 3), dtype=np.uint8)
+
 
 def fit_line(prober: Prober, axis: int) -> ProbeLine:
     """Fit where the output pixels look along an axis, from three ramps: one over the whole axis gives the place of
@@ -177,3 +206,53 @@ def fit_line(prober: Prober, axis: int) -> ProbeLine:
         places = np.where(np.abs(places % _PERIOD - _PERIOD / 2) < _PERIOD / 4, *fine)  # far from the ramp's end
     scale, shift = np.polyfit(np.arange(count)[inner] + 0.5, places[inner] + 0.5, 1)
     return ProbeLine(float(scale), float(shift)) if abs(scale) > _FLAT else ProbeLine(length / count, 0.0)
+
+
+def is_linear(prober: Prober, seed: int) -> bool:
+    """Whether noise on grey adds up, and turned bright for dark gives the opposite, to the rounding of 8 bits."""
+    first, second = (prober.noise(0, 60, seed + k).astype(int) - 30 for k in (0, 1))
+    strong = 127 * np.sign(prober.noise(0, 1, seed).astype(int) - 0.5)
+    grey, first_response, second_response, sum_response, light, dark = (
+        prober.levels(127 + part) for part in (0 * first, first, second, first + second, strong, -strong)
+    )
+    return max(rms(sum_response - first_response - second_response + grey), rms(light + dark - 2 * grey)) <= LINEAR
+
+
+def noise_gain(prober: Prober, seed: int) -> float:
+    """The energy of noise after the box over that before it, times source pixels per output pixel: 1 where an output
+    pixel is the mean of its area, the area where it is a copy."""
+    noise = prober.noise(67, 187, seed)[..., 0]
+    result = prober.levels(noise) - prober.levels(np.full_like(noise, 127))
+    pixels = prober.size[0] * prober.size[1] / (result.shape[0] * result.shape[1])
+    return float(max(np.mean((result - result.mean()) ** 2) - 1 / 12, 0.0) / noise.var() * pixels)
+
+
+def predicts(weights: Separable, prober: Prober, seed: int) -> bool:
+    """Whether measured weights predict most of what a box makes of noise. They do not where pixels are turned or
+    warped."""
+    noise = prober.noise(67, 187, seed)[..., 0]
+    result = prober.levels(noise).mean(2)
+    return float(np.std(result - weights(noise.astype(float)))) <= float(np.std(result)) / 2
+
+
+def measure_weights(prober: Prober, lines: tuple[ProbeLine, ProbeLine]) -> Separable:
+    """The matrices of the two axes, from the responses to combs: bright or dark lines on grey, so far apart that an
+    output pixel reads at most one, the nearest."""
+    matrices = []
+    for axis, line in enumerate(lines):
+        length = prober.size[axis]
+        period = min(length, _TEETH * math.ceil(max(abs(line.scale), 1)))
+        columns = []
+        for phase in range(period):
+            tooth = np.where(np.arange(length) % period == phase, 127, 0)
+            columns.append((prober.line_response(axis, 128 + tooth) - prober.line_response(axis, 128 - tooth)) / 254)
+        responses = np.stack(columns, axis=1)  # output pixel, phase
+        count = len(responses)
+        centre = line.scale * (np.arange(count)[:, None] + 0.5) + line.shift - 0.5
+        phases = np.arange(period)
+        nearest = (phases + period * np.rint((centre - phases) / period)).astype(int)
+        inside = (nearest >= 0) & (nearest < length)
+        matrix = np.zeros((count, length))
+        np.add.at(matrix, (np.nonzero(inside)[0], nearest[inside]), responses[inside])
+        matrices.append(matrix)
+    return Separable(*matrices)

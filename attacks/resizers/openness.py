@@ -11,6 +11,7 @@ from torch import Tensor
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image, to_bytes
 from attacks.resizers.separable import (
+    NOTHING,
     TOLERANCE,
     Call,
     Separable,
@@ -20,6 +21,7 @@ from attacks.resizers.separable import (
     psnr,
     rms,
     unread,
+    whole,
 )
 from transforms import resize
 from transforms.resizing.resize import NAMES
@@ -37,7 +39,7 @@ RATIOS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 @dataclass(frozen=True)
 class Openness:
-    """The figures of one resize.
+    """The figures of one resize; None: it is not one of rows and columns, so they were not measured.
 
     Attributes:
         unread: share of the source pixels that it never reads (see `separable.unread`).
@@ -48,9 +50,9 @@ class Openness:
         succeeds: whether the attacked 8-bit picture was resized to the target within `TOLERANCE`.
     """
 
-    unread: float
-    gain: float
-    psnr: float
+    unread: float | None
+    gain: float | None
+    psnr: float | None
     seen: float
     succeeds: bool
 
@@ -81,13 +83,22 @@ class Row:
 
 
 def measure(
-    picture: np.ndarray, target: np.ndarray, resizer: Separable, viewer: Separable, call: Call
+    picture: np.ndarray,
+    target: np.ndarray,
+    resizer: Separable,
+    viewer: Separable,
+    call: Call,
+    *,
+    window: tuple[slice, slice] = (slice(None), slice(None)),
+    threshold: float = NOTHING,
 ) -> tuple[Openness, VisibleExample]:
     """Attack `picture` (C,H,W) toward `target` (C,h,w), both in [0,1], and measure how open `resizer` is.
 
     Args:
-        viewer: an antialiased resize to the same size.
+        viewer: an antialiased resize to the same size and place.
         call: the resize as it is really done (see `hide_picture`).
+        window: the rectangle of the source that is resized; `unread` and `gain` are of it alone.
+        threshold: a smaller weight of `resizer` counts as unread.
 
     Raises ValueError where the picture is the target already.
     """
@@ -98,9 +109,10 @@ def measure(
         )
     attack = hide_picture(picture, target, resizer, call)
     attacked_view = viewer(attack.picture)
+    inner = resizer.crop(window)
     figures = Openness(
-        unread=unread(resizer),
-        gain=hidden_gain(resizer, viewer),
+        unread=unread(inner, threshold),
+        gain=hidden_gain(inner, viewer.crop(window)),
         psnr=psnr(attack.picture - picture),
         seen=float(np.sum((attacked_view - clean_view) ** 2) / np.sum((target - clean_view) ** 2)),
         succeeds=attack.succeeds,
@@ -121,14 +133,16 @@ def openness_table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]
             raise ValueError(f"`--ratios` must be above 1 and at most 16 source pixels per pixel; got {ratio:g}")
         size = (round(SIDE * ratio),) * 2
         picture = crop_to(image, size)
-        viewer = kernel_matrices(VIEWER, size, (SIDE, SIDE))
+        axis = (whole(size[0], SIDE), whole(size[1], SIDE))
+        viewer = kernel_matrices(VIEWER, axis, size)
         for kernel in NAMES:
 
             def call(pixels: np.ndarray, kernel: str = kernel) -> np.ndarray:
                 return resize(torch.from_numpy(pixels)[None], (SIDE, SIDE), kernel, eight_bit=True)[0].numpy()
 
-            resizer = kernel_matrices(kernel, size, (SIDE, SIDE))
-            rows.append(Row(kernel, ratio, *measure(picture, target, resizer, viewer, call)))
+            rows.append(
+                Row(kernel, ratio, *measure(picture, target, kernel_matrices(kernel, axis, size), viewer, call))
+            )
     return rows
 
 

@@ -166,10 +166,9 @@ def function_name(function: Callable[[Any], Any]) -> str:
 
 
 def function_pipeline(function: Callable[[Any], Any], source: tuple[int, int]) -> Pipeline:
-    """A function of an 8-bit array (H,W,3) or a PIL image that returns an array (h,w,3) or (3,h,w), a tensor or a PIL
-    image, on pictures of (height, width) `source`: what it crops or pads is measured. Raises ValueError where it
-    takes or returns something else, is random, or fails."""
-    box = open_box(function, source)
+    """A function as `viewproof audit --resizers --callable` takes it, on pictures of (height, width) `source`: what
+    it crops or pads is measured. Raises ValueError where it takes or returns something else, is random, or fails."""
+    box = open_box(function, source, "pipeline")
     values = measure_values(box, source)
     whole = replace(values, window=(slice(None), slice(None)))
 

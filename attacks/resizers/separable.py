@@ -3,6 +3,7 @@ picture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy  # its parts are loaded when first used
@@ -15,6 +16,40 @@ NOTHING = 1e-9
 _LIKE = torch.zeros(1, dtype=torch.float64)
 
 
+class KernelAxis(NamedTuple):
+    """One axis of a resize between crops: source pixels `start` to `start + length` are resized to `virtual` pixels,
+    of which `out` are kept, from `offset` on."""
+
+    start: int
+    length: int
+    virtual: int
+    offset: int
+    out: int
+
+    @property
+    def source(self) -> slice:
+        return slice(self.start, self.start + self.length)
+
+    @property
+    def output(self) -> slice:
+        return slice(self.offset, self.offset + self.out)
+
+    @property
+    def visible(self) -> slice:
+        """The source pixels from the outer edge of the first kept pixel to that of the last."""
+        scale = self.length / self.virtual
+        start, stop = (self.start + round(scale * at) for at in (self.offset, self.offset + self.out))
+        return slice(start, stop)
+
+
+#: Rows and columns.
+Axes = tuple[KernelAxis, KernelAxis]
+
+
+def whole(length: int, out: int) -> KernelAxis:
+    return KernelAxis(0, length, out, 0, out)
+
+
 @dataclass(frozen=True)
 class Separable:
     """The linear map X -> `rows` X `columns`^T of pictures (...,H,W); `rows` (h,H) and `columns` (w,W) in float64."""
@@ -22,19 +57,28 @@ class Separable:
     rows: np.ndarray
     columns: np.ndarray
 
+    def crop(self, window: tuple[slice, slice]) -> "Separable":
+        return Separable(self.rows[:, window[0]], self.columns[:, window[1]])
+
     def __call__(self, pictures: np.ndarray) -> np.ndarray:
         resized: np.ndarray = self.rows @ pictures @ self.columns.T
         return resized
 
 
-def kernel_matrices(kernel: str, size: tuple[int, int], out: tuple[int, int]) -> Separable:
-    """The matrices of a kernel of `transforms.resizing.resize.NAMES` that resizes `size` (H, W) to `out`."""
-    return Separable(*(matrix.numpy() for matrix in axes(size, out, kernel, _LIKE)))
+def kernel_matrices(kernel: str, axis: Axes, size: tuple[int, int]) -> Separable:
+    """The matrices of a kernel of `transforms.resizing.resize.NAMES` on a picture of `size` (H, W), with crops."""
+    a, b = axis
+    matrices = axes((a.length, b.length), (a.virtual, b.virtual), kernel, _LIKE)
+    wide = []
+    for part, length, matrix in zip(axis, size, matrices, strict=True):
+        wide.append(np.zeros((part.out, length)))
+        wide[-1][:, part.source] = matrix.numpy()[part.output]
+    return Separable(*wide)
 
 
-def unread(resizer: Separable) -> float:
+def unread(resizer: Separable, threshold: float = NOTHING) -> float:
     """The share of source pixels that no output pixel reads. Pixel (i,j) is read if row i and column j both are."""
-    rows, columns = ((np.abs(matrix) > NOTHING).any(0) for matrix in (resizer.rows, resizer.columns))
+    rows, columns = ((np.abs(matrix) > threshold).any(0) for matrix in (resizer.rows, resizer.columns))
     return 1 - float(rows.mean()) * float(columns.mean())
 
 

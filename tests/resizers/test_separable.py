@@ -3,12 +3,14 @@ themselves."""
 
 import numpy as np
 import pytest
+import torch
 from scipy.linalg import null_space
 from scipy.optimize import minimize
 
 from attacks.resizers.openness import crop_to, target_picture
 from attacks.resizers.separable import (
     TOLERANCE,
+    KernelAxis,
     Separable,
     hidden_gain,
     hide_picture,
@@ -17,12 +19,14 @@ from attacks.resizers.separable import (
     psnr,
     rms,
     unread,
+    whole,
 )
 from tests.helpers.resizers import OPENCV, PILLOW, TORCH, shrinker
 from tests.helpers.sampling import mostly_slow
+from transforms import resize
 from transforms.resizing.resize import NAMES
 
-SIZE, OUT = (21, 13), (6, 5)
+AXES, SIZE = (whole(21, 6), whole(13, 5)), (21, 13)
 
 
 def dense(resizer):
@@ -32,28 +36,38 @@ def dense(resizer):
 
 @pytest.mark.parametrize("kernel", NAMES)
 def test_unread_pixels_are_the_zero_columns_of_the_dense_matrix(kernel):
-    resizer = kernel_matrices(kernel, SIZE, OUT)
+    resizer = kernel_matrices(kernel, AXES, SIZE)
     zero = (np.abs(dense(resizer)) < 1e-9).all(0)
     assert unread(resizer) == pytest.approx(zero.mean(), abs=1e-12)
 
 
 @pytest.mark.parametrize("kernel", NAMES)
 def test_hidden_gain_is_the_largest_singular_value_on_the_null_space_of_the_viewer(kernel):
-    resizer, viewer = kernel_matrices(kernel, SIZE, OUT), kernel_matrices("pil_lanczos", SIZE, OUT)
+    resizer, viewer = kernel_matrices(kernel, AXES, SIZE), kernel_matrices("pil_lanczos", AXES, SIZE)
     value = np.linalg.svd(dense(resizer) @ null_space(dense(viewer)), compute_uv=False)[0]
     assert hidden_gain(resizer, viewer) == pytest.approx(value**2 * (21 * 13) / (6 * 5), rel=1e-3, abs=1e-6)
 
 
 def test_hidden_gain_is_nothing_for_the_viewer_itself_and_at_most_the_area_for_a_copy():
-    viewer = kernel_matrices("pil_lanczos", (64, 64), (16, 16))
+    axes = (whole(64, 16), whole(64, 16))
+    viewer = kernel_matrices("pil_lanczos", axes, (64, 64))
     assert hidden_gain(viewer, viewer) == 0
-    assert 15 < hidden_gain(kernel_matrices("cv2_nearest", (64, 64), (16, 16)), viewer) <= 16 + 1e-9
+    assert 15 < hidden_gain(kernel_matrices("cv2_nearest", axes, (64, 64)), viewer) <= 16 + 1e-9
+
+
+@pytest.mark.parametrize("kernel", ["pil_bicubic", "cv2_linear", "cv2_nearest"])
+def test_crops_are_those_of_arrays(kernel):
+    picture = torch.rand(1, 1, 40, 50, dtype=torch.float64)
+    rows, columns = KernelAxis(3, 30, 11, 0, 11), KernelAxis(0, 50, 20, 4, 9)
+    oracle = resize(picture[:, :, 3:33], (11, 20), kernel)[0, 0, :, 4:13]
+    ours = kernel_matrices(kernel, (rows, columns), (40, 50))(picture[0, 0].numpy())
+    np.testing.assert_allclose(ours, oracle, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", ["pil_bilinear", "cv2_cubic", "cv2_nearest", "cv2_area"])
 def test_nearest_picture_equals_that_of_a_general_solver(kernel):
     rng = np.random.default_rng(0)
-    picture, resizer = rng.random((7, 6)), kernel_matrices(kernel, (7, 6), (3, 2))
+    picture, resizer = rng.random((7, 6)), kernel_matrices(kernel, (whole(7, 3), whole(6, 2)), (7, 6))
     target, tolerance = resizer(rng.random((7, 6))), 0.02
     limit = tolerance**2 * target.size
     solution = minimize(
@@ -75,7 +89,7 @@ def test_nearest_picture_equals_that_of_a_general_solver(kernel):
 
 
 def test_a_picture_that_is_resized_to_the_target_already_stays():
-    picture, resizer = np.random.default_rng(0).random((9, 9)), kernel_matrices("pil_box", (9, 9), (3, 3))
+    picture, resizer = np.random.default_rng(0).random((9, 9)), kernel_matrices("pil_box", (whole(9, 3),) * 2, (9, 9))
     np.testing.assert_allclose(nearest_picture(picture, resizer(picture), resizer, 0.01), picture, rtol=0, atol=1e-12)
 
 
@@ -87,7 +101,7 @@ def test_the_library_itself_resizes_the_attacked_file_to_the_target(photo, kerne
     def by_library(pixels):
         return call((pixels * 255).round().astype(np.uint8).transpose(1, 2, 0)).transpose(2, 0, 1) / 255
 
-    resizer = kernel_matrices(kernel, size, out)
+    resizer = kernel_matrices(kernel, (whole(70, 20), whole(90, 24)), size)
     attack = hide_picture(picture, target_picture(out), resizer, by_library)
     assert attack.succeeds and rms(by_library(attack.picture) - target_picture(out)) <= TOLERANCE
     np.testing.assert_allclose(attack.picture * 255, (attack.picture * 255).round(), rtol=0, atol=1e-9)
