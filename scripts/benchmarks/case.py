@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
+from torchvision.transforms import Normalize
 
 from attacks import EOT, Away, Linf, load_encoder
 from attacks.eot.estimate import Estimate
@@ -22,39 +23,6 @@ ENCODERS = ("pocket", "lite0", "resnet18", "resnet50")
 SIZE = 224
 
 
-class Normalised(nn.Module):
-    """An encoder of images in [0,1] that subtracts ImageNet's mean and divides by its deviation first."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None])
-        self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225])[:, None, None])
-
-    def forward(self, images: Tensor) -> Tensor:
-        embedding: Tensor = self.encoder((images - self.mean) / self.std)
-        return embedding
-
-
-class CentredEncoder(nn.Module):
-    """An encoder less its mean embedding of some pictures. With random weights the embeddings of all pictures share
-    one large part (what ReLUs leave is positive), and their cosines stay near 1 whatever is done to a picture; less
-    the mean, a view that has lost its picture has a cosine near 0."""
-
-    def __init__(self, encoder: nn.Module, pictures: Tensor) -> None:
-        super().__init__()
-        self.encoder = encoder
-        with torch.no_grad():
-            self.mean = nn.Buffer(torch.cat([encoder(part) for part in pictures.split(64)]).mean(0))
-
-    def forward(self, images: Tensor) -> Tensor:
-        embedding: Tensor = self.encoder(images) - self.mean
-        return embedding
-
-
 def encoder(arch: str) -> nn.Module:
     """(N,3,H,W) in [0,1] -> (N,D), in evaluation mode, its weights as they come: each requires a gradient."""
     if arch in ("pocket", "lite0"):
@@ -64,7 +32,7 @@ def encoder(arch: str) -> nn.Module:
         torch.manual_seed(0)
         network = torchvision.models.get_model(arch, weights=None)
     network.fc = nn.Identity()
-    return Normalised(network).eval()
+    return nn.Sequential(Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), network).eval()
 
 
 def cosines_to_anchors(embeddings: Tensor, anchors: Tensor) -> Tensor:

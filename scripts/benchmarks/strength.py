@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
+from attacks.runtime.files import write_json
 from attacks.runtime.progress import Progress
 
 from .contest import OURS, Contestant, Map, Setting, spread_over
@@ -195,10 +195,8 @@ def strength_outcome(job: StrengthJob) -> list[float]:
     attacked_images = job.cell.contestants[job.name].prepare(question, job.setting)()
     cosines = question.score(attacked_images, strength_bank(views, judges, job.purpose)).double().mean(1).tolist()
     job.file.parent.mkdir(parents=True, exist_ok=True)
-    part = job.file.with_suffix(f".{os.getpid()}")
     facts = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed}
-    part.write_text(json.dumps(facts | {"outcome": {"cosine": cosines}}) + "\n")
-    part.rename(job.file)
+    write_json(job.file, facts | {"outcome": {"cosine": cosines}})
     return cosines
 
 
@@ -370,10 +368,10 @@ def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
     )
 
 
-def holm(p_values: Sequence[float], level: float = 0.025) -> int:
+def holm(p_values: Sequence[float]) -> int:
     """How many of several one-sided hypotheses are rejected (Holm 1979)."""
     count = len(p_values)
-    return next((i for i, p in enumerate(sorted(p_values)) if p > level / (count - i)), count)
+    return next((i for i, p in enumerate(sorted(p_values)) if p > 0.025 / (count - i)), count)
 
 
 def gradients_table(results: Sequence[CellResult]) -> BenchmarkTable:

@@ -1,18 +1,16 @@
 """The results of a benchmark: printed, and written as JSON, with the machine."""
 
 import datetime
-import json
 import os
 import platform
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from attacks.experiment.preparation import revision, version_of
+from attacks.experiment.preparation import processor, revision, version_of
+from attacks.runtime.files import write_json
 
 #: The figures of a row, None where there is none; or words in their place.
 Row = tuple[float | None, ...] | str
@@ -64,14 +62,9 @@ def _row_text(cells: Iterable[str], widths: Sequence[int]) -> str:
 
 
 def machine(device: str) -> dict[str, object]:
-    """CPU and accelerator, cores, threads, load, versions (None: not installed), git revision and date (UTC)."""
-    cpu = platform.processor() or platform.machine()
-    with suppress(OSError):
-        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        cpu = match.group(1) if match else cpu
+    """CPU and accelerator, threads, load, versions (None: not installed), git revision and date (UTC)."""
     return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
+        "cpu": processor(),
         "threads": torch.get_num_threads(),
         "load": round(os.getloadavg()[0], 2),
         "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "cpu",
@@ -87,4 +80,4 @@ def save_tables(tables: Sequence[BenchmarkTable], name: str, folder: Path, machi
     """Write `folder`/`name`.json (figures and machine)."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"benchmark": name, "machine": dict(machine), "tables": [table.plain() for table in tables]}
-    (folder / f"{name}.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_json(folder / f"{name}.json", content)

@@ -5,10 +5,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-import skimage.data
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from attacks.data.gallery import photographs
 
 Contestants = Mapping[str, Callable[[], object]]
 
@@ -39,5 +40,4 @@ def wait(device: str) -> None:
 
 def astronaut(size: int) -> Tensor:
     """A square photograph, (1,3,size,size) in [0,1]."""
-    image = torch.tensor(skimage.data.astronaut(), dtype=torch.float32).permute(2, 0, 1)[None] / 255
-    return F.interpolate(image, (size, size), mode="bilinear", antialias=True)
+    return F.interpolate(photographs()["astronaut"][None], (size, size), mode="bilinear", antialias=True)

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from kornia.filters import median_blur
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
 
 from attacks import load_encoder
 from attacks.data.gallery import tiles
-
-from .case import CentredEncoder
 
 SIZE, FEATURES = 48, 32
 
@@ -121,13 +121,6 @@ def rounded_coefficients(step: float) -> Change:
     return change
 
 
-def median_filter(x: Tensor) -> Tensor:
-    """The median of 3 x 3 pixels."""
-    patches = F.unfold(F.pad(x, (1, 1, 1, 1), "replicate"), 3).unflatten(1, (3, 9))
-    middle: Tensor = patches.median(2).values
-    return middle.reshape(x.shape)
-
-
 def jitter(size: float) -> Change:
     return lambda x: x + size * torch.randn_like(x)
 
@@ -167,12 +160,6 @@ def winners(share: float) -> Change:
         return torch.where(flat >= threshold_value, flat, 0).view_as(x)
 
     return change
-
-
-def detached_pool(x: Tensor) -> Tensor:
-    """Max-pooling whose larger half of channels is detached."""
-    large = F.max_pool2d(x, 3, 1, 1)
-    return torch.cat([large[:, :12].detach(), large[:, 12:]], dim=1)
 
 
 def detach_features(share: float) -> Change:
@@ -222,6 +209,8 @@ def rigged_encoders() -> dict[str, RiggedEncoder]:
 
     before, inside, after = (partial(rig, where) for where in ("before", "inside", "after"))
 
+    pool = nn.MaxPool2d(3, 1, 1)
+
     def steep(x: Tensor) -> Tensor:
         return torch.sigmoid(20 * (x - 0.5))
 
@@ -246,7 +235,7 @@ def rigged_encoders() -> dict[str, RiggedEncoder]:
         "jpeg, no gradient": before(rounded_coefficients(0.3)),
         "jpeg, straight through": before(passing(rounded_coefficients(0.1))),
         "coarse jpeg, straight through": before(passing(rounded_coefficients(0.3))),
-        "median filter": before(median_filter, lambda x: F.avg_pool2d(x, 3, 1, 1)),
+        "median filter": before(lambda x: median_blur(x, 3, "replicate"), lambda x: F.avg_pool2d(x, 3, 1, 1)),
         "fresh jitter": before(jitter(0.05)),
         "fresh resize": before(fresh_resize),
         "fresh dropout": inside(lambda x: F.dropout(x, 0.3, training=True)),
@@ -261,7 +250,7 @@ def rigged_encoders() -> dict[str, RiggedEncoder]:
         "gradient of one channel": before(with_gradient(lambda g: g * g.new_tensor([1.0, 0, 0])[:, None, None])),
         "weak branch": RiggedEncoder(Weak().eval(), {"bare": plain}),
         "most features detached": after(detach_features(0.9)),
-        "early pool, partly detached": inside(detached_pool, lambda x: F.max_pool2d(x, 3, 1, 1)),
+        "early pool, partly detached": inside(lambda x: detach_features(0.75)(pool(x)), pool),
         "winners take all, 10 %": inside(winners(0.1)),
         "winners take all, 2 %": inside(winners(0.02)),
         "rounded activations": inside(rounding(1)),
@@ -293,20 +282,6 @@ class Attention(nn.Module):
         return embedding
 
 
-class Residual(nn.Module):
-    """A residual block."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(
-            *(nn.Conv2d(channels, channels, 3, 1, 1), nn.BatchNorm2d(channels), nn.ReLU()),
-            *(nn.Conv2d(channels, channels, 3, 1, 1), nn.BatchNorm2d(channels)),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.inner(x))
-
-
 class Lambda(nn.Module):
     """A function as a layer."""
 
@@ -328,7 +303,8 @@ def _convolutional(
 
 @cache
 def honest() -> dict[str, nn.Module]:
-    """All honest encoders by name."""
+    """All honest encoders by name, those with random weights less their mean embedding: all embeddings
+    share one large part (what ReLUs leave is positive), and their cosines would stay near 1 whatever is done."""
     shrink = partial(F.interpolate, size=(32, 32), mode="bilinear", antialias=True)
     makers: dict[str, Callable[[], nn.Module]] = {
         "relu": lambda: _convolutional(nn.ReLU),
@@ -344,8 +320,8 @@ def honest() -> dict[str, nn.Module]:
         ),
         "transformer": Attention,
         "residual": lambda: nn.Sequential(
-            *(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1), Residual(16)),
-            *(nn.Conv2d(16, 32, 3, 2, 1), Residual(32), nn.AdaptiveAvgPool2d(2), nn.Flatten()),
+            *(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1), BasicBlock(16, 16)),
+            *(nn.Conv2d(16, 32, 3, 2, 1), BasicBlock(32, 32), nn.AdaptiveAvgPool2d(2), nn.Flatten()),
             nn.Linear(128, FEATURES),
         ),
         # A stride of two after a blur (Zhang 2019).
@@ -362,5 +338,6 @@ def honest() -> dict[str, nn.Module]:
             torch.default_generator.manual_seed(seed)
             encoder = make().train()
             encoder(zoo_pictures())  # statistics of batch norm
-            network[name] = CentredEncoder(encoder.eval().requires_grad_(False), zoo_pictures()).eval()
+            mean = encoder.eval().requires_grad_(False)(zoo_pictures()).mean(0)
+            network[name] = nn.Sequential(encoder, Lambda(partial(torch.sub, other=mean))).eval()
     return network
