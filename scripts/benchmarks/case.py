@@ -70,9 +70,10 @@ class GradientCase:
         """(B*V,D), picture by picture -> (B*V,): 2 - cosine, the higher, the better for the attacker."""
         return 2 - cosines_to_anchors(embeddings, self.anchor)
 
-    def estimate(self, eot: EOT, encode: Callable[[Tensor], Tensor], delta: Tensor, u: Tensor) -> Estimate:
-        """The estimate of EOT at `image + delta` from the views `u`."""
-        return eot.estimate(Problem(self.image, self.anchor, encode, Away(), Linf(1.0)), delta, u)
+    def estimate(self, encode: Callable[[Tensor], Tensor], chunk: int, views: int | None = None) -> Estimate:
+        """The estimate of EOT at `image` from the first so many views, or all of them."""
+        problem, u = Problem(self.image, self.anchor, encode, Away(), Linf(1.0)), self.u[:views]
+        return EOT(PIPELINE, views=len(u), chunk=chunk).estimate(problem, torch.zeros_like(self.image), u)
 
 
 def case(arch: str, views: int, device: str = "cpu") -> GradientCase:

@@ -7,7 +7,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attacks import EOT
 from attacks.encoders.engine import Choice, Decision, Trial, describe, keep_freed_memory, prepare
 from attacks.encoders.engine.tuner import choose
 
@@ -100,17 +99,16 @@ def bare(question: GradientCase, decision: Decision) -> Attack:
 
 def our_step(question: GradientCase, decision: Decision) -> Attack:
     """`EOT.estimate`, the encoder run as decided."""
-    encode, delta = prepare(question.frozen, decision), torch.zeros_like(question.image)
-    eot = EOT(PIPELINE, views=len(question.u), chunk=decision.chunk)
-    return lambda: question.estimate(eot, encode, delta, question.u).grad
+    encode = prepare(question.frozen, decision)
+    return lambda: question.estimate(encode, decision.chunk).grad
 
 
 def decision_of_auto(question: GradientCase) -> Choice:
     """The choice of `engine: auto` for this encoder and these views, before `STEPS` such steps."""
-    delta, n = torch.zeros_like(question.image), len(question.u)
 
     def trial(encode: Callable[[Tensor], Tensor], chunk: int) -> Trial:
-        estimate = question.estimate(EOT(PIPELINE, views=n, chunk=chunk), encode, delta, question.u)
+        estimate = question.estimate(encode, chunk)
         return Trial(estimate.grad, estimate.snr)
 
+    n = len(question.u)
     return choose(question.frozen, trial, {}, rows=n, total_views=STEPS * n, device=question.image.device)

@@ -8,15 +8,13 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from attacks import EOT
-
-from .case import PIPELINE, GradientCase, case
+from .case import case
 from .table import BenchmarkTable, Row
 from .timing import median_seconds
 
@@ -35,19 +33,14 @@ def run(
     rows: dict[str, Row] = {}
     for name in arch:
         question = case(name, max(views), device)
-        peaks = (tensor_peak(step(question, n), device) / MIB for n in views)
-        seconds = median_seconds({str(n): step(question, n) for n in views}, rounds, device)
+        steps = {str(n): partial(question.estimate, question.frozen, CHUNK, n) for n in views}
+        peaks = (tensor_peak(step, device) / MIB for step in steps.values())
+        seconds = median_seconds(steps, rounds, device)
         fixed, slope = straight_line(views, [*seconds.values()])
         rows[name] = (*peaks, 1e3 * slope, fixed / (fixed + slope * views[0]))
     title = f"Peak of the tensors of one step by number of views, {CHUNK} at a time, on {device} (MiB)"
     columns = dict.fromkeys(map(str, views), ".1f") | {"ms a view": ".3f", f"fixed part of {views[0]} views": ".1%"}
     return [BenchmarkTable(title, columns, rows)]
-
-
-def step(question: GradientCase, views: int) -> Callable[[], Tensor]:
-    """The estimate of the gradient from the first so many views."""
-    eot, delta = EOT(PIPELINE, views=views, chunk=CHUNK), torch.zeros_like(question.image)
-    return lambda: question.estimate(eot, question.frozen, delta, question.u[:views]).grad
 
 
 def straight_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:

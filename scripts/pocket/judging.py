@@ -14,17 +14,19 @@ from attacks.run import compose
 from attacks.runtime.tables import read_rows
 from attacks.study.pipeline import pipeline
 
+#: Held-out views of a tile.
+VIEWS = 64
 #: The arms of a run, in the order of the table.
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 
 
-def report(encoder: Encoder, views: int = 64) -> str:
+def report(encoder: Encoder) -> str:
     """Recall@1 of all judged tiles under the quickstart's views, clean and with noise, among all tiles."""
     pictures = tiles(128)
     rows = [i for i, photo in enumerate(pictures.clusters) if photo in HELD_OUT]
     images, truth = pictures.images[rows], torch.tensor(rows)[:, None]
     noisy = images + Linf(16 / 255).noise(images, torch.Generator().manual_seed(1))
-    u = bank(pipeline(compose("quickstart").transforms), views, seed=1, purpose="train_pocket")
+    u = bank(pipeline(compose("quickstart").transforms), VIEWS, seed=1, purpose="train_pocket")
     with torch.no_grad():
         gallery = encoder(pictures.images)
     hits = {
@@ -32,7 +34,7 @@ def report(encoder: Encoder, views: int = 64) -> str:
         for name, arm in {"clean": images, "noise 16/255": noisy}.items()
     }
     recalls = {name: rates.double().mean(1) for name, rates in hits.items()}
-    head = f"{len(rows)} tiles, a gallery of {len(gallery)}, {views} views each; recall@1"
+    head = f"{len(rows)} tiles, a gallery of {len(gallery)}, {VIEWS} views each; recall@1"
     return "\n".join([head, *_table(recalls, [pictures.clusters[row] for row in rows])])
 
 

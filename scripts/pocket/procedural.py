@@ -113,21 +113,6 @@ def _leaves(rng: np.random.Generator, count: tuple[int, int], radius: tuple[floa
     return np.asarray(image, dtype=np.int32)
 
 
-def many_shapes(rng: np.random.Generator) -> Labels:
-    """Dead leaves: shapes of all sizes that cover most of the picture."""
-    return _leaves(rng, (60, 700), (6, rng.uniform(30, 100)))
-
-
-def few_shapes(rng: np.random.Generator) -> Labels:
-    """Large shapes."""
-    return _leaves(rng, (3, 40), (40, 200))
-
-
-def _dots(rng: np.random.Generator) -> Labels:
-    """Small shapes, such as stars and grains."""
-    return _leaves(rng, (40, 900), (1, rng.uniform(3, 12)))
-
-
 def threads(rng: np.random.Generator) -> Labels:
     """Winding lines that branch and get thinner, such as vessels, cracks and hair."""
     image = Image.new("I", (CANVAS, CANVAS))
@@ -189,9 +174,9 @@ def region(rng: np.random.Generator) -> Labels:
 
 
 LAYERS: tuple[tuple[Callable[[np.random.Generator], Labels], float], ...] = (
-    (many_shapes, 0.27),
-    (few_shapes, 0.25),
-    (_dots, 0.13),
+    (lambda rng: _leaves(rng, (60, 700), (6, rng.uniform(30, 100))), 0.27),  # of all sizes, over most of the picture
+    (lambda rng: _leaves(rng, (3, 40), (40, 200)), 0.25),  # large
+    (lambda rng: _leaves(rng, (40, 900), (1, rng.uniform(3, 12))), 0.13),  # small, such as stars and grains
     (threads, 0.13),
     (script, 0.06),
     (mosaic, 0.07),
