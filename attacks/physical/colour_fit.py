@@ -20,7 +20,8 @@ from attacks.perturbations.patch.colour_profiles import linear_polynomial
 from attacks.physical.detect import LIGHT
 from attacks.physical.rectify import project, rectify, visible
 from attacks.runtime.extras import extra
-from transforms.colour.lut import powers
+from transforms.colour.lut import terms
+from transforms.colour.spaces import to_srgb
 
 Floats = NDArray[np.float64]
 #: The central part of a swatch that is measured, along each axis: edges mix with their surroundings.
@@ -264,17 +265,13 @@ def least_squares_map(source: Floats, swatches: Swatches, degree: int) -> Floats
 
 
 def colour_terms(light: Floats, degree: int) -> Floats:
-    """(S,3) -> (S,K), in the order of `transforms.colour.lut.powers`."""
-    return np.stack([np.prod([light[:, i] for i in p], axis=0) * np.ones(len(light)) for p in powers(degree)], 1)
+    """`transforms.colour.lut.terms` of (S,3)."""
+    return np.asarray(terms(torch.from_numpy(light), degree))
 
 
 def colour_difference(light: Floats, other: Floats) -> Floats:
     """CIEDE2000 between linear colours (S,3), clipped to [0,1] -> (S,). 1 is about the smallest visible
     difference."""
     colour = extra("skimage.color")
-    lab = [colour.rgb2lab(_encoded(np.clip(colours, 0, 1))[None])[0] for colours in (light, other)]
-    return np.asarray(colour.deltaE_ciede2000(*lab), np.float64)
-
-
-def _encoded(light: Floats) -> Floats:
-    return np.where(light > 0.0031308, 1.055 * np.maximum(light, 1e-12) ** (1 / 2.4) - 0.055, light * 12.92)
+    encoded = (np.asarray(to_srgb(torch.from_numpy(values).clamp(0, 1))) for values in (light, other))
+    return np.asarray(colour.deltaE_ciede2000(*map(colour.rgb2lab, encoded)), np.float64)

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+import transforms
 from attacks.perturbations.patch.card import MODULES, Box, Card
 from attacks.physical.detect import LIGHT, REACH, edge_line
 from attacks.runtime.extras import extra
@@ -112,15 +114,8 @@ def visible(homography: Floats, points: Any) -> bool:
 
 def from_corners(corners: Any, to: Any) -> Floats:
     """The homography of four points to four points, (4,2) each. Raises ValueError where there is none."""
-    source, target = (np.asarray(points, np.float64) for points in (corners, to))
-    rows = []
-    for (x, y), (u, v) in zip(source, target, strict=True):
-        rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
-    try:
-        matrix = np.append(np.linalg.solve(np.array(rows), target.reshape(-1)), 1.0).reshape(3, 3)
-    except np.linalg.LinAlgError:
-        raise ValueError(f"four corners must not lie in a line; got {target.tolist()}") from None
-    return matrix
+    source, target = (torch.from_numpy(np.array(points, np.float64)) for points in (corners, to))
+    return np.asarray(transforms.homography(source, target)[0])
 
 
 def pose(homography: Floats, box: Box) -> Pose:
