@@ -20,7 +20,7 @@ from pathlib import Path
 
 from attacks.evidence.custody import PolicyOrigin, custody_of, policy_origin
 from attacks.evidence.pieces import INDEX, check_evidence, write_evidence
-from attacks.experiment.directory import artefact_differences, finished, open_run, previous_run
+from attacks.experiment.directory import finished, intact_run, previous_run
 from attacks.experiment.identity import refuse_other_command
 from attacks.gate.decide import decide
 from attacks.gate.lock import lock
@@ -28,7 +28,7 @@ from attacks.gate.policy import policy_file, read_policy, refuse_other_encoder, 
 from attacks.gate.verdict import CODES, Verdict, worst_word
 from attacks.runtime.command_line import printable
 from attacks.runtime.tables import read_rows
-from attacks.runtime.untrusted import read_untrusted, refuse_file, refuse_links
+from attacks.runtime.untrusted import read_untrusted, refuse_file
 from attacks.schema.presets import config_word
 
 
@@ -83,10 +83,7 @@ def _check(folder: Path) -> int:
 def run_verdict(origin: PolicyOrigin, folder: Path) -> Verdict:
     """The verdict on a finished run, whose files must have their digests. Raises ValueError or OSError."""
     policy = origin.policy
-    refuse_links(folder)
-    previous, content = open_run(folder)
-    for change in artefact_differences(folder, previous.manifest, content):
-        raise ValueError(f"`{folder}` was changed after its run: {change}; `viewproof verify` names everything")
+    previous, content = intact_run(folder)
     refuse_other_encoder(policy, content["encoder"])
     refuse_other_threat(policy, asdict(previous.run))
     sequential = previous.run.evaluate.most is not None

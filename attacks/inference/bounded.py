@@ -107,15 +107,13 @@ def _end(limit: float, *sample: Any) -> float:
     return float(scipy.optimize.brentq(lambda mean: log_capital(mean, *sample) - limit, SMALLEST, 1.0, xtol=1e-10))
 
 
-def independent_difference(
-    first: Tensor, second: Tensor, low: float = 0.0, high: float = 1.0, *, tests: int = 1
-) -> Interval:
-    """The mean of the values (n,) of a group minus that of another, independent within and drawn from `low`..`high`.
+def independent_difference(first: Tensor, second: Tensor, low: float = 0.0, *, tests: int = 1) -> Interval:
+    """The mean of the values (n,) of a group minus that of another, independent within and drawn from `low`..1.
 
     Its ends are differences of the ends of two intervals, with half of the error each: an end misses only where one
     of the two does, with a probability of at most 2.5 %, whatever the distributions.
     """
-    a, b = (interval(values, low, high, tests=2 * tests) for values in (first, second))
+    a, b = (interval(values, low, tests=2 * tests) for values in (first, second))
     return Interval(a.mean - b.mean, a.low - b.high, a.high - b.low)
 
 

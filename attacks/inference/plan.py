@@ -16,17 +16,16 @@ STUDIES, BAR_STUDIES, FLIPS, MAX_CLUSTERS = 2000, 400, 2000, 1000
 POWER = 0.8
 
 
-def pilot_samples(values: Tensor, mean: float | None = None, limit: float = 1.0) -> Floats:
+def pilot_samples(values: Tensor, mean: float | None = None) -> Floats:
     """Samples (STUDIES,MAX_CLUSTERS) of the values (C,) of a pilot run's clusters, drawn with replacement. Where a
-    `mean` is given, the values are shifted to it, within -`limit`..`limit`. Raises ValueError for fewer than two."""
+    `mean` is given, the values are shifted to it, within -1..1. Raises ValueError for fewer than two."""
     pilot = array(values)
     if len(pilot) < 2 or not np.isfinite(pilot).all():
         raise ValueError(
             f"a pilot must have finite values of at least 2 clusters; got {len(pilot)} (run a larger one)"
         )
     if mean is not None:
-        limit = max(limit, float(np.abs(pilot).max()))
-        original = pilot
+        limit, original = max(1.0, float(np.abs(pilot).max())), pilot
         shift = scipy.optimize.brentq(
             lambda by: (original + by).clip(-limit, limit).mean() - mean, -2 * limit, 2 * limit
         )
@@ -36,11 +35,7 @@ def pilot_samples(values: Tensor, mean: float | None = None, limit: float = 1.0)
 
 def rate_samples(rate: float, correlation: float, trials: int, seed: int = 0) -> Floats:
     """Samples (STUDIES,MAX_CLUSTERS) of the shares of `trials` views with success, from a stated `rate`. The rates of
-    clusters are beta distributed, with the intraclass `correlation` of the views of one. Raises ValueError."""
-    if not 0 <= rate <= 1:
-        raise ValueError(f"a rate must lie in 0..1; got {rate:g}")
-    if not 0 <= correlation < 1 or trials < 1:
-        raise ValueError(f"`correlation` must lie in 0..1 (below 1), `trials` above 0; got {correlation}, {trials}")
+    clusters are beta distributed, with the intraclass `correlation` of the views of one."""
     random, shape = np.random.default_rng(seed), (STUDIES, MAX_CLUSTERS)
     level: Floats = np.full(shape, rate)
     if correlation and 0 < rate < 1:

@@ -30,8 +30,8 @@ PICTURED_KERNELS = ("cv2_nearest", "cv2_linear", "cv2_cubic", "cv2_area", "pil_b
 SUCCESS = "#c0392b"
 
 
-def draw_explanations(path: str | Path, explanations: Explanations, picture: int = 0) -> None:
-    """Save the sheet of one picture as PNG, with a row for the clean picture and for each attack.
+def draw_explanations(path: str | Path, explanations: Explanations) -> None:
+    """Save the sheet of the first picture as PNG, with a row for the clean picture and for each attack.
 
     The clean row has no perturbation. In its place it shows the gradient over the bank's views, with dead zones in
     red.
@@ -40,14 +40,14 @@ def draw_explanations(path: str | Path, explanations: Explanations, picture: int
     figure = Figure(figsize=(8.9, 2.35 * len(arms)), dpi=110, layout="constrained")
     for row, arm in zip(figure.subplots(len(arms), 4, squeeze=False), arms, strict=True):
         maps = explanations.arms[arm]
-        _show(row[0], to_bytes(maps.pictures[picture]), f"likeness {float(maps.likeness[picture]):.2f}")
+        _show(row[0], to_bytes(maps.pictures[0]), f"likeness {float(maps.likeness[0]):.2f}")
         row[0].set_ylabel(NAMES[arm], fontsize=9)
-        _map(row[1], maps, picture, "Grad-CAM")
-        _map(row[2], maps, picture, "input gradient")
+        _map(row[1], maps, "Grad-CAM")
+        _map(row[2], maps, "input gradient")
         if arm == "clean":
-            _reach(row[3], explanations.reach, picture)
+            _reach(row[3], explanations.reach)
         else:
-            delta = (maps.pictures - explanations.arms["clean"].pictures)[picture]
+            delta = (maps.pictures - explanations.arms["clean"].pictures)[0]
             peak = float(delta.abs().max())
             times = max(1, int(0.5 / peak)) if peak else 1  # as far as 8 bits allow
             _show(row[3], to_bytes(0.5 + times * delta), f"perturbation x{times}")
@@ -59,28 +59,28 @@ def _save(figure: Figure, path: str | Path) -> None:
         figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
-def _map(axis: Axes, maps: Maps, picture: int, title: str) -> None:
+def _map(axis: Axes, maps: Maps, title: str) -> None:
     values = maps.cam if title == "Grad-CAM" else maps.gradient
     if values is None:
         _draw_text(axis, f"{title}:\nnot available")
         return
-    weights = values[picture].numpy()
+    weights = values[0].numpy()
     if values is maps.gradient:
         _show(axis, _bright(weights), title)
         return
-    grey = to_bytes(maps.pictures[picture]).mean(2, keepdims=True) / 255
+    grey = to_bytes(maps.pictures[0]).mean(2, keepdims=True) / 255
     colours = colormaps["viridis"](weights / max(float(weights.max()), 1e-30))[..., :3]
     _show(axis, 0.45 * grey + 0.55 * colours, title if weights.any() else f"{title}: nothing positive")
 
 
-def _reach(axis: Axes, reach: Reach | None, picture: int) -> None:
+def _reach(axis: Axes, reach: Reach | None) -> None:
     if reach is None:
         _draw_text(axis, "gradient over views:\nnot available")
         return
-    weights = reach.sensitivity[picture].numpy()
+    weights = reach.sensitivity[0].numpy()
     image = (255 * _bright(weights)).astype(np.uint8)
     image[weights == 0] = _DEAD
-    _show(axis, image, f"gradient over views: {float(reach.coverage[picture]):.0%} reached")
+    _show(axis, image, f"gradient over views: {float(reach.coverage[0]):.0%} reached")
 
 
 def _bright(weights: np.ndarray) -> np.ndarray:

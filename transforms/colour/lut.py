@@ -78,9 +78,9 @@ def nodes(n: int = NODES) -> Tensor:
     return torch.cartesian_prod(level, level, level)
 
 
-def sampled(colours: Callable[[Tensor], Tensor], n: int = NODES) -> Tensor:
-    """The table of a map of colours, (K,3) in [0,1] -> (K,3): (3,n,n,n) float32."""
-    return colours(nodes(n)).T.reshape(3, n, n, n).float()
+def sampled(colours: Callable[[Tensor], Tensor]) -> Tensor:
+    """The table of a map of colours, (K,3) in [0,1] -> (K,3): (3,n,n,n) float32, with n of `NODES`."""
+    return colours(nodes()).T.reshape(3, NODES, NODES, NODES).float()
 
 
 def powers(degree: int) -> list[tuple[int, ...]]:
