@@ -4,7 +4,7 @@ import hashlib
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,6 +52,12 @@ def to_bytes(image: Tensor) -> np.ndarray:
     """(3,H,W) in [0,1] -> (H,W,3) uint8, rounded (not truncated)."""
     image = checked(image.detach().cpu(), "image", slack=OVERSHOOT, rank=3)
     return (image.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+
+
+def from_bytes(pictures: Sequence[np.ndarray], like: Tensor) -> Tensor:
+    """8-bit pictures (H,W,3) -> (N,3,H,W) in [0,1], contiguous as pictures from files: the memory layout changes an
+    encoder's last bits."""
+    return (torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous().float() / 255).to(like)
 
 
 def save_image(path: str | Path, image: Tensor, alpha: Tensor | None = None) -> None:

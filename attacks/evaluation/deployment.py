@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from attacks.data.images import to_bytes
+from attacks.data.images import from_bytes, to_bytes
 from attacks.encoders.defended import ViewDefence
 from attacks.encoders.layers import unwrap
 from attacks.encoders.preprocess import Preprocess
@@ -86,7 +86,7 @@ def deployment(
                 files = [defend(defence, *pair, seed) for pair in zip(files, sample.names, strict=True)]
             for name, resize in resizes.items():
                 resized = [resize(file, size) for file in files]
-                cells[codec, name][arm] = score_cells(judge, _tensor(resized, images), sample.rows, no_camera)
+                cells[codec, name][arm] = score_cells(judge, from_bytes(resized, images), sample.rows, no_camera)
                 if codec == "PNG" and name in available:
                     first[name] = torch.from_numpy(resized[0])
     hits = {name: bool(cells["PNG", name][arm].success[0, 0]) for name in first}
@@ -116,9 +116,4 @@ def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
 def defend(defence: ViewDefence, pixels: np.ndarray, name: str, seed: int) -> np.ndarray:
     """An 8-bit picture (H,W,3) behind a defence."""
     u = Uniform()(1, defence.dims, seed=stream(seed, "deployment", name))
-    return to_bytes(defence(_tensor([pixels], u), u)[0])
-
-
-def _tensor(pictures: Sequence[np.ndarray], like: Tensor) -> Tensor:
-    """(N,3,H,W) in [0,1], contiguous as pictures from files: the memory layout changes an encoder's last bits."""
-    return (torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous().float() / 255).to(like)
+    return to_bytes(defence(from_bytes([pixels], u), u)[0])

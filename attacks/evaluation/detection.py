@@ -5,12 +5,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.data.images import to_bytes
+from attacks.data.images import from_bytes, to_bytes
 from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of, numbers, totals
 from attacks.evaluation.per_image import has_fit_rows, mean_figures
 from attacks.inference.bounded import rate
@@ -46,12 +45,9 @@ def cosines(pictures: Tensor, pipeline: Pipeline, encode: Callable[[Tensor], Ten
     encoder's own preprocessing.
     """
     pairs = [pipeline.views(to_bytes(picture)) for picture in pictures]
-    pipeline_views, lanczos_views = (np.stack(views) for views in zip(*pairs, strict=True))
-    equal = torch.from_numpy((pipeline_views == lanczos_views).all((1, 2, 3)))
-    features, reference = (
-        encode((torch.from_numpy(views).permute(0, 3, 1, 2).contiguous().float() / 255).to(pictures)).flatten(1)
-        for views in (pipeline_views, lanczos_views)
-    )
+    pipeline_views, lanczos_views = (from_bytes(views, pictures) for views in zip(*pairs, strict=True))
+    equal = (pipeline_views == lanczos_views).all(3).all(2).all(1).cpu()
+    features, reference = (encode(views).flatten(1) for views in (pipeline_views, lanczos_views))
     cosine = F.cosine_similarity(features.double(), reference.double(), dim=1).cpu()
     if not bool(cosine.isfinite().all()):
         raise FloatingPointError("an embedding of a resized picture is not finite")

@@ -1,7 +1,6 @@
 """What scoring photographs leaves behind: tables, pictures, the fitted colours and the preset of a second patch."""
 
 import json
-import math
 import re
 import shutil
 import textwrap
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy  # its parts are loaded when first used
 import yaml
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
@@ -176,10 +176,11 @@ def ranges(measurements: Sequence[PhotoMeasurement], stops: Sequence[float]) -> 
     if not scenes:
         return {}
     poses = [pose for pose, _ in scenes]
+    middle = scipy.stats.circmean([pose.degrees for pose in poses], 180, -180)
     stages: dict[str, dict[str, Any]] = {
         "perspective": {"jitter": min(MAX_JITTER, round(max(pose.jitter for pose in poses), 4))},
         "affine": {
-            "degrees": _span(_unwound([pose.degrees for pose in poses])),
+            "degrees": _span([middle + (pose.degrees - middle + 180) % 360 - 180 for pose in poses]),
             "scale": _span([scale for _, scale in scenes]),
             "translate": _span([value / 2 for pose in poses for value in pose.centre]),
         },
@@ -187,13 +188,6 @@ def ranges(measurements: Sequence[PhotoMeasurement], stops: Sequence[float]) -> 
     if stops:
         stages["exposure"] = {"stops": _span(list(stops))}
     return stages
-
-
-def _unwound(degrees: Sequence[float]) -> list[float]:
-    """Angles that lie nearest to their mean direction: 170 and -170 become 170 and 190."""
-    turns = [math.radians(angle) for angle in degrees]
-    mean = math.degrees(math.atan2(sum(map(math.sin, turns)), sum(map(math.cos, turns))))
-    return [mean + (angle - mean + 180) % 360 - 180 for angle in degrees]
 
 
 def _span(values: Sequence[float]) -> list[float]:

@@ -123,8 +123,10 @@ def pose(homography: Floats, box: Box) -> Pose:
     half = np.array([box.width, box.height]) / min(box.width, box.height)
     square = half * [[-1, -1], [1, -1], [1, 1], [-1, 1]]
     corners = project(homography, np.array(box.corners))
-    turn, _ = similarity_matrix(square, corners)
-    shifts = (corners - corners.mean(0)) @ np.linalg.inv(turn).T - square
+    off = corners - corners.mean(0)
+    dot, cross = (square * off).sum(), (square[:, 0] * off[:, 1] - square[:, 1] * off[:, 0]).sum()
+    turn = np.array([[dot, -cross], [cross, dot]]) / (square**2).sum()  # the closest similarity, least squares
+    shifts = off @ np.linalg.inv(turn).T - square
     unit = min(box.width, box.height) / 2
     return Pose(
         scale=float(np.sqrt(np.linalg.det(turn))) / unit,
@@ -132,14 +134,6 @@ def pose(homography: Floats, box: Box) -> Pose:
         centre=(float(corners[:, 0].mean()), float(corners[:, 1].mean())),
         corners=tuple((float(x), float(y)) for x, y in shifts),
     )
-
-
-def similarity_matrix(source: Floats, target: Floats) -> tuple[Floats, Floats]:
-    """The similarity that maps points closest to others, least squares: rotation and scale (2,2), and shift."""
-    a, b = source - source.mean(0), target - target.mean(0)
-    dot, cross = (a * b).sum(), (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()
-    turn = np.array([[dot, -cross], [cross, dot]]) / (a**2).sum()
-    return turn, target.mean(0) - turn @ source.mean(0)
 
 
 def rectify(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tuple[int, int]) -> NDArray[np.uint8]:
