@@ -15,6 +15,8 @@ from transforms.devices import HOST, constants
 RIM = 1e-3
 #: A neighbour this many times farther off than the opposite one is beyond a fold, or not visible.
 FOLD = 3.0
+#: Texels whose shares are computed at once, which bounds the memory.
+TEXELS = 2**13
 #: Sides that approximate the arc of an ellipse near a pixel.
 SIDES = 8
 
@@ -170,6 +172,17 @@ def _polygon_area(centre: Tensor, x_side: Tensor, down: Tensor, outline: Outline
     x, y = (outline.near(centre.detach(), reach) - centre[:, None]).unbind(0)
     x, y = (x * down[1] - y * down[0]) / safe, (y * x_side[0] - x * x_side[1]) / safe
     return torch.where(flat, 0.0, square_area(x + 0.5, y + 0.5))
+
+
+def covered_texels(outline: Outline, size: tuple[int, int]) -> Tensor:
+    """The share of each texel of a layer of `size` (height, width) that lies within an outline, (h,w) in float64: exact,
+    but of a curve to 0.003."""
+    height, width = size
+    y, x = torch.meshgrid(*((torch.arange(n, dtype=torch.float64) + 0.5) * 2 / n - 1 for n in size), indexing="ij")
+    centres = torch.stack([x.flatten(), y.flatten()])
+    right, down = torch.diag(centres.new_tensor([2 / width, 2 / height])).T[..., None]
+    parts = [_polygon_area(part, right, down, outline) for part in centres.split(TEXELS, 1)]
+    return torch.cat(parts).round(decimals=9).view(size)  # without rounding errors: bare texels are exactly 0
 
 
 def _dilate(cells: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 The mask holds the exact share of each texel's area that is covered.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from attacks.runtime.decoding import decoded
-from transforms.sampling.outline import Outline
+from transforms.sampling.outline import Outline, covered_texels
 
 Word = Literal["rectangle", "ellipse", "circle"]
 #: A word, corners (x, y) in shares of the texture's width and height, or the path of a picture.
@@ -24,8 +23,6 @@ Shape = Word | Sequence[Sequence[float]] | str | Path
 ASPECT = 0.02
 #: An outline that encloses less than this share of the texture is degenerate.
 FLAT = 1e-6
-#: Largest distance between a curve and its polygon, in texels.
-SAGITTA = 1e-3
 
 
 def shape_alpha(shape: Shape, size: tuple[int, int]) -> Tensor | None:
@@ -36,15 +33,12 @@ def shape_alpha(shape: Shape, size: tuple[int, int]) -> Tensor | None:
 
     Raises ValueError for an unknown word or file, an invalid outline, a picture of another aspect, or an empty one.
     """
-    height, width = size
-    if isinstance(shape, str) and shape in get_args(Word):
-        if shape == "rectangle":
-            return None
-        sides = (width, height) if shape == "ellipse" else (min(size), min(size))
-        return _mask(_rounded(sides) + np.array([width, height]) / 2, size)
-    if isinstance(shape, str | Path):
+    if isinstance(shape, str | Path) and shape not in get_args(Word):
         return _picture_mask(Path(shape), size)
-    return _mask(_corners(shape) * np.array([width, height]), size)
+    outline = shape_outline(shape, size)
+    if outline is None or outline == Outline():
+        return None
+    return covered_texels(outline, size).float()[None, None]
 
 
 def shape_outline(shape: Shape, size: tuple[int, int]) -> Outline | None:
@@ -59,49 +53,6 @@ def shape_outline(shape: Shape, size: tuple[int, int]) -> Outline | None:
         far = tuple((1 + part / length) / 2 for part, length in zip(side, (width, height), strict=True))
         return Outline(((1 - far[0], 1 - far[1]), (far[0], far[1])))
     return Outline(tuple((float(x), float(y)) for x, y in _corners(shape)))
-
-
-def _mask(outline: np.ndarray, size: tuple[int, int]) -> Tensor:
-    return torch.from_numpy(polygon_cover(outline, size)).clamp(0, 1).float()[None, None]
-
-
-def polygon_cover(outline: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """The area of each texel of `size` (h, w) within a simple polygon (n,2) in texels, by Green's theorem: a piece of
-    the outline adds its height to every texel on its right, and a share of it to its own."""
-    height, width = size
-    start = outline
-    step = np.roll(outline, -1, axis=0) - start
-    indices = np.arange(len(start))
-    pieces = [(indices, np.zeros(len(start))), (indices, np.ones(len(start)))]
-    for axis in (0, 1):  # split where the outline crosses texel borders
-        low, high = np.sort([start[:, axis], start[:, axis] + step[:, axis]], axis=0)
-        first = np.ceil(low)
-        count = np.maximum(np.floor(high) - first + 1, 0).astype(int) * (step[:, axis] != 0)
-        edge = np.repeat(np.arange(len(start)), count)
-        line = first[edge] + np.arange(len(edge)) - np.repeat(np.cumsum(count) - count, count)
-        pieces.append((edge, np.clip((line - start[edge, axis]) / step[edge, axis], 0, 1)))
-    edge, at = (np.concatenate([piece[i] for piece in pieces]) for i in (0, 1))
-    order = np.lexsort((at, edge))
-    edge, at = edge[order].astype(int), at[order]
-    in_edge = edge[1:] == edge[:-1]
-    edge, at, end = edge[:-1][in_edge], at[:-1][in_edge], at[1:][in_edge]
-    x, y = (start[edge] + ((at + end) / 2)[:, None] * step[edge]).T
-    rise = (end - at) * step[edge, 1]
-    column, row = np.minimum(x.astype(int), width - 1), np.minimum(y.astype(int), height - 1)
-    grid = np.zeros((height, width + 1))
-    np.add.at(grid, (row, column), rise * (column + 1 - x))
-    np.add.at(grid, (row, column + 1), rise * (x - column))
-    areas: np.ndarray = np.abs(np.cumsum(grid, axis=1)[:, :width])
-    return areas.round(9)  # remove the rounding error of the sum: uncovered texels are exactly 0
-
-
-def _rounded(sides: tuple[int, int]) -> np.ndarray:
-    """An ellipse around (0, 0) as a polygon of equal area."""
-    quarter = math.ceil(math.pi / 4 * math.sqrt(max(sides) / 2 / SAGITTA))
-    turn = np.arange(4 * quarter) * (math.pi / 2 / quarter) + math.pi / 4 / quarter
-    factor = math.sqrt(math.pi / 2 / quarter / math.sin(math.pi / 2 / quarter))
-    points: np.ndarray = np.stack([np.cos(turn), np.sin(turn)], axis=1) * factor
-    return points.clip(-1, 1) * (np.array(sides) / 2)
 
 
 def _corners(shape: Sequence[Sequence[float]]) -> np.ndarray:
