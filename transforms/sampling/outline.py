@@ -175,8 +175,8 @@ def _polygon_area(centre: Tensor, x_side: Tensor, down: Tensor, outline: Outline
 
 
 def covered_texels(outline: Outline, size: tuple[int, int]) -> Tensor:
-    """The share of each texel of a layer of `size` (height, width) that lies within an outline, (h,w) in float64: exact,
-    but of a curve to 0.003."""
+    """The share of each texel of a layer of `size` (height, width) that lies within an outline, (h,w) in float64;
+    exact, but of a curve to 0.003."""
     height, width = size
     y, x = torch.meshgrid(*((torch.arange(n, dtype=torch.float64) + 0.5) * 2 / n - 1 for n in size), indexing="ij")
     centres = torch.stack([x.flatten(), y.flatten()])
