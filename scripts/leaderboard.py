@@ -179,15 +179,11 @@ def dense_table(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("|" + "|".join(cells) + "|" for cells in [HEAD, ["---"] * len(HEAD), *rows])
 
 
-def cell_order(cell: str) -> tuple[int, int]:
-    """By eps, and then as in the table."""
-    return int(cell.partition("-")[2] or 0), [*CELLS].index(cell)
-
-
 def board_page(out: Path) -> str:
     """The page of all finished cells. Raises ValueError for none."""
     folders = sorted(path.parent for path in out.glob("*/*/metrics.json") if path.parent.name in CELLS)
-    folders.sort(key=lambda folder: (folder.parent.name, *cell_order(folder.name)))
+    folders.sort(key=lambda folder: [*CELLS].index(folder.name))
+    folders.sort(key=lambda folder: (folder.parent.name, int(folder.name.partition("-")[2] or 0)))  # and by eps
     if not folders:
         raise ValueError(f"`--out` must hold a finished cell; {out} has none: run some first (--cells)")
     contents = [read_record(folder / "metrics.json") for folder in folders]

@@ -61,7 +61,8 @@ def peak(work: Callable[[], object], device: str) -> int:
     gc.collect()
     with suppress(OSError, AttributeError):  # glibc: what the start has freed goes back to the system
         ctypes.CDLL(None).malloc_trim(0)
-    reset_high_water()
+    with suppress(OSError):  # on Linux `high_water` starts afresh from what is held
+        Path("/proc/self/clear_refs").write_text("5")
     start_bytes = high_water()
     work()
     return high_water() - start_bytes
@@ -87,9 +88,3 @@ def high_water() -> int:
         if match := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()):
             return 1024 * int(match.group(1))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def reset_high_water() -> None:
-    """On Linux `high_water` starts afresh from what is held."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")

@@ -13,6 +13,7 @@ from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
 from attacks import load_encoder
 from attacks.encoders.engine.batch_norm import fold
+from attacks.runtime.files import atomic
 from attacks.runtime.progress import Progress
 from transforms import Affine, Brightness, Compose, Contrast, resize
 from transforms.draws import Uniform
@@ -84,9 +85,8 @@ def trained_network(arch: str, folder: Path) -> nn.Module:
     file, plain = folder / f"{arch}.safetensors", small_network(arch)
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        save_file(train_network(arch).state_dict(), part)
-        part.rename(file)
+        with atomic(file) as part:
+            save_file(train_network(arch).state_dict(), part)
     plain.load_state_dict(load_file(file))
     return plain.eval()
 

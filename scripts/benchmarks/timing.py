@@ -11,11 +11,9 @@ from torch import Tensor
 
 from attacks.data.gallery import photographs
 
-Contestants = Mapping[str, Callable[[], object]]
-
 
 def median_seconds(
-    contestants: Contestants, rounds: int, device: str = "cpu", *, warm: bool = False
+    contestants: Mapping[str, Callable[[], object]], rounds: int, device: str = "cpu", *, warm: bool = False
 ) -> dict[str, float]:
     """The median seconds of each, over rounds in which all take turns; the first round is not counted."""
     times: dict[str, list[float]] = {name: [] for name in contestants}

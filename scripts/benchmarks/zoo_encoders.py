@@ -19,6 +19,7 @@ from torchvision.models.resnet import BasicBlock
 
 from attacks import load_encoder
 from attacks.data.gallery import tiles
+from attacks.perturbations.subspace import lowest
 
 SIZE, FEATURES = 48, 32
 
@@ -107,9 +108,7 @@ def rounding(levels: int) -> Change:
 
 def rounded_coefficients(step: float) -> Change:
     """Rounded coefficients of the cosine transform of blocks of 8 x 8."""
-    rows = torch.arange(8, dtype=torch.float64)
-    basis = torch.cos(math.pi / 8 * (rows + 0.5) * rows[:, None]) * math.sqrt(2 / 8)
-    basis[0] /= math.sqrt(2)
+    basis = lowest(8, 8, torch.float64, torch.device("cpu"))
 
     def change(x: Tensor) -> Tensor:
         basis_of_dtype = basis.to(x)
