@@ -176,7 +176,7 @@ def ranges(measurements: Sequence[PhotoMeasurement], stops: Sequence[float]) -> 
     if not scenes:
         return {}
     poses = [pose for pose, _ in scenes]
-    middle = scipy.stats.circmean([pose.degrees for pose in poses], 180, -180)
+    middle = float(scipy.stats.circmean([pose.degrees for pose in poses], 180, -180))
     stages: dict[str, dict[str, Any]] = {
         "perspective": {"jitter": min(MAX_JITTER, round(max(pose.jitter for pose in poses), 4))},
         "affine": {
