@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.images import SUFFIXES, load_image
-from attacks.data.pictures import Shelf, cut_to, digest, make_shelf, select
+from attacks.data.pictures import PIXELS, Shelf, cut_to, digest, make_shelf, select, shape_ranges
 from attacks.data.split import JUDGE, WORDS
 from attacks.data.table import Entry
 from attacks.data.vectors import Vectors
@@ -99,6 +99,10 @@ class Pictures:
         """The (height, width) of each."""
         height, width = self.images.shape[2:]
         return ((height, width),) * len(self) if self.store is None else self.store.shapes
+
+    def ranges(self, limit: int) -> list[range]:
+        """Consecutive pictures of one shape, at most `limit` in each; of a `store` so many as fit into memory."""
+        return [*shape_ranges(self.shapes, limit, None if self.store is None else PIXELS)]
 
     def of_one_shape(self, count: int) -> list[int]:
         """Of the first rows, so many, those with the shape of the first."""

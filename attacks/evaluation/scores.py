@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.gallery import Pictures
-from attacks.data.pictures import PIXELS, shape_ranges
 from attacks.data.vectors import has_direction
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional, silence
@@ -106,7 +105,7 @@ def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 6
 
 def embed_pictures(pictures: Pictures, encoder: Encoder, device: torch.device, chunk: int = 64) -> Tensor:
     """The same of pictures that may be on disk: (N,D)."""
-    ranges = shape_ranges(pictures.shapes, len(pictures), PIXELS if pictures.store is not None else None)
+    ranges = pictures.ranges(len(pictures))
     return torch.cat([torch.as_tensor(embed(pictures.only(rows).images, encoder, device, chunk)) for rows in ranges])
 
 

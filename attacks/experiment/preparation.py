@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from attacks.data.images import file_names
-from attacks.data.pictures import PIXELS, shape_ranges
+from attacks.data.pictures import PIXELS
 from attacks.encoders.black_box.asked import LEDGER, black_box, recorded_answers
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import keep_freed_memory
@@ -295,8 +295,7 @@ def _measure(study: Study, requests: dict[str, Any], cache: str | None) -> Choic
     views, rows = study.views.per_step * (1 if study.views.adaptive is None else VIEWS), study.queries.attacked
     count, exclusions = len(rows), hidden_rows(study.gallery, study.queries, study.truth)
     picture_count = min(count, max(1, ROWS[study.device.type == "cuda"] // views))
-    shapes, pixels = [study.queries.shapes[row] for row in rows], None if study.queries.store is None else PIXELS
-    study = study.only([rows[i] for i in next(shape_ranges(shapes, picture_count, pixels))])
+    study = study.only([rows[i] for i in study.take(rows[:picture_count]).queries.ranges(picture_count)[0]])
     images = study.queries.images.to(study.device)
     delta = study.perturbation.start(images, torch.Generator().manual_seed(stream(study.seed, "start")))
     eot = EOT(study.transforms, study.draws, views=views, risk=study.risk)

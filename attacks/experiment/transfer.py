@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attacks.data.pictures import digest, shape_ranges
+from attacks.data.pictures import digest
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Decision
 from attacks.evaluation.judge import CellScores, score_cells
@@ -90,8 +90,7 @@ def judge_on(
         return taken(part.evaluated(images, delta), torch.tensor(rows))
 
     def cells_of(arm: str) -> CellScores:
-        ranges = shape_ranges([queries.shapes[row] for row in rows], len(rows))
-        parts = [[rows[i] for i in part] for part in ranges]
+        parts = [[rows[i] for i in part] for part in queries.take(rows).ranges(len(rows))]
         cells = [
             score_cells(bench.judge, display(arm, part), torch.tensor(part), bench.banks[MAIN]) for part in parts
         ]

@@ -94,14 +94,7 @@ def joined_units(results: Sequence[UnitResult], shared: bool) -> UnitResult:
         drift = Drift(first.drift.layers, cosine, sum(p.forward for p in parts), sum(p.seconds for p in parts))
 
     def column(name: str) -> dict[str, Tensor]:
-        return {arm: torch.cat([getattr(result, name)[arm] for result in results]) for arm in getattr(first, name)}
-
-    def flat(results: Sequence[UnitResult]) -> dict[str, Tensor]:
-        """Deltas of several shapes one after the other."""
-        return {arm: torch.cat([result.saved[arm].flatten() for result in results]) for arm in first.saved}
-
-    is_flat = len({delta.shape[1:] for result in results for delta in result.saved.values()}) > 1
-    deltas = first.saved if shared else flat(results) if is_flat else column("saved")
+        return {arm: _joined([getattr(result, name)[arm] for result in results]) for arm in getattr(first, name)}
 
     scores = {
         bank: {arm: concatenate([result.scores[bank][arm] for result in results]) for arm in arms}
@@ -112,7 +105,7 @@ def joined_units(results: Sequence[UnitResult], shared: bool) -> UnitResult:
         scores=scores,
         worst=column("worst"),
         budget=column("budget"),
-        saved=deltas,
+        saved=first.saved if shared else column("saved"),
         trace=tuple(line for result in results for line in result.trace),
         chosen=column("chosen"),
         costs=costs,
@@ -120,6 +113,12 @@ def joined_units(results: Sequence[UnitResult], shared: bool) -> UnitResult:
         drift=drift,
         fell_back=tuple(sorted({arm for result in results for arm in result.fell_back})),
     )
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Values by picture; those of several shapes one after the other, flat."""
+    is_flat = len({part.shape[1:] for part in parts}) > 1
+    return torch.cat([part.flatten() for part in parts] if is_flat else [*parts])
 
 
 @stored("failure")

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from attacks.data.gallery import Gallery
-from attacks.data.pictures import shape_ranges
 from attacks.data.split import FIT, assign_split, rows_at_once
 from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.contract import check_encoder
@@ -35,7 +34,7 @@ from attacks.schema.objective import LayersConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
-from attacks.study.data import data, hidden_rows, idle_columns, targeted
+from attacks.study.data import data, draw_clusters, hidden_rows, idle_columns, targeted
 from attacks.study.encoder import subject_encoder, surrogate
 from attacks.study.perturbation import facts, keyframe_places, patch_id, perturb, refuse_shapes
 from attacks.study.pipeline import defended_views, input_side
@@ -53,7 +52,6 @@ from attacks.study.task import (
     has_classes,
     refuse_logits,
 )
-from transforms.draws import stream
 from transforms.resizing.resize import NAMES
 
 #: The keys of an attack that say how many gradients it has.
@@ -127,7 +125,7 @@ def build(
     if (box := black_box(encoder)) is not None:
         box.ledger.rows |= answers
         # a picture without an answer shows no width either
-        for part in shape_ranges(queries.shapes, box.batch):
+        for part in queries.ranges(box.batch):
             features = encoder(queries.only(part).images.to(target_device))
             refuse_unanswered(encoder, features, [queries.names[row] for row in part])
     for row in [queries.shapes.index(shape) for shape in dict.fromkeys(queries.shapes)]:
@@ -255,16 +253,6 @@ def deployed_pipeline(
     if name.startswith(GIVEN):
         return None if function is None else function_pipeline(function, source)
     return resizer(name, source, deployed_size(encoder, source))
-
-
-def draw_clusters(clusters: Sequence[str], seed: int, limit: int) -> list[int]:
-    """At most `limit` rows in a random order of whole clusters, so that the clusters so far are a sample of all."""
-    order: dict[str, list[int]] = {}
-    for row, name in enumerate(clusters):
-        order.setdefault(name, []).append(row)
-    names, generator = list(order), torch.Generator().manual_seed(stream(seed, "order of the clusters"))
-    sequence = [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
-    return [row for name in sequence for row in order[name]][:limit]
 
 
 def check_attack(run: Run, optimiser: Any) -> None:

@@ -157,6 +157,16 @@ def _remarks(pictures: Gallery) -> list[str]:
     return [f"near duplicates: {', '.join(pairs[:PAIR_LIMIT])}{suffix}; joined, they count as one picture"]
 
 
+def draw_clusters(clusters: Sequence[str], seed: int, limit: int) -> list[int]:
+    """At most `limit` rows in a random order of whole clusters, so that the clusters so far are a sample of all."""
+    order: dict[str, list[int]] = {}
+    for row, name in enumerate(clusters):
+        order.setdefault(name, []).append(row)
+    names, generator = list(order), torch.Generator().manual_seed(stream(seed, "order of the clusters"))
+    sequence = [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
+    return [row for name in sequence for row in order[name]][:limit]
+
+
 def hidden_rows(pictures: Gallery | Classes, queries: Pictures, truth: Tensor) -> set[int]:
     """The rows of the gallery of held-out clusters, such as tiles of a photograph, which the attack may not see."""
     attacked_rows = {*truth[queries.attacked].tolist()}

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery, Pictures
-from attacks.data.pictures import PIXELS, shape_ranges
 from attacks.data.split import FIT
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
@@ -169,7 +168,7 @@ class Study:
             return self.queries.clips
         count, batch = len(self.queries), self.evaluate.batch
         limit = count if batch is None or self.perturbation.shared else batch
-        return [*shape_ranges(self.queries.shapes, limit, None if self.queries.store is None else PIXELS)]
+        return self.queries.ranges(limit)
 
     def take(self, rows: Sequence[int]) -> "Study":
         """The same of the pictures `rows`. Those on disk stay there."""
