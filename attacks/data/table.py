@@ -18,12 +18,13 @@ from attacks.runtime.untrusted import short_path
 #: The most characters of a path.
 LONGEST = 4096
 CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
-COLUMNS = ("path", "identity", "cluster", "weight", "split", "target", "mask", *CORNERS)
+COLUMNS = ("path", "identity", "cluster", "weight", "split", "target", "mask", "eps", *CORNERS)
 #: A column that is so like one of `COLUMNS` is a typing error; `height`, which pictures have, is none of `weight`.
 LIKENESS, NO_ERRORS = 0.8, ("height",)
 #: The endings of tables.
 TABLES = (".csv", ".parquet")
-#: The value of a key that each row of a table answers by its own column: `objective.target`, `perturbation.mask`.
+#: The value of a key that each row of a table answers by its own column: `objective.target`, `perturbation.mask`,
+#: `perturbation.eps`.
 TABLE = "table"
 
 
@@ -67,9 +68,9 @@ def read_table(path: Path) -> tuple[list[Entry], list[str]]:
 
     The header has the column `path`. Optional are `identity` (the label), `cluster` (rows with the same one count as
     one picture in every interval), `weight` (a number above 0), `split` (fit or judge), `target` (a picture, or a
-    class), `mask` (a picture) and the corners `x1` to `y4` of a place (see `attacks.data.scenes`). A cell may be
-    empty, where every row need not have one. A .csv is UTF-8, with commas; a .parquet needs the extra `parquet`.
-    Files in it are relative to its folder.
+    class), `mask` (a picture), `eps` (a radius) and the corners `x1` to `y4` of a place (see `attacks.data.scenes`).
+    A cell may be empty, where every row need not have one. A .csv is UTF-8, with commas; a .parquet needs the extra
+    `parquet`. Files in it are relative to its folder.
 
     Raises ValueError with the line: a malformed file, a row without `path`, a column that is there twice or is like
     one of `COLUMNS`.

@@ -95,7 +95,12 @@ def read_deltas(
         }
         for arm, rows in deltas.items():
             is_finite = all(bool(delta.isfinite().all()) for delta in rows)
-            norm = max(float(perturbation.norm(delta[None])) for delta in rows) if is_finite else math.inf
+            sets = [
+                perturbation if perturbation.shared else perturbation.take(torch.tensor([i]))
+                for i in range(len(rows))
+            ]
+            norms = [float(part.norm(delta[None])) for part, delta in zip(sets, rows, strict=True)]
+            norm = max(norms) if is_finite else math.inf
             if norm > perturbation.eps * (1 + NORM):
                 raise ValueError(f"{arm} must be within eps, {perturbation.eps:g}; its norm is {norm:g}")
     return deltas
@@ -111,8 +116,9 @@ def read_result(folder: Path, *, shared: bool = False) -> Result:
             f"`{folder}`: its deltas, data.size=null, fit no pictures but its own: make a run with a data.size"
         )
     node = run.perturbation  # its masks, of the run's own pictures, change no shape
-    unmasked = replace(node, mask=None) if getattr(node, "mask", None) == TABLE else node
-    perturbation = perturb(replace(run, perturbation=unmasked), Pictures(("",), torch.zeros(1, 3, side, side)))
+    columns = {"mask": None, "eps": repr(content["threat"]["eps"])}  # the largest
+    node = replace(node, **{key: value for key, value in columns.items() if getattr(node, key, None) == TABLE})
+    perturbation = perturb(replace(run, perturbation=node), Pictures(("",), torch.zeros(1, 3, side, side)))
     if shared and not perturbation.shared:
         raise ValueError(
             f"`{folder}`: its deltas, perturbation.shared=false, fit no pictures but its own, in its "

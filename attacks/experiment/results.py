@@ -177,6 +177,8 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
         clips = study.queries.clips
         optional["clip"] = [study.queries.entries[clip.start].cluster or "" for clip in clips for _ in clip]
         optional["frame"] = [frame for clip in clips for frame in range(len(clip))]
+    if (shares := getattr(study.perturbation, "shares", None)) is not None:
+        optional["eps"] = (study.perturbation.eps * shares).tolist()
     if study.goal is not None and study.objective.target == TABLE:
         optional["target"] = [study.gallery.names[row] for row in study.goal.tolist()]
     pictures |= {name: column for name, column in optional.items() if column}

@@ -106,12 +106,13 @@ class Ball(PerturbationSet, ABC):
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta that an 8-bit file of images + delta holds, within `eps` exactly, for `images` in whole levels of
-        255. A warning where it holds nothing of it."""
+        255. A warning where it holds nothing of a picture's."""
         result = self.in_levels(delta, checked(images))
-        if bool(delta.any()) and not bool(result.any()):
+        lost = int((delta.flatten(1).any(1) & ~result.flatten(1).any(1)).sum())
+        if lost:
             warnings.warn(
-                "an 8-bit file holds nothing of the perturbation: it is less than half a level of 255, or `eps` "
-                f"allows no whole one; got eps {self.eps:g}: raise it",
+                f"an 8-bit file holds nothing of {lost} of {len(delta)} perturbations: less than half a level of "
+                f"255, or `eps` allows no whole one; got eps {self.eps:g}: raise it",
                 stacklevel=2,
             )
         return result

@@ -74,6 +74,7 @@ def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> lis
     attack = "a patch" if threat["patch"] else f"changes within {threat['norm']} {radius(threat)}"
     if threat["norm"] == "linf":
         attack = f"changes of at most {threat['eps'] * 255:.3g}/255 of each value"
+        attack += ", by the picture's row" * ("least_eps" in threat)
     digest, (pictures, count) = str(encoder.get("fingerprint"))[:12], sample_counts(content)
     photographs = count_text(count, "photograph") + (f" ({pictures} pictures)" if pictures > count else "")
     return [

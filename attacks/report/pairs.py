@@ -95,7 +95,8 @@ def read_pair_scores(run: Path) -> RunScores:
     views = {key: value for key, value in held_out_views.items() if key not in ("refine", "side")}
     side = held_out_views.get("side") if _has_share([config.get("transforms"), config.get("defence")]) else None
     rows = judged_rows(untrusted_rows(run / "per_image.csv"))
-    targets = {str(row.get("picture")): row["target"] for row in rows if "target" in row}  # of a table
+    columns = ("target", "eps")  # of a table
+    targets = {str(row.get("picture")): [row.get(name) for name in columns] for row in rows if {*columns} & {*row}}
     protocol = {
         "seed": content.get("seed"),
         "bank": [views, _with_order(config.get("transforms")), config.get("printer"), side],

@@ -125,7 +125,7 @@ def _threat(threat: Mapping[str, Any]) -> str:
         return "patch" + ("" if area is None else f", {area:.1%} of the picture")
     norm, eps = word(threat.get("norm")), number(threat.get("eps"))
     size = "" if eps is None else f" {eps * 255:.3g}/255" if norm == "linf" else f" {eps:.4g}"
-    return norm + size
+    return norm + " up to" * ("least_eps" in threat) + size
 
 
 def _warnings(content: dict[str, Any]) -> int | None:

@@ -200,9 +200,11 @@ def short(value: float) -> str:
 
 def radius(threat: Mapping[str, Any]) -> str:
     """The radius eps of a set as text: of linf in steps of 8 bits, and as a share of the range [0,1]; of any other
-    norm as it is."""
-    eps = threat["eps"]
-    return f"{eps * 255:.3g}/255 ({eps:.3g})" if threat["norm"] == "linf" else f"{eps:.5g}"
+    norm as it is. Where each row of the table has its own, from the least to the largest."""
+    radii = [threat[key] for key in ("least_eps", "eps") if key in threat]
+    return " to ".join(
+        f"{eps * 255:.3g}/255 ({eps:.3g})" if threat["norm"] == "linf" else f"{eps:.5g}" for eps in radii
+    )
 
 
 def capital(text: str) -> str:

@@ -35,7 +35,8 @@ class BallConfig:
     name: str = MISSING
     eps: str = option(
         MISSING,
-        "the radius, as a number or a fraction such as 8/255; of l2 also the least PSNR, 28dB",
+        "the radius, as a number or a fraction such as 8/255; of l2 also the least PSNR, 28dB; table: of each "
+        "picture that of its row",
         range="above 0; linf: at most 1; l0: whole",
     )
     shared: bool = option(False, "one perturbation for all pictures", paper="Moosavi-Dezfooli et al. 2017")

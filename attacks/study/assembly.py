@@ -47,6 +47,7 @@ from attacks.study.task import (
     check_gallery,
     check_keyframes,
     check_minibatches,
+    check_radii,
     check_task,
     classes_of,
     has_classes,
@@ -94,6 +95,7 @@ def build(
     check_minibatches(run)
     refuse_shapes(run)
     check_keyframes(run)
+    check_radii(run)
     in_memory = getattr(run.attack, "pictures", None) is None
     has_gallery = not has_classes(run)
     queries, pictures, truth = data(run.data, run.perturbation, has_gallery=has_gallery, in_memory=in_memory)
@@ -202,6 +204,7 @@ def attack_of(run: Run, views: Views) -> Attack:
 def threat_of(run: Run, study: Study) -> dict[str, Any]:
     """What the attacker may do and wants, for metrics.json."""
     node, patch, goal = run.perturbation, None, study.goal
+    shares = getattr(study.perturbation, "shares", None)
     parts = {name: part.digests()[0] for name, part in plugin_parts(run).items()}
     if isinstance(node, PatchConfig):
         goals = [] if goal is None else sorted(set(goal.tolist()))
@@ -216,6 +219,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         "optimiser": part_name(run.optimiser),
         "norm": part_name(node),
         "eps": study.perturbation.eps,
+        **({} if shares is None else {"least_eps": float(study.perturbation.eps * shares.min())}),
         "gradients": study.views.gradients,
         "views_per_step": run.attack.views if study.transforms.dims else study.views.per_step,
         "risk": run.risk.name,

@@ -306,6 +306,7 @@ def idle_columns(run: Run, queries: Pictures) -> list[str]:
     uses = {
         "target": ("objective.target=table", getattr(run.objective, "target", None) == TABLE),
         "mask": ("perturbation.mask=table of a ball", is_scene or getattr(run.perturbation, "mask", None) == TABLE),
+        "eps": ("perturbation.eps=table of a ball", getattr(run.perturbation, "eps", None) == TABLE),
         "split": ("perturbation.shared=true", is_patch or getattr(run.perturbation, "shared", False)),
         "x1": ("data=scenes", is_scene),
     }

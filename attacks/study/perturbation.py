@@ -25,11 +25,12 @@ from attacks.perturbations.patch.card_raster import Surround, surround
 from attacks.perturbations.patch.colour_profiles import gamut
 from attacks.perturbations.patch.patch import Patch, texture_size
 from attacks.perturbations.patch.placement import Placements
+from attacks.perturbations.radii import RadiusByRow
 from attacks.perturbations.sparse import L0, L1
 from attacks.perturbations.subspace import Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.universal import Universal
 from attacks.schema import validate as schema
-from attacks.schema.groups import PatchConfig, PrinterConfig
+from attacks.schema.groups import BallConfig, PatchConfig, PrinterConfig
 from attacks.schema.validate import Run
 from attacks.study.make import make
 from attacks.study.plugin_parts import plugin_part
@@ -60,14 +61,28 @@ def perturb(run: Run, queries: Pictures) -> Perturbation:
         return patch(node, images, patch_id(run), queries.placements)
     if node.name == "plugin":
         return make(plugin_part, node, "perturbation", group="perturbation")  # type: ignore[no-any-return]
-    eps = radius_of(node.eps, images) if node.name == "l2" else schema.fraction(node.eps, "perturbation.eps")
+    radii = _radii(node, queries) if node.eps == TABLE else None
+    eps = radius_of(node.name, node.eps, images) if radii is None else max(radii)
     ball: Any = make(BALLS[node.name], node, "perturbation", eps=eps)
     for key, wrapper in WRAPPERS.items():
         value = getattr(node, key)
         if value is not None and value is not False:
             values = {"mask": _mask(value, queries, run)} if key == "mask" else {}
             ball = make(wrapper, node, "perturbation", inner=ball, **values)
-    return ball  # type: ignore[no-any-return]
+    return ball if radii is None else RadiusByRow(ball, torch.tensor(radii, dtype=torch.float64) / eps)
+
+
+def _radii(node: BallConfig, queries: Pictures) -> list[float]:
+    """The radius of each picture, of its row. Raises ValueError with the line."""
+    cells, radii = column_cells(queries.entries, "eps", "perturbation.eps"), list[float]()
+    for entry, cell in zip(queries.entries, cells, strict=True):
+        try:
+            radii.append(
+                make(BALLS[node.name], node, "perturbation", eps=radius_of(node.name, cell, queries.images)).eps
+            )
+        except ValueError as error:
+            raise ValueError(f"{entry.where}: {error}") from None
+    return radii
 
 
 def refuse_shapes(run: Run) -> None:
@@ -116,10 +131,10 @@ def keyframe_places(keyframes: int | None, queries: Pictures) -> Tensor | None:
     return torch.cat([at * keyframes + step for at, step in enumerate(steps)])
 
 
-def radius_of(text: str, images: Tensor) -> float:
-    """The L2 radius of a number, or of the least PSNR in dB of each picture (N,C,H,W): "28dB" is a mean square of
-    10^-2.8. Raises ValueError."""
-    decibels = str(text).removesuffix("dB")
+def radius_of(norm: str, text: str, images: Tensor) -> float:
+    """The radius of a number; in L2 also of the least PSNR in dB of each picture (N,C,H,W): "28dB" is a mean square
+    of 10^-2.8. Raises ValueError."""
+    decibels = str(text).removesuffix("dB" if norm == "l2" else "")
     number = schema.fraction(decibels, "perturbation.eps")
     return number if decibels == str(text) else math.sqrt(images.shape[1:].numel()) * 10 ** (-number / 20)
 

@@ -114,6 +114,22 @@ def check_keyframes(run: Run) -> None:
     )
 
 
+def check_radii(run: Run) -> None:
+    """Refuse `perturbation.eps=table` with keys that need one radius for all pictures."""
+    node, attack, optimiser = run.perturbation, run.attack.name, run.optimiser.name
+    if getattr(node, "eps", None) != TABLE:
+        return
+    _refuse_keys(
+        "perturbation.eps",
+        TABLE,
+        ("perturbation.shared", "true", not node.shared, "that is one change for all pictures", "false"),
+        ("perturbation.keyframes", node.keyframes, node.keyframes is None, "frames share their change", "null"),
+        ("attack", attack, attack != "radius", "it searches the radius of each picture", "single"),
+        ("optimiser", optimiser, optimiser != "label_only", "it searches the radius of each picture", "nes_square"),
+        ("data.size", "null", run.data.size is not None, "the pictures are read one by one", "224"),
+    )
+
+
 def _refuse_keys(name: str, value: Any, *rules: tuple[str, Any, bool, str, str]) -> None:
     """Raise ValueError where a key cannot be combined with another: key, value, whether it is good, why, a fix."""
     for key, setting, good, reason, fix in rules:

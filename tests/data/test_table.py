@@ -15,6 +15,7 @@ from attacks.evaluation.classes import Classes
 from attacks.objectives.aim import Knowledge
 from attacks.run import compose
 from attacks.schema.objective import TowardConfig
+from attacks.study.assembly import build
 from attacks.study.data import data, idle_columns, targeted
 from attacks.study.objective import aim_of
 from attacks.study.perturbation import perturb
@@ -94,6 +95,38 @@ def test_each_row_changes_only_where_its_mask_is_light_and_idle_columns_are_name
         assert torch.equal((delta != 0).float(), light[rows].expand_as(delta))
     assert "not used: height, note" in queries.notes[0]
     assert [note.partition(": ")[2] for note in idle_columns(run, queries)] == ["target (objective.target=table)"]
+
+
+def test_each_row_has_the_radius_of_its_cell_in_files_and_in_the_record(mine):
+    cells = ("2/255", "8/255", "0.0157")
+    path = write(mine / "x.csv", [f"{name}.png,{cell}" for name, cell in zip("abc", cells, strict=True)], "path,eps")
+    run = config(path, "perturbation.eps=table")
+    queries = data(run.data)[0]
+    sets, images = perturb(run, queries), queries.images
+    change = (
+        (sets.quantise(sets.noise(images, torch.Generator().manual_seed(1)), images) * 255).abs().flatten(1).amax(1)
+    )
+    assert change.round().tolist() == [2, 8, 4] and sets.eps == 8 / 255
+    rooms = sets.take(torch.tensor([2, 0]))
+    assert (rooms.eps * rooms.shares).tolist() == pytest.approx([0.0157, 2 / 255], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("cell", "keys", "message"),
+    [
+        ("", [], "line 3: the cell `eps` is empty"),
+        ("8", [], r"line 3: `perturbation.eps` must lie in \(0, 1\], got 8; did you mean 8/255"),
+        ("28dB", [], "line 3: `perturbation.eps` must be a number or a fraction such as 8/255; got '28dB'"),
+        ("0.1", ["perturbation.shared=true"], "`perturbation.eps` does not go with perturbation.shared=true"),
+        ("0.1", ["attack=radius"], "`perturbation.eps` does not go with attack=radius"),
+        ("0.1", ["data.size=null"], "`perturbation.eps` does not go with data.size=null"),
+    ],
+)
+def test_a_radius_by_row_that_cannot_be_is_refused_with_its_line(mine, cell, keys, message):
+    write(mine / "x.csv", ["a.png,0.1,7", f"b.png,{cell},7"], "path,eps,note")
+    run = config(mine / "x.csv", "perturbation.eps=table", *keys)
+    with pytest.raises(ValueError, match=message):
+        build(run)
 
 
 def test_mappings_become_a_table_with_its_files(mine):

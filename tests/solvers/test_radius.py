@@ -11,7 +11,7 @@ from attacks import EOT, L0, L2, Linf, Wiener
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Objective
 from attacks.perturbations import L1, Grey, LowFrequency, Masked, Smoothed
-from attacks.perturbations.radii import Radii
+from attacks.perturbations.radii import Radii, RadiusByRow
 from attacks.solvers.checks import Silent
 from attacks.solvers.radius import HALF, RadiusTrial, smallest_radius, trial_plan
 from tests.helpers.sets import double, levels, random, seed
@@ -150,5 +150,13 @@ def test_each_picture_moves_in_the_set_of_its_own_radius(inner):
         by = ball.descend(grad[row], 0.3 * ball.reach, delta[row], images[row])
         assert torch.equal(result[row], ball.move(ball.project(delta[row], images[row]), by, images[row]))
         assert (ball.norm(result[row]) <= ball.eps * (1 + 1e-12)).all()
+    rows = RadiusByRow(inner, shares)
+    start, by = rows.inside(delta, images), rows.descend(grad, 0.3 * rows.reach, delta, images)
+    found = rows.move(rows.project(delta, images), by, images)
+    assert torch.allclose(found, result, atol=1e-12) and (rows.norm(found) <= rows.eps * (1 + 1e-12)).all()
+    assert torch.equal(rows.in_levels(found, images), sets.quantise(found, images))
+    assert torch.allclose(rows.length(by) / rows.reach, sets.length(by))
+    for i, share in enumerate(shares.tolist()):
+        assert torch.equal(start[[i]], inner.sized(share * inner.eps).inside(delta[[i]], images[[i]]))
     part = sets.take(torch.tensor([2, 0]))
     assert part.radii.tolist() == sets.radii[[2, 0]].tolist() and part.eps == sets.eps
