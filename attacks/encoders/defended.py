@@ -44,20 +44,6 @@ class Defence(PictureModule):
         return f"{self.encoder!r}\n  {'defence':<10} {placed_text(self.parts, None)}"
 
 
-def undefended(encoder: object) -> nn.Module | None:
-    """The encoder within a defence that draws anew for each view; None for any other encoder.
-
-    Examples:
-        >>> import torch
-        >>> from attacks.encoders import Panel
-        >>> from attacks.encoders.defended import undefended
-        >>> bare = torch.nn.Flatten().eval()
-        >>> undefended(Panel(bare, lambda features: features.mean(1), [])) is bare, undefended(bare)
-        (True, None)
-    """
-    return encoder.encoder if isinstance(encoder, Defence) and encoder.has_fresh_draws else None
-
-
 class Defended(Defence):
     """An encoder that sees pictures through stages: JPEG, blur, fewer bits, a resize. The forward pass is the real
     defence; the backward pass has each stage's gradient, or that of a surrogate where it has none (straight through a

@@ -139,12 +139,12 @@ def first_of(attempt: Attempt, meter: Meter, bare: Tensor | None) -> Best:
     lower loss through the defence."""
     problem, options, given = problem_of("eot", attempt), _full_options(attempt), attempt.study.start
     select, best = replace(selection(problem, options), timer=meter.choosing), None
-    deltas = [start(problem, options.seed) if given is None else given, *([] if bare is None else [bare])]
-    for delta in (delta.to(problem.images) for delta in deltas):
-        zero = torch.zeros_like(problem.images[:, 0, 0, 0])
-        delta = problem.constraint.project(delta, torch.zeros_like(delta))
-        candidate = Best(delta, zero, torch.full_like(zero, -1, dtype=torch.long), zero)
-        best = better_of(best, candidate, problem, options, select)
+    zero = torch.zeros_like(problem.images[:, 0, 0, 0])
+    for delta in (start(problem, options.seed) if given is None else given.to(zero), bare):
+        if delta is not None:
+            delta = problem.constraint.project(delta, torch.zeros_like(delta))
+            candidate = Best(delta, zero, torch.full_like(zero, -1, dtype=torch.long), zero)
+            best = better_of(best, candidate, problem, options, select)
     assert best is not None
     return best
 

@@ -258,9 +258,7 @@ def check_pictures(attempt: Attempt, trace: list[Trace], deltas: Mapping[str, Te
     options = replace(options, eot=replace(options.eot, pictures=None))
     if study.views.adaptive is not None:  # short runs need views enough to show the noise
         options = replace(options, eot=replace(options.eot, views=sanity.views))
-    pair = (deltas["eot"], deltas[BARE]) if BARE in deltas else None
-    if pair is not None and not problem.shared:
-        pair = pair[0][rows], pair[1][rows]
+    part = slice(None) if problem.shared else rows
     return examine(
         problem.take(rows),
         options,
@@ -268,5 +266,5 @@ def check_pictures(attempt: Attempt, trace: list[Trace], deltas: Mapping[str, Te
         planned=study.views.steps,
         trace=[None if loss is None else sign * loss for loss in held_out],
         module=bench.module,
-        results=pair,
+        results=(deltas["eot"][part], deltas[BARE][part]) if BARE in deltas else None,
     )

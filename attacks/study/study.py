@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery, Pictures
 from attacks.data.split import FIT
-from attacks.encoders.defended import undefended
+from attacks.encoders.defended import Defence
 from attacks.encoders.passes import passes_of
 from attacks.encoders.randomness import EncoderDraws, randomised
 from attacks.eot import risk
@@ -153,19 +153,20 @@ class Study:
     def bare(self) -> "Study | None":
         """The same of the encoder within a defence that draws anew: the camera without the defence's draws, and steps
         for as many passes of the network. None without such a defence, or where hooks on its layers are attacked."""
-        encoder = undefended(self.encoder)
-        if encoder is None or isinstance(self.objective, LayersConfig):
+        defence = self.encoder
+        if not (isinstance(defence, Defence) and defence.has_fresh_draws) or isinstance(self.objective, LayersConfig):
             return None
         stages = [stage for stage in self.transforms.stages if not isinstance(stage, EncoderDraws)]
-        transforms = randomised(replace(self.transforms, stages=stages), encoder)
+        transforms = randomised(replace(self.transforms, stages=stages), defence.encoder)
         slopes = 1 - self.optimiser.gradient_free
-        passes, others = sum(passes_of(self.encoder).of_calls(1, slopes)), len(self.members) * (1 + slopes)
-        views = replace(self.views, steps=self.views.steps * (passes + others) // (1 + slopes + others))
+        encoders = (passes_of(defence), passes_of(defence.encoder))
+        passes, plain = (sum(part.of_calls(1, slopes)) + len(self.members) * (1 + slopes) for part in encoders)
+        views = replace(self.views, steps=self.views.steps * passes // plain)
         if not transforms.dims and not self.attack.sampled:  # all views are the same: a step needs one
             views = Views(1, views.gradients)
         attack, fit = replace(self.attack, views=views), None if self.fit is None else self.fit.bare
         evaluate = replace(self.evaluate, layers=[])  # it is attacked, not judged
-        study = replace(self, encoder=encoder, transforms=transforms, attack=attack, fit=fit)
+        study = replace(self, encoder=defence.encoder, transforms=transforms, attack=attack, fit=fit)
         return replace(study, evaluate=evaluate, start=None)
 
     @property

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.encoders.defended import undefended
 from attacks.encoders.description import MODULE
 from attacks.encoders.passes import passes_of
 from attacks.eot.risk import Mean
@@ -256,8 +255,8 @@ def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trac
     costs = costs_of(content, arms)
     for arm in arms if is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and not is_repeated else ():
         evals = sum(rows[-1].evals for name, _, rows in tries if name == arm)
-        encoder = undefended(study.encoder) if arm == BARE else study.encoder
-        expected, passes = evals * passes_of(encoder).forward, costs[arm].forward - costs[arm].selection
+        subject = (study.bare if arm == BARE else None) or study
+        expected, passes = evals * passes_of(subject.encoder).forward, costs[arm].forward - costs[arm].selection
         if expected != passes:
             yield f"steps.csv {arm}: its steps took {expected} passes; metrics.json costs has {passes}"
     limit, minimum = views.steps * attack.restarts, math.floor(LEAVES * views.steps)
