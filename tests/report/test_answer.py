@@ -88,7 +88,7 @@ def test_the_comparison_follows_its_p_value_and_its_sign():
         assert part in check_length(content | {"primary": comparison | change}).comparison
 
 
-@pytest.mark.parametrize(("task", "targeted"), product(FATES, (False, True)))
+@pytest.mark.parametrize(("task", "targeted"), [*product(FATES, (False, True))])
 def test_of_a_defence_both_attacks_are_in_the_first_sentence(task, targeted):
     content = report_pages.content()
     content["threat"] |= {"task": task, "targeted": targeted}

@@ -85,7 +85,7 @@ def test_no_line_doubts_what_the_numbers_show(cells):
             assert ("one view a step" in " ".join(doubts)) >= any("one_view" in reason for reason in reasons)
 
 
-@pytest.mark.parametrize(("clean", "bare", "eot"), itertools.product((0.05, 0.3), SHARES[:4], SHARES[:4]))
+@pytest.mark.parametrize(("clean", "bare", "eot"), [*itertools.product((0.05, 0.3), SHARES[:4], SHARES[:4])])
 def test_a_defence_that_an_attack_on_the_bare_encoder_helps_or_that_hides_its_gradient_is_told(clean, bare, eot):
     content = report_pages.content(sanity=PASSED)
     content["arms"]["bare"] = dict(content["arms"]["no_eot"])
