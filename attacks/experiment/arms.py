@@ -20,7 +20,7 @@ from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import reading, stored
 from attacks.solvers.loop import Step, Trace, start
-from attacks.solvers.selection import overfitting, plan_for, selection
+from attacks.solvers.selection import FEWEST, Selection, overfitting, plan_for, selection
 from attacks.solvers.solver import Best, better_of, run_steps
 from attacks.solvers.suite import Member, members, suite
 from attacks.study.objective import shown_sign
@@ -129,16 +129,16 @@ def _steps(
         steps = ((attack.optimiser, step, best) for step, best in run)
     for name, step, best in steps:
         if first is not None and best is not None and step.last:  # the first steps may lose ground
-            best = better_of(first, best, problem, options, select)
+            best = better_of(first, best, problem, options, _on_few_views(select))
         yield name, step, best
 
 
 def first_of(attempt: Attempt, meter: Meter, bare: Tensor | None) -> Best:
-    """Where the arm `eot` begins, with its loss on the bank that iterates are compared on: at the start of
+    """Where the arm `eot` begins, with its loss on views that iterates are compared on: at the start of
     `attack.start_from` or else of its seed or, picture by picture, at the result of the arm `bare` where that has the
     lower loss through the defence."""
     problem, options, given = problem_of("eot", attempt), _full_options(attempt), attempt.study.start
-    select, best = replace(selection(problem, options), timer=meter.choosing), None
+    select, best = _on_few_views(replace(selection(problem, options), timer=meter.choosing)), None
     zero = torch.zeros_like(problem.images[:, 0, 0, 0])
     for delta in (start(problem, options.seed) if given is None else given.to(zero), bare):
         if delta is not None:
@@ -147,6 +147,12 @@ def first_of(attempt: Attempt, meter: Meter, bare: Tensor | None) -> Best:
             best = better_of(best, candidate, problem, options, select)
     assert best is not None
     return best
+
+
+def _on_few_views(select: Selection) -> Selection:
+    """As many as two finalists meet on: the whole bank would take more passes than a short attack."""
+    size = max(FEWEST, select.plan.full)
+    return replace(select, bank=select.bank._replace(u=select.bank.u[:size]))
 
 
 def problem_of(arm: str, attempt: Attempt) -> Problem:

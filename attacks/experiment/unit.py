@@ -144,10 +144,8 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
 
     fit = [row for row in bench.study.queries.attacked if row in rows]
     benches = {"eot": bench} if bench.bare is None else {BARE: bench.bare, "eot": bench}
-    attempts = {
-        arm: attempt_of(part, part.study.fit or part.study.only(fit), fit, seed, unit.number)
-        for arm, part in benches.items()
-    }
+    make = partial(attempt_of, rows=fit, seed=seed, batch=unit.number)
+    attempts = {arm: make(part, part.study.fit or part.study.only(fit)) for arm, part in benches.items()}
     attempt = attempts["eot"]
     images, arms, perturbation = study.queries.images.to(study.device), study.arms, study.tied().perturbation
     count = len(attempt.study.queries)

@@ -165,9 +165,7 @@ class Study:
         if not transforms.dims and not self.attack.sampled:  # all views are the same: a step needs one
             views = Views(1, views.gradients)
         attack, fit = replace(self.attack, views=views), None if self.fit is None else self.fit.bare
-        evaluate = replace(self.evaluate, layers=[])  # it is attacked, not judged
-        study = replace(self, encoder=defence.encoder, transforms=transforms, attack=attack, fit=fit)
-        return replace(study, evaluate=evaluate, start=None)
+        return replace(self, encoder=defence.encoder, transforms=transforms, attack=attack, fit=fit, start=None)
 
     @property
     def right(self) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:
