@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
 from attacks.eot.estimator import EOT
@@ -18,13 +19,13 @@ from attacks.objectives.aim import Aim, Knowledge
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import reading, stored
-from attacks.solvers.loop import Step, Trace
-from attacks.solvers.selection import overfitting, plan_for, selection
+from attacks.solvers.loop import Step, Trace, start
+from attacks.solvers.selection import FEWEST, Selection, overfitting, plan_for, selection
 from attacks.solvers.solver import Best, better_of, run_steps
 from attacks.solvers.suite import Member, members, suite
 from attacks.study.objective import shown_sign
 from attacks.study.printer import fixed
-from attacks.study.study import Study
+from attacks.study.study import BARE, Study
 from transforms.draws import stream
 
 
@@ -46,7 +47,8 @@ class ArmState(NamedTuple):
 
 @dataclass(frozen=True)
 class Attempt:
-    """What the arms of one unit have in common: the `study` of its pictures, their data, and what is aimed at."""
+    """What the arms of one unit have in common: the `study` of its pictures, their data, and what is aimed at. An
+    arm begins at `first`, if there is one (see `first_of`), and its result is no worse."""
 
     bench: Bench
     study: Study
@@ -54,6 +56,7 @@ class Attempt:
     aim: Aim
     seed: int
     batch: int = 0
+    first: Best | None = None
 
 
 def optimise(
@@ -104,7 +107,8 @@ def _steps(
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of an arm from `state` on (None: from the start), each with the name of its attack."""
     attack, options = attempt.study.attack, _full_options(attempt)
-    problem, stop, restarts = problem_of(arm, attempt), None, 1
+    problem, stop, restarts, first = problem_of(arm, attempt), None, 1, attempt.first
+    problem = problem if first is None else replace(problem, first=first.delta)
     select = replace(selection(problem, options), timer=timer)  # the bank and the risk of `eot`, for all arms
     size = len(select.bank.u)
     if arm == "no_eot":
@@ -115,22 +119,40 @@ def _steps(
     elif arm == "one_view":
         options = replace(options_of(arm, attempt), eot=replace(options.eot, views=1, risk=Mean()), steps=gradients)
         select = replace(select, plan=plan_for(2 * gradients, size))
-    elif attack.nearest is not None:
-        yield from suite(problem, options, _members(attempt, attack.nearest), state=state, select=select)
-        return
-    else:
+    elif attack.nearest is None:
         stop = None if attack.stop is None else shown_sign(attempt.study.objective) * attack.stop
         restarts = attack.restarts
-        if (start := attempt.study.start) is not None:
-            start = start.to(problem.images)
-            problem = replace(problem, first=problem.constraint.project(start, torch.zeros_like(start)))
-    for step, best in run_steps(problem, options, stop=stop, restarts=restarts, state=state, select=select):
-        if problem.first is not None and best is not None and step.last:  # the first steps may lose ground
-            first = best._replace(delta=problem.first, step=torch.full_like(best.step, -1))
-            choice = better_of(better_of(None, first, problem, options, select), best, problem, options, select)
-            yield attack.optimiser, step, choice
-        else:
-            yield attack.optimiser, step, best
+    if attack.nearest is not None and arm in ("eot", BARE):
+        steps = suite(problem, options, _members(attempt, attack.nearest), state=state, select=select)
+    else:
+        run = run_steps(problem, options, stop=stop, restarts=restarts, state=state, select=select)
+        steps = ((attack.optimiser, step, best) for step, best in run)
+    for name, step, best in steps:
+        if first is not None and best is not None and step.last:  # the first steps may lose ground
+            best = better_of(first, best, problem, options, _on_few_views(select))
+        yield name, step, best
+
+
+def first_of(attempt: Attempt, meter: Meter, bare: Tensor | None) -> Best:
+    """Where the arm `eot` begins, with its loss on views that iterates are compared on: at the start of
+    `attack.start_from` or else of its seed or, picture by picture, at the result of the arm `bare` where that has the
+    lower loss through the defence."""
+    problem, options, given = problem_of("eot", attempt), _full_options(attempt), attempt.study.start
+    select, best = _on_few_views(replace(selection(problem, options), timer=meter.choosing)), None
+    zero = torch.zeros_like(problem.images[:, 0, 0, 0])
+    for delta in (start(problem, options.seed) if given is None else given.to(zero), bare):
+        if delta is not None:
+            delta = problem.constraint.project(delta, torch.zeros_like(delta))
+            candidate = Best(delta, zero, torch.full_like(zero, -1, dtype=torch.long), zero)
+            best = better_of(best, candidate, problem, options, select)
+    assert best is not None
+    return best
+
+
+def _on_few_views(select: Selection) -> Selection:
+    """As many as two finalists meet on: the whole bank would take more passes than a short attack."""
+    size = max(FEWEST, select.plan.full)
+    return replace(select, bank=select.bank._replace(u=select.bank.u[:size]))
 
 
 def problem_of(arm: str, attempt: Attempt) -> Problem:

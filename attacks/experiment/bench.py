@@ -24,11 +24,12 @@ from attacks.evaluation.judge import Judge
 from attacks.evaluation.scores import embed_pictures, signature_method
 from attacks.experiment.embeddings import Cache, embed_gallery
 from attacks.experiment.exhibits import Exhibits
+from attacks.objectives.composite import Ensemble
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import stored
 from attacks.solvers.loop import Trace
-from attacks.study.study import Study
+from attacks.study.study import BARE, Study
 from transforms.doors import unchecked
 from transforms.wrappers import widened
 
@@ -139,6 +140,7 @@ class Bench:
     layers: dict[str, Pool]
     exhibits: Exhibits
     chunk: int
+    bare: "Bench | None"  # of `study.bare`: where the arm `bare` is made
     costs: dict[str, Cost] = field(default_factory=dict)
     cached: int = 0
 
@@ -148,7 +150,8 @@ class Bench:
 
     def meter(self) -> Meter:
         """A meter of all encoders; some may be the same object."""
-        return Meter((self.encoder, self.counter, self.exact), self.world)
+        bare = [] if self.bare is None else self.bare.meter().encoders
+        return Meter((self.encoder, self.counter, self.exact, *bare), self.world)
 
     def only(self, rows: Sequence[int]) -> "Bench":
         """The bench of the pictures `rows`."""
@@ -197,9 +200,15 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
     names = tuple(file_names(study.queries.names))
     exhibits = Exhibits(place.out, names, study.queries.shapes, study.perturbation, device, world)
     cost = Cost(*counter.passes_of_view.of_calls(passes, 0), time.perf_counter() - began)
+    bare = None
+    if (inner := study.bare) is not None:
+        network = Ensemble([inner.encoder, *study.members]) if study.members else inner.encoder
+        inner_place = replace(place, checkpoint=place.checkpoint.under(BARE), cache=None)
+        bare = bench_of(inner, network, decision, inner_place)
+        cost += bare.costs["gallery"]
     cost, cached = place.checkpoint.once("gallery", lambda: (cost, cached))  # as the first attempt measured it
     parts = (module, encoder, exact, counter, judge, banks_of(study, first), layers, exhibits)
-    return Bench(study, world, place.checkpoint, place.follow, *parts, chunk, {"gallery": cost}, cached)
+    return Bench(study, world, place.checkpoint, place.follow, *parts, chunk, bare, {"gallery": cost}, cached)
 
 
 def banks_of(study: Study, like: Tensor) -> dict[str, Bank]:

@@ -1,6 +1,6 @@
 """A unit of an experiment: attack its pictures, write the files, and score the files, those of all arms alike."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -17,7 +17,7 @@ from attacks.evaluation.retrieval import Rows
 from attacks.evaluation.sanity.battery import examine
 from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores
-from attacks.experiment.arms import Attempt, optimise, options_of, problem_of
+from attacks.experiment.arms import Attempt, first_of, optimise, options_of, problem_of
 from attacks.experiment.bench import MAIN, Bench, Cost
 from attacks.objectives.aim import Knowledge
 from attacks.objectives.embedding import Away
@@ -27,7 +27,7 @@ from attacks.solvers.solver import Best
 from attacks.solvers.worst import uphill
 from attacks.study.data import hidden_rows
 from attacks.study.objective import aim_of, shown_sign
-from attacks.study.study import Study
+from attacks.study.study import BARE, Study
 from transforms.draws import stream
 from transforms.scene import Shown
 
@@ -143,7 +143,10 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         return result
 
     fit = [row for row in bench.study.queries.attacked if row in rows]
-    attempt = attempt_of(bench, bench.study.fit or bench.study.only(fit), fit, seed, unit.number)
+    benches = {"eot": bench} if bench.bare is None else {BARE: bench.bare, "eot": bench}
+    make = partial(attempt_of, rows=fit, seed=seed, batch=unit.number)
+    attempts = {arm: make(part, part.study.fit or part.study.only(fit)) for arm, part in benches.items()}
+    attempt = attempts["eot"]
     images, arms, perturbation = study.queries.images.to(study.device), study.arms, study.tied().perturbation
     count = len(attempt.study.queries)
     costs["anchors"] = meter.read()
@@ -152,9 +155,11 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
     trace, choices, fell_back = dict[str, list[Trace]](), dict[str, Tensor](), list[str]()
     offset = 0 if study.start is None else study.threat["start_from"]["gradients"]
     size = min(study.attack.pictures or count, count)
-    for arm in ("eot", *arms[2:-1]):
-        evals = 0 if arm == "eot" else offset + trace["eot"][-1].evals // size
-        run_arm = partial(_optimise, arm, attempt, meter, checkpoint, evals)
+    for arm in dict.fromkeys([*attempts, *arms[2:]]):
+        evals, here = 0 if arm in attempts else offset + trace["eot"][-1].evals // size, attempts.get(arm, attempt)
+        if arm == "eot" and (BARE in deltas or study.start is not None):
+            here = replace(here, first=task("first", arm, partial(first_of, attempt, meter, deltas.get(BARE))))
+        run_arm = partial(_optimise, arm, here, meter, checkpoint, evals)
         (best, trace[arm]), fallback = task(arm, arm, run_arm)
         deltas[arm], fell_back = best.delta, fell_back + [arm] * fallback
         # of one that they share, that of all
@@ -162,7 +167,7 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         choices[arm] = steps.cpu() + 1
     sanity = None
     if unit.start == 0 and study.sanity.pictures:  # its cost is reported apart
-        sanity = checkpoint.once("sanity", lambda: check_pictures(attempt, trace["eot"]))
+        sanity = checkpoint.once("sanity", lambda: check_pictures(attempt, trace["eot"], deltas))
         meter.read()
 
     saved_deltas = {arm: perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
@@ -239,8 +244,8 @@ def worst_cosine(bench: Bench, pictures: Shown, embeddings: Tensor, scores: Scor
     return uphill(problem, bench.banks[MAIN], cosine, **options).losses[:, 0].cpu()
 
 
-def check_pictures(attempt: Attempt, trace: list[Trace]) -> Sanity:
-    """The configured sanity checks of the run's own attack, on its first pictures."""
+def check_pictures(attempt: Attempt, trace: list[Trace], deltas: Mapping[str, Tensor]) -> Sanity:
+    """The configured sanity checks of the run's own attack, on its first pictures, with the results of its arms."""
     study, bench, sanity = attempt.study, attempt.bench, attempt.study.sanity
     engine_reset(bench.encoder)
     problem = replace(problem_of("eot", attempt), minibatches=None, encoder=bench.encoder.encoder)
@@ -251,6 +256,7 @@ def check_pictures(attempt: Attempt, trace: list[Trace]) -> Sanity:
     options = replace(options, eot=replace(options.eot, pictures=None))
     if study.views.adaptive is not None:  # short runs need views enough to show the noise
         options = replace(options, eot=replace(options.eot, views=sanity.views))
+    part = slice(None) if problem.shared else rows
     return examine(
         problem.take(rows),
         options,
@@ -258,4 +264,5 @@ def check_pictures(attempt: Attempt, trace: list[Trace]) -> Sanity:
         planned=study.views.steps,
         trace=[None if loss is None else sign * loss for loss in held_out],
         module=bench.module,
+        results=(deltas["eot"][part], deltas[BARE][part]) if BARE in deltas else None,
     )

@@ -22,7 +22,7 @@ from attacks.inference.bounded import interval
 from attacks.inference.plan import further_clusters
 
 #: The arms whose values depend on an attack.
-ATTACK_ARMS = ("no_eot", "one_view", "eot")
+ATTACK_ARMS = ("no_eot", "one_view", "bare", "eot")
 #: What a run without `no_eot` says of it.
 ONE_ATTACK = "without views the attack is made once: ask for `arm: eot`"
 #: The fewest gradients, or queries, of an attack whose loss can be seen to settle.

@@ -24,7 +24,8 @@ POLICIES = CONFIGS / "policies"
 POLICY = "policy.yaml"
 #: Far more than a policy needs.
 MAX_BYTES, MAX_ROWS = 2**16, 100
-ARMS, BANKS, STATISTICS = ("clean", "noise", "no_eot", "one_view", "eot"), ("same", "wide"), ("mean", "p10", "worst")
+ARMS = ("clean", "noise", "no_eot", "one_view", "bare", "eot")
+BANKS, STATISTICS = ("same", "wide"), ("mean", "p10", "worst")
 #: The measures that a bar may be about; an outcome without an answer has no chance level.
 POLICY_MEASURES = tuple(measure for measure in (*MEANS, *SHARES) if measure != "no_answer")
 #: The arm of the attack, and the measures that rise with its success; all others fall.

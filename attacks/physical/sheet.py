@@ -23,7 +23,7 @@ WIDTH = 100.0
 #: Of zlib: half the time of the default, and 3 % more bytes.
 FAST = 4
 #: The arms whose patch can be printed, that of the attack first.
-ARMS = ("eot", "no_eot", "one_view", "noise")
+ARMS = ("eot", "no_eot", "one_view", "bare", "noise")
 ANCHORS = {"start": "ls", "middle": "ms"}
 
 

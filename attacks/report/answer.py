@@ -65,7 +65,9 @@ def answer(content: Mapping[str, Any]) -> Answer:
         limits += f" {NOT_HELD_OUT}."
     limits += weights and f" {weights}"
     verdict, step = _decision(content, gate)
-    return Answer(verdict, _reason(content, gate) if gate else _effect(content), _comparison(content), limits, step)
+    pair = _bare_and_through(content) if "bare" in content["arms"] and flaw(content) != TASK else ""
+    reason = _reason(content, gate) if gate else pair or _effect(content)
+    return Answer(verdict, reason, (gate and pair) or _comparison(content), limits, step)
 
 
 def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -194,6 +196,17 @@ def _effect(content: Mapping[str, Any]) -> str:
     if flaw(content) == TASK:
         return f"Untouched photographs are not recognised in {before} of {views}; after the attack, in {share}."
     return f"{attack}, {share} of {views} are {fate(content)}; before it, {before}."
+
+
+def _bare_and_through(content: Mapping[str, Any]) -> str:
+    """What an attack made on the encoder within a defence leaves, and one made through the defence."""
+    arms, threat = content["arms"], content["threat"]
+    is_right = not threat["targeted"] and threat.get("task") != "verification" and arms["eot"].get("recall_at_1")
+    key, verb = ("recall_at_1", "leaves") if is_right else ("success", "has")
+    bare, through = (percent(arms[arm][key]) for arm in ("bare", "eot"))
+    views = f"{bare.partition(' (')[0]} of {'views' if content['bank']['coordinates'] else 'files'}"
+    first = f"Made on the bare encoder, the attack {verb} {views} {fate(content, key)}"
+    return f"{first}; through the defence, {through}."
 
 
 def _comparison(content: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ PALETTES = {
     "noise": ("#6b7786", "#a0aec0"),
     "no_eot": ("#bb4f18", "#f6a06a"),
     "one_view": ("#8b45b8", "#d3a8f2"),
+    "bare": ("#a12c5c", "#f5a3c7"),
     "eot": ("#1a56a8", "#7fb2f5"),
 }
 LIGHT, DARK = ({name: pair[i] for name, pair in PALETTES.items()} for i in (0, 1))

@@ -18,7 +18,7 @@ from attacks.report.words import ARMS, OBJECTIVES, measure_name
 from attacks.solvers.loop import Trace
 
 #: Markers that tell the arms apart without colour.
-MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}
+MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "bare": "P", "eot": "o"}
 #: The most characters of a label.
 LONGEST = 60
 _METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -72,7 +72,8 @@ def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) 
     over the encoder passes of the steps; a ring at the chosen step; and, faint, each step's own estimate, of the arms
     with views."""
     figure, axis = _axis((7.6, 3.6))
-    for arm in reversed([arm for arm in ARMS if any(row.arm == arm for row in trace)]):
+    shown = {row.arm for row in trace} - {"bare"}  # whose loss is that of another encoder
+    for arm in (arm for arm in reversed(ARMS) if arm in shown):
         rows = [row for row in trace if row.arm == arm]
         rows = [row for row in rows if row.attack == rows[0].attack]  # of a suite, the first attack
         if arm != "no_eot":  # its estimate is of the picture itself

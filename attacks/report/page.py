@@ -10,7 +10,7 @@ from attacks.report.environment import environment
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation, picture_file
 from attacks.solvers.loop import Trace
 
-COUNTS = {3: "Three", 4: "Four", 5: "Five"}
+COUNTS = {3: "Three", 4: "Four", 5: "Five", 6: "Six"}
 
 
 @dataclass(frozen=True)

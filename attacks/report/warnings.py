@@ -28,6 +28,7 @@ MORE = "take more gradients (attack.gradients) or longer steps (optimiser.lr, re
 OTHERS = {
     "no_eot": ("an attack that ignores the views", MORE),
     "one_view": ("the attack with one view a step", "set attack.views=1, or take more gradients (attack.gradients)"),
+    "bare": ("an attack on the bare encoder", MORE),
     "noise": ("random noise", MORE),
 }
 
@@ -44,6 +45,7 @@ def causes(content: Mapping[str, Any]) -> dict[str, str]:
             TASK: _lost_views(content),
             "cosine": _low_cosine(content),
             "attack": _weak_attack(content),
+            "bare": _above_clean(content),
             GALLERY: _small_gallery(content),
             "guesses": _guesses(content),
         }
@@ -104,10 +106,12 @@ def _weak_attack(content: Mapping[str, Any]) -> str:
         return f"{text}: lower eps, or shrink the patch" if is_noise else ""
     remedy = "turn the checks on (sanity=short)" if content["sanity"] is None else "do what Sanity checks says"
     signs = [(fault, remedy) for fault in check_faults(content)]
-    stronger = {*stronger_arms(content), *filter(lambda arm: _is_ahead(content, arm), ("no_eot", "one_view"))}
+    stronger = {*stronger_arms(content), *filter(lambda arm: _is_ahead(content, arm), ("no_eot", "one_view", "bare"))}
     for arm in (arm for arm in OTHERS if arm in stronger | ({"noise"} if is_noise else set())):
         reach = (arms[arm][key]["mean"] for key in ("success", "cosine"))
         signs.append(("{} reaches {:.2f}, cosine {:.2f}".format(OTHERS[arm][0], *reach), OTHERS[arm][1]))
+    if "bare" in arms and "bare" not in stronger and min(_leads(content, "bare")) > -HARDLY:
+        signs.append(("it gains nothing over an attack on the bare encoder", MORE))
     # A patch has no budget: its change is its difference from the pixels behind it.
     if (used := arms["eot"]["budget_used"]) < 0.5 and not content["threat"].get("patch"):
         longer = "take longer steps, or a larger eps where 8 bits are too coarse"
@@ -131,6 +135,17 @@ def _is_ahead(content: Mapping[str, Any], arm: str) -> bool:
         return False
     success, goal = _leads(content, arm)
     return success > AHEAD or (success >= 0 and goal > AHEAD)
+
+
+def _above_clean(content: Mapping[str, Any]) -> str:
+    """About files made on the encoder within a defence that mislead the defended one less than untouched ones do."""
+    success = {arm: content["arms"][arm]["success"]["mean"] for arm in ("clean", "bare") if arm in content["arms"]}
+    if content["threat"]["targeted"] or success.get("bare", 1.0) >= success["clean"] - HARDLY:
+        return ""
+    return (
+        f"An attack on the bare encoder has a success of {success['bare']:.2f}, and untouched photographs have "
+        f"{success['clean']:.2f}, so that such files do not test the defence: read the attack through it"
+    )
 
 
 def _small_gallery(content: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from attacks.runtime.untrusted import mapping
 #: The arms in the order of every table: the attack in question first. A run may lack some.
 ARMS = {
     "eot": "attack with EOT",
+    "bare": "attack on the bare encoder",
     "one_view": "EOT, one view a step",
     "no_eot": "attack without EOT",
     "noise": "random noise",

@@ -227,7 +227,7 @@ def _run(problem: Problem, options: Options, restart: int, rows: Tensor, state: 
         budget = budget[rows.to(budget.device)]
     run_options = replace(options, seed=stream(options.seed, "restart", restart), budget=budget)
     # Drawn for all, so that a picture's start does not depend on which others are left.
-    first = start(problem, run_options.seed) if state is None else None
+    first = start(replace(problem, first=None), run_options.seed) if state is None else None
     return run(replace(problem, first=first).take(rows), run_options, state)
 
 

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery, Pictures
 from attacks.data.split import FIT
+from attacks.encoders.defended import Defence
+from attacks.encoders.passes import passes_of
+from attacks.encoders.randomness import EncoderDraws, randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
@@ -18,6 +21,7 @@ from attacks.perturbations.keyframes import between
 from attacks.resizers.pipeline import Pipeline
 from attacks.schema.encoder import SAMPLING
 from attacks.schema.groups import SanityConfig
+from attacks.schema.objective import LayersConfig
 from attacks.schema.run import EvaluateConfig
 from attacks.solvers.worst import Adversary
 from transforms import Compose
@@ -27,7 +31,10 @@ from transforms.wrappers import OnLayers
 #: The arms of an experiment, in the order of its tables. `noise` has the same budget without optimisation; `no_eot`
 #: the same optimiser and at most as many gradients, of the untransformed picture (if `eot` sees anything else); the
 #: optional `one_view` as many gradients, of one random view per step. These three choose iterates on the same views.
-ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
+#: `bare`, of a defence that draws anew, is made on the encoder within it, with as many passes as `eot`, which begins
+#: at its result where that is the better start.
+ARMS = ("clean", "noise", "no_eot", "one_view", "bare", "eot")
+BARE = "bare"
 
 
 @dataclass(frozen=True)
@@ -139,8 +146,26 @@ class Study:
         several = (self.views.several or self.attack.adversary is not None) and not self.attack.sampled
         one_view = self.evaluate.one_view and several and self.transforms.dims > 0
         no_eot = self.transforms.dims > 0 or any(not isinstance(stage, OnLayers) for stage in self.transforms.stages)
-        optional = {"one_view": one_view, "no_eot": no_eot}
+        optional = {"one_view": one_view, "no_eot": no_eot, BARE: self.bare is not None}
         return tuple(arm for arm in ARMS if optional.get(arm, True))
+
+    @property
+    def bare(self) -> "Study | None":
+        """The same of the encoder within a defence that draws anew: the camera without the defence's draws, and steps
+        for as many passes of the network. None without such a defence, or where hooks on its layers are attacked."""
+        defence = self.encoder
+        if not (isinstance(defence, Defence) and defence.has_fresh_draws) or isinstance(self.objective, LayersConfig):
+            return None
+        stages = [stage for stage in self.transforms.stages if not isinstance(stage, EncoderDraws)]
+        transforms = randomised(replace(self.transforms, stages=stages), defence.encoder)
+        slopes = 1 - self.optimiser.gradient_free
+        encoders = (passes_of(defence), passes_of(defence.encoder))
+        passes, plain = (sum(part.of_calls(1, slopes)) + len(self.members) * (1 + slopes) for part in encoders)
+        views = replace(self.views, steps=self.views.steps * passes // plain)
+        if not transforms.dims and not self.attack.sampled:  # all views are the same: a step needs one
+            views = Views(1, views.gradients)
+        attack, fit = replace(self.attack, views=views), None if self.fit is None else self.fit.bare
+        return replace(self, encoder=defence.encoder, transforms=transforms, attack=attack, fit=fit, start=None)
 
     @property
     def right(self) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:

@@ -17,6 +17,7 @@ from attacks.encoders.passes import passes_of
 from attacks.eot.risk import Mean
 from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
+from attacks.evaluation.sanity.questions import THROUGH_DEFENCE
 from attacks.experiment.bench import Bench, Cost
 from attacks.experiment.directory import misfit
 from attacks.experiment.result import read_deltas
@@ -30,7 +31,7 @@ from attacks.schema.presets import is_path, is_word
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Trace
 from attacks.solvers.selection import LEAVES
-from attacks.study.study import Study
+from attacks.study.study import BARE, Study
 
 #: Numbers are the same values in another order of sums; so far apart they may be, absolutely and relatively.
 EXACT, CSV_EXACT = 1e-9, 1e-12
@@ -212,8 +213,9 @@ def sanity_problems(study: Study, content: Mapping[str, Any]) -> Iterator[str]:
         if not content["failed"] or checks[0].verdict != "skipped":
             yield f"{place}: none was made, and no picture has failed"
         return
-    if sorted(names) != sorted(NAMES):
-        yield f"{place}: its checks are {abridge(names)}; a run has {abridge(sorted(NAMES))}"
+    expected = sorted([*NAMES, *([] if study.bare is None else [THROUGH_DEFENCE])])
+    if sorted(names) != expected:
+        yield f"{place}: its checks are {abridge(names)}; a run has {abridge(expected)}"
     elif (verdict := masking(checks[:-1])).message != checks[-1].message or verdict.verdict != checks[-1].verdict:
         yield f"{place} {verdict.name}: recorded {checks[-1].message!r}, of the other checks {verdict.message!r}"
     if not sanity["cost"]["forward"] > 0:
@@ -253,7 +255,8 @@ def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trac
     costs = costs_of(content, arms)
     for arm in arms if is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and not is_repeated else ():
         evals = sum(rows[-1].evals for name, _, rows in tries if name == arm)
-        expected, passes = evals * passes_of(study.encoder).forward, costs[arm].forward - costs[arm].selection
+        subject = (study.bare if arm == BARE else None) or study
+        expected, passes = evals * passes_of(subject.encoder).forward, costs[arm].forward - costs[arm].selection
         if expected != passes:
             yield f"steps.csv {arm}: its steps took {expected} passes; metrics.json costs has {passes}"
     limit, minimum = views.steps * attack.restarts, math.floor(LEAVES * views.steps)

@@ -88,6 +88,21 @@ def test_the_comparison_follows_its_p_value_and_its_sign():
         assert part in check_length(content | {"primary": comparison | change}).comparison
 
 
+@pytest.mark.parametrize(("task", "targeted"), [*product(FATES, (False, True))])
+def test_of_a_defence_both_attacks_are_in_the_first_sentence(task, targeted):
+    content = report_pages.content()
+    content["threat"] |= {"task": task, "targeted": targeted}
+    content["arms"]["clean"]["recall_at_1"] = report_pages.share(0.95)
+    content["arms"]["bare"] = content["arms"]["no_eot"] | {"recall_at_1": report_pages.share(0.7125)}
+    is_right = not targeted and task != "verification"
+    key, word = ("recall_at_1", FATES[task][2]) if is_right else ("success", FATES[task][targeted])
+    shares = [f"{100 * content['arms'][arm][key]['mean']:.0f} %" for arm in ("bare", "eot")]
+    sentence = check_length(content).reason
+    assert re.fullmatch(rf"Made on the bare encoder, .* {shares[0]} .*{word}; .* defence, {shares[1]} .*", sentence)
+    judged = check_length(content | {"gate": gate_of()})
+    assert judged.comparison == sentence and judged.reason != sentence
+
+
 def test_a_task_has_words_of_its_own():
     assert FATES.keys() == OBJECTIVES.keys()
     content = report_pages.content()

@@ -13,7 +13,7 @@ from PIL import Image, ImageFont
 from attacks.evaluation import per_image
 from attacks.evaluation.deployment import Example
 from attacks.evaluation.rare.failure import PictureFailure
-from attacks.report import sheets
+from attacks.report import sheets, words
 from attacks.report.captions import loss_caption, places_caption
 from attacks.report.colours import DARK, LIGHT, RAMP, contrast_ratio, page_colours, shade
 from attacks.report.figures import dots, drift_curve, loss_curve, response_curve
@@ -30,7 +30,7 @@ from tests.test_rooms import ROOT
 def test_text_and_lines_have_enough_contrast(palette):
     for text, ground in itertools.product(("ink", "dim", "link"), ("paper", "panel", "mark")):
         assert contrast_ratio(palette[text], palette[ground]) >= 4.5  # of WCAG 2.2, and 3 of lines
-    assert min(contrast_ratio(palette[arm], palette["paper"]) for arm in report_pages.ARMS) >= 3
+    assert min(contrast_ratio(palette[arm], palette["paper"]) for arm in words.ARMS) >= 3
     assert set(LIGHT) == set(DARK) and len(set(palette.values())) == len(palette)
 
 

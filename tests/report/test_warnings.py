@@ -85,6 +85,18 @@ def test_no_line_doubts_what_the_numbers_show(cells):
             assert ("one view a step" in " ".join(doubts)) >= any("one_view" in reason for reason in reasons)
 
 
+@pytest.mark.parametrize(("clean", "bare", "eot"), [*itertools.product((0.05, 0.3), SHARES[:4], SHARES[:4])])
+def test_a_defence_that_an_attack_on_the_bare_encoder_helps_or_that_hides_its_gradient_is_told(clean, bare, eot):
+    content = report_pages.content(sanity=PASSED)
+    content["arms"]["bare"] = dict(content["arms"]["no_eot"])
+    for arm, value in (("clean", clean), ("bare", bare), ("eot", eot)):
+        content["arms"][arm] |= {"success": report_pages.share(value), "cosine": report_pages.interval(1 - value)}
+    text = " ".join(warnings(content))
+    assert ("do not test the defence" in text) == (bare < clean)
+    assert ("gains nothing over an attack on the bare encoder" in text) == (bare == eot)
+    assert ("an attack on the bare encoder reaches" in text) == (bare > eot)
+
+
 def test_a_whole_run_has_no_warning_but_that_of_its_failed_check():
     (line,) = warnings(report_pages.content())
     assert "masking failed" in line and "0.93 is a lower limit" in line

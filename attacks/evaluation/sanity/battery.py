@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from attacks.encoders.black_box.asked import AnswerError, black_box
 from attacks.eot.faults.locate import AT_END
@@ -30,7 +30,7 @@ from attacks.evaluation.sanity.check import (
     skip,
 )
 from attacks.evaluation.sanity.differences import CHANGES, LENGTH, NO_GRADIENT, REPEATS, SLOPES, differences
-from attacks.evaluation.sanity.questions import RADII, SELF_COSINE, SMOOTH_GRADIENT
+from attacks.evaluation.sanity.questions import RADII, SELF_COSINE, SMOOTH_GRADIENT, THROUGH_DEFENCE
 from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, hasten, short_attack
 from attacks.optimisers.nes import LabelOnly
 from attacks.solvers.checks import Silent, check_images
@@ -41,11 +41,11 @@ VIEWS = 4
 BY_RUNS = ("active test", *RADII, "one step", "more steps", "gradient-free", "transfer", SMOOTH_GRADIENT)
 BY_GRADIENTS = (ROOM, NOISE)
 #: The checks that fail with a masked gradient.
-MASKING = (LOWERS, SLOPES, CHANGES, "largest radius", "gradient-free", "transfer", SMOOTH_GRADIENT)
+MASKING = (LOWERS, SLOPES, CHANGES, "largest radius", "gradient-free", "transfer", SMOOTH_GRADIENT, THROUGH_DEFENCE)
 #: The name of the check whether the gradient lasts.
 LASTS = "gradient to the end"
 MASKED = "masking"
-#: All checks.
+#: All checks, but for THROUGH_DEFENCE, which only a defence has.
 NAMES = (LOWERS, *BY_RUNS, *BY_GRADIENTS, SELF_COSINE, REPEATS, SLOPES, LENGTH, CHANGES, LASTS, PLATEAU, MASKED)
 
 
@@ -57,6 +57,7 @@ def examine(
     planned: int = STEPS,
     trace: Sequence[float | None] = (),
     module: nn.Module | None = None,
+    results: tuple[Tensor, Tensor] | None = None,
 ) -> Sanity:
     """Check an attack by short runs of it on a few pictures.
 
@@ -67,6 +68,7 @@ def examine(
         planned: the steps of the run itself, by which short runs scale their step size (see `hasten`).
         trace: the held-out loss after each step of the run itself; None where there was no comparison.
         module: the encoder as a module, if the problem's encoder is a wrapper: for redrawn weights and for float64.
+        results: of the run itself through a defence, and of the attack on the encoder within it: two deltas.
 
     An error of the attack or of the encoder becomes a failed check, and so does a gradient that ends on the way.
     Raises ValueError for a number below 1.
@@ -104,6 +106,8 @@ def examine(
         checks = beyond_the_radius(checks)
     no_steps = skip(PLATEAU, "not applicable: an answer of same or not has no steps")
     checks.append(no_steps if decides else plateau(trace))
+    if results is not None:
+        checks.append(guard(THROUGH_DEFENCE, lambda: questions.through_defence(test, *results)))
     checks.append(masking(checks))
     cost = {"forward": float(counter.forward), "backward": float(counter.backward)}
     return Sanity(tuple(checks), {**cost, "seconds": time.perf_counter() - began})

@@ -27,8 +27,8 @@ from transforms.draws import stream
 SMOOTH, MATERIAL = 2 / 255, 0.25
 #: The checks with other radii.
 RADII = ("largest radius", GROWS)
-#: The name of the check by a smoothed encoder, and of that of the untouched pictures.
-SMOOTH_GRADIENT, SELF_COSINE = "smoothed gradient", "untouched picture"
+#: The name of the check by a smoothed encoder, of that of the untouched pictures, and of that of a defence.
+SMOOTH_GRADIENT, SELF_COSINE, THROUGH_DEFENCE = "smoothed gradient", "untouched picture", "through the defence"
 #: The lowest cosine of a picture to itself, and to its anchor, which may be a mean over views.
 CLOSE, NEAR = 0.99, 0.5
 #: Weights of red, green and blue. They differ and do not cancel, so that no set of grey or of colour hides them.
@@ -110,6 +110,14 @@ def transfer(test: ShortAttack, main: ShortRun, gain: float, module: nn.Module |
     losses = test.judge(run.delta)
     remedy = "a perturbation made for another encoder is stronger, so the gradient of this one misleads"
     return not_worse("transfer", main.losses, losses, gain, "that of a perturbation made for other weights", remedy)
+
+
+def through_defence(test: ShortAttack, delta: Tensor, bare: Tensor) -> Check:
+    """The result of the run's own attack through a defence, against that of one made on the encoder within it."""
+    main, other = test.judge(delta), test.judge(bare)
+    remedy = "an attack that ignores the defence is stronger, so the gradient through the defence misleads"
+    gain = mean(test.clean_losses()) - mean(main)
+    return not_worse(THROUGH_DEFENCE, main, other, gain, "that of the attack on the bare encoder", remedy)
 
 
 def smooth_gradient(test: ShortAttack, main: ShortRun, gain: float) -> Check:

@@ -8,7 +8,7 @@ from torch import nn
 
 from attacks import EOT, L2, NES, PGD, Away, Linf, Toward, Universal, attack
 from attacks.eot.problem import Problem
-from attacks.evaluation.sanity import battery, table
+from attacks.evaluation.sanity import battery, questions, table
 from attacks.evaluation.sanity.battery import LASTS
 from attacks.evaluation.sanity.differences import REPEAT_ERROR, REPEATS, repeats
 from attacks.evaluation.sanity.questions import SELF_COSINE, SMOOTH_GRADIENT, self_cosine, transfer
@@ -208,6 +208,16 @@ def test_no_encoder_ends_the_examination(encoder):
     if encoder is HOSTILE["no graph"]:
         assert {"lowers the loss", "finite differences", "masking"} <= {check.name for check in sanity.failed}
         assert "exactly zero" in sanity.checks[0].message
+
+
+def test_an_attack_through_a_defence_must_not_be_weaker_than_one_on_the_bare_encoder():
+    images, setup = smooth(), parts(encoder=small(), eot=EOT(Compose([Affine(degrees=9)]), views=2))
+    test = trial(images, small()(images), setup, PassCount())
+    strong, none = test.run().delta, torch.zeros_like(images)
+    pairs = {"passed": [(strong, none), (strong, strong), (none, none)], "failed": [(none, strong)]}
+    for verdict, cases in pairs.items():
+        assert {questions.through_defence(test, *case).verdict for case in cases} == {verdict}
+    assert questions.THROUGH_DEFENCE in battery.MASKING
 
 
 def test_a_gradient_that_ends_on_the_way_is_a_failed_check():
