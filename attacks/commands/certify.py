@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
             gallery = judge.embeddings[judge.truth[row]], judge.embeddings[~matches]
             rows = certifier.rows(clean, attacked - clean, judge.own[row], gallery, progress.step)
             table += [{"picture": name, "cluster": cluster, **line} for line in rows]
-    title = f"sigma {certifier.deviation:g}, {options.samples:,} samples, alpha {options.alpha:g}"
+    title = f"sigma {certifier.deviation:g}, {options.samples:,} samples, alpha {options.alpha:g}; bars: 95 % over clusters"
     wrong = [f"{line['picture']} at radius {line['radius']:g}" for line in table if line["wrong"]]
     error = f"WRONG: a bound is above what was found, an error of this program: {', '.join(wrong)}" if wrong else ""
     for radius, figures in certified_figures(table).items():
