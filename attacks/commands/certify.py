@@ -51,21 +51,21 @@ def run(options: argparse.Namespace) -> None:
     sample = sample_of(bench, study.queries.judged, options.pictures or len(study.queries))
     with Progress("certify", len(sample.names) * certifier.passes) as progress:
         for row, name, cluster in zip(sample.rows.tolist(), sample.names, sample.clusters, strict=True):
-            clean, attacked = (bench.exhibits.pictures(arm, [row]) for arm in ("clean", "eot"))
+            clean, image = (bench.exhibits.pictures(arm, [row]) for arm in ("clean", "eot"))
             matches = judge.known.same(torch.arange(len(judge.embeddings)), judge.truth[row])
             gallery = judge.embeddings[judge.truth[row]], judge.embeddings[~matches]
-            rows = certifier.rows(clean, attacked - clean, judge.own[row], gallery, progress.step)
+            rows = certifier.rows(clean, image - clean, judge.own[row], gallery, progress.step)
             table += [{"picture": name, "cluster": cluster, **line} for line in rows]
-    title = f"sigma {certifier.deviation:g}, {options.samples:,} samples, alpha {options.alpha:g}; bars: 95 % over clusters"
+    facts = f"sigma {certifier.deviation:g}, {options.samples:,} samples, alpha {options.alpha:g}"
     wrong = [f"{line['picture']} at radius {line['radius']:g}" for line in table if line["wrong"]]
     error = f"WRONG: a bound is above what was found, an error of this program: {', '.join(wrong)}" if wrong else ""
     for radius, figures in certified_figures(table).items():
-        floor, found, certain, right = (interval_text(value._asdict()) for value in figures)
-        line = f"similarity at least {floor}, found {found}; nearest row certainly right {certain}, found {right}"
+        texts = [interval_text(value._asdict()) for value in figures]
+        line = "similarity at least {}, found {}; nearest row certainly right {}, found right {}".format(*texts)
         print(f"radius {radius:g}: {line}")
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         write_rows(options.out / "certificate.csv", table)
-        draw_certificate(options.out / "certificate.png", table, error or title)
+        draw_certificate(options.out / "certificate.png", table, error or f"{facts}; bars: 95 % over clusters")
     if error:
         raise RuntimeError(error)

@@ -71,7 +71,7 @@ class Certifier:
             raise ValueError("`data.gallery` must show something else too, which the picture could be taken for")
         right, unit = F.normalize(torch.stack([gallery[0], anchor]).double(), dim=1)
         rivals = F.normalize(right - F.normalize(gallery[1].double(), dim=1), dim=1)
-        functions, stages = torch.cat([unit[None], rivals]), self.encoder.stages
+        directions, stages = torch.cat([unit[None], rivals]), self.encoder.stages
         radii, count, rows = [0.0, *self.radii], self.samples // MULTIPLE, []
 
         def sample(picture: Tensor, count: int, purpose: str) -> tuple[Floats, list[float]]:
@@ -81,13 +81,14 @@ class Certifier:
                 seed = stream(self.seed, "certificate", purpose)
                 u = Uniform()(size, stages.dims, seed=seed, step=number).to(picture)
                 views = unchecked(stages)(picture.expand(size, -1, -1, -1), u)
-                products = F.normalize(self.encoder.encode(views).double(), dim=1) @ functions.T
-                values.append(least(products))
+                products = F.normalize(self.encoder.encode(views).double(), dim=1) @ directions.T
+                values.append(functions_of(products))
                 sums.append(products.sum(0))
                 step()
-            return torch.cat(values).cpu().numpy(), least(torch.stack(sums).sum(0, keepdim=True) / count)[0].tolist()
+            mean = torch.stack(sums).sum(0, keepdim=True) / count
+            return torch.cat(values).cpu().numpy(), functions_of(mean)[0].tolist()
 
-        def least(products: Tensor) -> Tensor:
+        def functions_of(products: Tensor) -> Tensor:
             # The least of all rivals is one function, so nothing is corrected for their number.
             return torch.stack([products[:, 0], products[:, 1:].amin(1)], 1)
 
@@ -95,11 +96,11 @@ class Certifier:
         shifts = np.array(radii) / self.deviation
         floors = smoothed_floor(values, pilot, np.array([self.lowest, -1.0]), shifts, self.alpha)
         for radius, floor in zip(radii, floors, strict=True):
-            attacked = (clean + delta * (radius / delta.norm().clamp(min=1e-12))).clamp(0, 1)
-            values, found = sample(attacked, count, f"found {radius}")
+            image = (clean + delta * (radius / delta.norm().clamp(min=1e-12))).clamp(0, 1)
+            values, mean = sample(image, count, f"found {radius}")
             pilot, values = np.split(-values, [count // 4])  # the upper limit of h is the lower one of -h
             high = -smoothed_floor(values, pilot, -np.ones(2), np.zeros(1), self.alpha / len(radii))[0]
-            parts = {"floor": floor.tolist(), "found": found, "high": high.tolist()}
+            parts = {"floor": floor.tolist(), "found": mean, "high": high.tolist()}
             row = {f"{name}_{end}": parts[end][k] for k, name in enumerate(("similarity", "margin")) for end in parts}
             rows.append({"radius": radius, **row, "wrong": bool((floor > high).any())})
         return rows

@@ -37,7 +37,7 @@ def panel(encoder=None, stages=None, rule=None):
     )
 
 
-def certified(deviation=SIGMA, delta=-UP, **settings):
+def rows_of(deviation=SIGMA, delta=-UP, **settings):
     """The rows of a half-space; the anchor and the right row are (1, 0), the wrong one (0, 1)."""
     right, wrong = torch.eye(2)
     settings = {"samples": 20_000, "lowest": 0.0} | settings
@@ -46,8 +46,8 @@ def certified(deviation=SIGMA, delta=-UP, **settings):
     )
 
 
-def test_the_floors_of_a_half_space_are_below_the_closed_form_and_near_and_an_attack_attains_it():
-    for row in certified():
+def test_floors_of_a_half_space_are_near_below_the_closed_form_which_an_attack_attains():
+    for row in rows_of():
         truth = ndtr(1 - row["radius"] / SIGMA)
         assert truth - 0.03 < row["similarity_floor"] < truth < row["similarity_high"]
         assert row["similarity_found"] == pytest.approx(truth, abs=4 * np.sqrt(0.25 / 2000))
@@ -58,12 +58,12 @@ def test_the_floors_of_a_half_space_are_below_the_closed_form_and_near_and_an_at
 
 def test_a_wrong_deviation_is_seen_in_what_an_attack_finds():
     for factor in (1.3, 2):
-        assert [row["wrong"] for row in certified(factor * SIGMA)] == [False, False, True]
-    assert not any(row["wrong"] for row in certified(2 * SIGMA, UP))  # a change that does not attack finds nothing
+        assert [row["wrong"] for row in rows_of(factor * SIGMA)] == [False, False, True]
+    assert not any(row["wrong"] for row in rows_of(2 * SIGMA, UP))  # a change that does not attack finds nothing
 
 
 def test_other_seeds_are_other_samples_and_equal_ones_replay():
-    first, second, other = certified(samples=500), certified(samples=500), certified(samples=500, seed=1)
+    first, second, other = rows_of(samples=500), rows_of(samples=500), rows_of(samples=500, seed=1)
     assert first == second and first != other
 
 
@@ -77,17 +77,17 @@ def test_every_pass_is_counted():
 
 def test_no_random_change_undoes_a_certain_nearest_row():
     encoder, (picture, other) = small(), smooth()
-    defended = panel(encoder)
+    subject = panel(encoder)
     gallery = encoder(torch.stack([picture, other, other.flip(2), picture.flip(1, 2)]))
-    certifier = Certifier(defended, SIGMA, (0.02, 0.05), samples=2000)
+    certifier = Certifier(subject, SIGMA, (0.02, 0.05), samples=2000)
     delta, random = other - picture, torch.Generator().manual_seed(3)
     rows = certifier.rows(picture[None], delta[None], gallery[0], (gallery[0], gallery[1:]), lambda: None)
     assert all(row["margin_floor"] > 0 and not row["wrong"] for row in rows)
     for row in rows:
         change = torch.randn(20, *picture.shape, generator=random)
-        changed = picture + change * (row["radius"] / change.flatten(1).norm(dim=1)[:, None, None, None])
+        images = picture + change * (row["radius"] / change.flatten(1).norm(dim=1)[:, None, None, None])
         noise = SIGMA * torch.randn(20, 200, *picture.shape, generator=random)
-        views = (changed[:, None] + noise).clamp(0, 1).flatten(0, 1)
+        views = (images[:, None] + noise).clamp(0, 1).flatten(0, 1)
         mean = nn.functional.normalize(encoder(views), dim=1).unflatten(0, (20, 200)).mean(1)
         units = nn.functional.normalize(gallery, dim=1)
         assert ((mean @ units.T).argmax(1) == 0).all()
@@ -100,7 +100,7 @@ def test_a_gallery_without_another_row_and_too_large_a_least_cosine_are_refused(
     with pytest.raises(ValueError, match="must show something else"):
         Certifier(panel(), SIGMA, RADII).rows(GREY, -UP, right, (right, torch.zeros(0, 2)), lambda: None)
     with pytest.raises(ValueError, match="`low` must be the least value"):
-        certified(lowest=0.5, samples=500)
+        rows_of(lowest=0.5, samples=500)
 
 
 def test_the_noise_of_the_stage_is_normal_with_the_deviation_that_is_read_and_clamped():
@@ -114,7 +114,7 @@ def test_the_noise_of_the_stage_is_normal_with_the_deviation_that_is_read_and_cl
 
 
 NOISE = SensorNoise((SIGMA, SIGMA))
-OTHERS = {
+REFUSALS = {
     "bare": HalfSpace().eval(),
     "no panel": Defended(HalfSpace().eval(), [NOISE]),
     "another rule": panel(rule=ViewMean()),
@@ -128,7 +128,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("encoder", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("encoder", REFUSALS.values(), ids=REFUSALS)
 def test_without_gaussian_smoothing_there_is_no_floor(encoder):
     with pytest.raises(ValueError, match="there is no floor"):
         smoothing(encoder)

@@ -27,7 +27,7 @@ def exceedances(x, scale, seeds=400):
 
 
 @truth
-def test_floors_fail_as_seldom_as_promised_and_a_wrong_deviation_is_seen(x):
+def test_floors_fail_as_seldom_as_promised_but_not_with_a_wrong_deviation(x):
     assert exceedances(x, 1.0) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
     assert exceedances(x, 1 / 1.5) > 0.9  # as if the noise had 1.5 times its deviation
 
@@ -41,12 +41,12 @@ def test_floors_come_near_to_the_truth(x):
 def test_the_bound_is_the_formula_with_scipys_clopper_and_pearson():
     values, pilot, alpha = sample(0.3, 500, 1), sample(0.3, 100, 2), 0.01
     limits = np.quantile(pilot[:, 0], np.linspace(0, 1, bounded.THRESHOLDS))
-    total, before = 0.0, 0.0
+    total, start = 0.0, 0.0
     for limit in limits:
         test = scipy.stats.binomtest(int((values >= limit).sum()), len(values))
         end = test.proportion_ci(1 - 2 * alpha / len(limits), "exact").low
-        total += (limit - before) * ndtr(ndtri(end) - 0.5)
-        before = limit
+        total += (limit - start) * ndtr(ndtri(end) - 0.5)
+        start = limit
     assert smoothed_floor(values, pilot, LOW, np.array([0.5]), alpha)[0, 0] == pytest.approx(total, abs=1e-9)
 
 
@@ -63,7 +63,7 @@ def test_floors_fall_with_the_shift_and_rise_with_samples_and_error():
 
 
 @pytest.mark.parametrize("function", [ndtr, np.tanh, lambda z: (z > 0.4) * 0.9])
-def test_what_the_mean_alone_promises_is_no_more(function):
+def test_the_bound_is_no_weaker_than_by_the_mean(function):
     values = function(ndtri((np.arange(1_000_000) + 0.5) / 1_000_000))[:, None]  # nearly the distribution itself
     low = -1.0
     share = (values.mean() - low) / (1 - low)
@@ -73,11 +73,11 @@ def test_what_the_mean_alone_promises_is_no_more(function):
 
 def test_several_functions_share_the_error():
     values, pilot = (np.concatenate([sample(x, 500, s) for x in (0, 1)], 1) for s in (1, 2))
-    both = smoothed_floor(values, pilot, np.zeros(2), SHIFTS, 0.02)
+    joint = smoothed_floor(values, pilot, np.zeros(2), SHIFTS, 0.02)
     for k in range(2):
         column = slice(k, k + 1)
         single = smoothed_floor(values[:, column], pilot[:, column], LOW, SHIFTS, 0.01)
-        assert both[:, column] == pytest.approx(single)
+        assert joint[:, column] == pytest.approx(single)
 
 
 def test_a_value_below_the_least_one_is_refused():

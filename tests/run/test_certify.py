@@ -21,7 +21,7 @@ def finished(shared_runs):
 
 
 @pytest.mark.slow
-def test_the_table_is_that_of_the_files_and_of_no_picture_a_floor_is_above_what_was_found(finished, tmp_path, capsys):
+def test_the_table_is_that_of_the_files_with_floors_below_values(finished, tmp_path, capsys):
     for out in ("first", "second"):
         assert main(["certify", str(finished), *ARGUMENTS, "--out", str(tmp_path / out)]) == 0
     rows = read_rows(tmp_path / "first" / "certificate.csv")
@@ -29,26 +29,26 @@ def test_the_table_is_that_of_the_files_and_of_no_picture_a_floor_is_above_what_
     assert (tmp_path / "first" / "certificate.png").stat().st_size > 1000
     bench = reopen(finished)
     judge, number = bench.judge, 1
-    clean, attacked = (bench.exhibits.pictures(arm, [number]) for arm in ("clean", "eot"))
+    clean, image = (bench.exhibits.pictures(arm, [number]) for arm in ("clean", "eot"))
     certifier = Certifier(*smoothing(bench.study.encoder), RADII, 200, seed=bench.study.seed)
-    others = torch.arange(len(judge.gallery)) != judge.truth[number]
-    gallery = judge.gallery[judge.truth[number]], judge.gallery[others]
-    expected = certifier.rows(clean, attacked - clean, judge.own[number], gallery, lambda: None)
-    found = [row for row in rows if row["picture"] == bench.study.queries.names[number]]
-    for row, other in zip(found, expected, strict=True):
+    mask = torch.arange(len(judge.gallery)) != judge.truth[number]
+    gallery = judge.gallery[judge.truth[number]], judge.gallery[mask]
+    expected = certifier.rows(clean, image - clean, judge.own[number], gallery, lambda: None)
+    lines = [row for row in rows if row["picture"] == bench.study.queries.names[number]]
+    for row, other in zip(lines, expected, strict=True):
         for key, value in other.items():
             assert float(row[key]) == pytest.approx(float(value), abs=1e-5)
-    for floor, found, certain, right in certified_figures(rows).values():
-        assert floor.mean < found.mean and certain.mean <= right.mean
+    for floor, value, *shares in certified_figures(rows).values():
+        assert floor.mean < value.mean and shares[0].mean <= shares[1].mean
     assert capsys.readouterr().out.count("radius 0.2: similarity at least") == 2
 
 
 @pytest.mark.slow
-def test_a_wrong_deviation_fails_the_command_after_its_files_are_written(finished, tmp_path, monkeypatch):
-    def planted(encoder):
+def test_a_wrong_deviation_writes_the_files_and_fails_the_command(finished, tmp_path, monkeypatch):
+    def misread(encoder):
         return encoder, 1e4
 
-    monkeypatch.setattr(attacks.commands.certify, "smoothing", planted)
+    monkeypatch.setattr(attacks.commands.certify, "smoothing", misread)
     words = ["--samples", "2000", "--radii", "40", "--pictures", "1", "--out", str(tmp_path)]
     with pytest.raises(RuntimeError, match="WRONG: a bound is above what was found"):
         main(["certify", str(finished), *words])
