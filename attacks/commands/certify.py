@@ -39,9 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     for name, low, high in (("pictures", 1, 1e9), ("samples", 100, 1e9), ("radii", 1e-6, 1e6), ("alpha", 1e-12, 0.5)):
         value = getattr(options, name)
-        if not all(
-            low <= number <= high for number in (value if name == "radii" else [low if value is None else value])
-        ):
+        values = value if name == "radii" else [low if value is None else value]
+        if not all(low <= number <= high for number in values):
             raise ValueError(f"`--{name}` must be {low:g} to {high:g}; got {value}")
     refuse_file(options.out, "--out")
     bench = reopen(options.run, options.encoder_code, options.device)
@@ -56,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
             gallery = judge.embeddings[judge.truth[row]], judge.embeddings[~matches]
             rows = certifier.rows(clean, image - clean, judge.own[row], gallery, progress.step)
             table += [{"picture": name, "cluster": cluster, **line} for line in rows]
-    facts = f"sigma {certifier.deviation:g}, {options.samples:,} samples, alpha {options.alpha:g}"
+    title = f"sigma {certifier.deviation:g}, {options.samples:,} samples, alpha {options.alpha:g}; 95 % over clusters"
     wrong = [f"{line['picture']} at radius {line['radius']:g}" for line in table if line["wrong"]]
     error = f"WRONG: a bound is above what was found, an error of this program: {', '.join(wrong)}" if wrong else ""
     for radius, figures in certified_figures(table).items():
@@ -66,6 +65,6 @@ def run(options: argparse.Namespace) -> None:
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         write_rows(options.out / "certificate.csv", table)
-        draw_certificate(options.out / "certificate.png", table, error or f"{facts}; bars: 95 % over clusters")
+        draw_certificate(options.out / "certificate.png", table, error or title)
     if error:
         raise RuntimeError(error)

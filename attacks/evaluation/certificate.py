@@ -27,11 +27,11 @@ BATCH, MULTIPLE = 64, 10
 def smoothing(encoder: object) -> tuple[Panel, float]:
     """An encoder that Gaussian noise smooths, and the noise's deviation in [0,1]. Raises ValueError for others."""
     if isinstance(encoder, Panel) and isinstance(encoder.rule, SmoothedFeatures):
-        stages = encoder.stages.stages
-        noise: Any = stages[0] if len(stages) == 1 else None
-        is_white = isinstance(noise, SensorNoise) and noise.shot == (0, 0) and 0 < noise.read[0] == noise.read[1]
-        if is_white and encoder_randomness(encoder.encoder) is None and signature_method(encoder) is None:
-            return encoder, float(noise.read[0])
+        stages: Any = encoder.stages.stages
+        is_plain = encoder_randomness(encoder.encoder) is None and signature_method(encoder) is None
+        is_noise = len(stages) == 1 and isinstance(stages[0], SensorNoise) and not any(stages[0].shot)
+        if is_plain and is_noise and 0 < stages[0].read[0] == stages[0].read[1]:
+            return encoder, float(stages[0].read[0])
     raise ValueError(
         "`defence` must be smooth, its only stage sensor_noise {read: [sigma, sigma]}, of an encoder without "
         "dropout that compares features: without smoothing by Gaussian noise there is no floor"
