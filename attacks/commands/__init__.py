@@ -26,6 +26,7 @@ COMMANDS = {
     "check": "may this encoder be deployed? one command, one page",
     "gate": "decide the requirements of a policy: PASS, FAIL or UNDECIDED",
     "failure": "how probable a failure is over all views of a picture",
+    "certify": "what no change of a picture can undo, behind Gaussian smoothing",
     "judge": "does an attack transfer? finished runs on other encoders, views and pictures",
     "apply": "lay the perturbation of a finished run onto other pictures",
     "compare": "which encoder is the most robust: runs ranked, and their differences",

@@ -20,6 +20,8 @@ SMALLEST = 1e-12
 ORDERS, FEWEST_ORDERS, ORDERED_VALUES = 64, 16, 2**14
 #: A value beyond its span by no more is rounding: a cosine in float32 may be 1 + 1e-7.
 SLACK = 1e-5
+#: Thresholds at which the distribution of a function is bounded.
+THRESHOLDS = 64
 
 
 class Interval(NamedTuple):
@@ -193,3 +195,37 @@ def quantile(values: Tensor, share: float, method: Literal["linear", "lower"] = 
     if np.isnan([low, high]).any():
         return Interval(middle, float(np.fmax(low, units.min())), float(np.fmin(high, units.max())), "range")
     return Interval(middle, min(middle, float(low)), max(middle, float(high)))
+
+
+def smoothed_floor(values: Floats, pilot: Floats, low: Floats, shifts: Floats, alpha: float) -> Floats:
+    """Lower bounds (R,K) of the means of K functions h(x + e), e ~ N(0, 1), wherever x moves by at most R lengths:
+    low + sum_j (t_j - t_(j-1)) Phi(Phi^-1(p_j) - shift), with t_0 = low, t_j quantiles of a pilot sample, and p_j the
+    lower end of P(h >= t_j) by Clopper & Pearson (1934). The bound is that of Kumar et al. (2020).
+
+    Args:
+        values: (n,K) at independent draws of e; `pilot` (n',K) at others.
+        low: (K,) the least values of the functions.
+        shifts: (R,) in units of the noise's deviation; 0 gives a lower limit of the mean.
+        alpha: the probability, at most, that a bound of any function and shift fails.
+
+    Raises:
+        ValueError: for a value below `low`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from attacks.inference import smoothed_floor
+        >>> values, pilot = np.tanh(np.random.default_rng(0).standard_normal((2, 10_000, 1)))
+        >>> smoothed_floor(values, pilot, np.array([-1.0]), np.array([0.0, 0.5]), 0.05).round(2).tolist()
+        [[-0.04], [-0.33]]
+    """
+    limits = np.quantile(pilot, np.linspace(0, 1, THRESHOLDS), axis=0)
+    if (np.concatenate([values, limits]) < low - 1e-9).any():
+        raise ValueError(
+            f"`low` must be the least value of each function; got {low}, and values from {values.min(0)}"
+        )
+    hits = np.stack([(values >= limit).sum(0) for limit in limits])
+    ends = scipy.stats.beta.ppf(alpha / hits.size, hits, len(values) - hits + 1)
+    normal = scipy.special.ndtri(np.where(hits > 0, ends, 0.0))
+    steps = np.diff(limits, axis=0, prepend=low[None])
+    floors: Floats = low + (steps * scipy.special.ndtr(normal - shifts[:, None, None])).sum(1)
+    return floors

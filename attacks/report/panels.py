@@ -13,8 +13,11 @@ from torch import Tensor
 import attacks.report  # noqa: F401  # keeps matplotlib's font cache out of the log
 from attacks.data.images import to_bytes
 from attacks.evaluation import deployment
+from attacks.evaluation.certificate import certified_figures
+from attacks.evaluation.clusters import Row as TableRow
 from attacks.evaluation.explanation import Explanations, Maps, Reach
 from attacks.report.colours import LIGHT
+from attacks.report.figures import plain_text
 from attacks.resizers.openness import Row, VisibleExample
 from attacks.resizers.pipeline import OPEN
 from attacks.runtime.files import atomic
@@ -172,3 +175,21 @@ def _framed(axis: Axes, picture: Tensor, title: str, success: bool) -> None:
     axis.set_title(title, fontsize=9, color=SUCCESS if success else LIGHT["ink"])
     for spine in axis.spines.values():
         spine.set(visible=success, color=SUCCESS, linewidth=3)
+
+
+def draw_certificate(path: str | Path, rows: Sequence[TableRow], title: str) -> None:
+    """Save as PNG, by radius, what is certified and what was found: similarity, and share of pictures still right."""
+    figure = Figure(figsize=(9.6, 4.2), dpi=150, layout="constrained")
+    figures, axes = certified_figures(rows), figure.subplots(1, 2, sharey=True)
+    labels = ("similarity, median picture", "share of pictures whose nearest row is right")
+    ends = (("clean", "-o", "certified: at least"), ("eot", "--s", "found by the attack"))
+    for k, (axis, label) in enumerate(zip(axes, labels, strict=True)):
+        axis.set(ylabel=label, ylim=(0, 1.02), xlabel="L2 length of the change, pixels in [0,1]")
+        plain_text(axis)
+        for i, (arm, style, words) in enumerate(ends, 2 * k):
+            mean, low, high = np.array([values[i][:3] for values in figures.values()]).T
+            spread = [mean - low, high - mean]
+            axis.errorbar([*figures], mean, spread, fmt=style, color=LIGHT[arm], label=words, capsize=3)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(title, fontsize=10, wrap=True, color=LIGHT["ink"])
+    _save(figure, path)

@@ -93,6 +93,7 @@ PLAN = {
 }
 #: Commands that write into a folder, `--out`.
 OUT = [["print", "run"], ["gate", "policy.yaml", "run"], ["failure", "run"], ["compare", "run"]]
+OUT += [["certify", "run"]]
 OUT += [["audit", "--resizers"], ["audit", "--transforms", "camera"], ["score", "run", "in"]]
 #: Command, arguments, contents of the folder, a part of the error.
 CASES = [
@@ -139,6 +140,11 @@ CASES = [
     ("failure", ["run", "--particles", "10"], empty, "`--particles` must be at least 50"),
     ("failure", ["run", "--pictures", "0"], empty, "`--pictures` must be at least 1"),
     ("failure", ["run", "--arm", "noise"], empty, "invalid choice"),
+    ("certify", ["run", "--samples", "0"], empty, "`--samples` must be 100 to"),
+    ("certify", ["run", "--radii", "0.5", "nan"], empty, "`--radii` must be 1e-06 to"),
+    ("certify", ["run", "--alpha", "1"], empty, "`--alpha` must be 1e-12 to 0.5"),
+    ("certify", ["run", "--pictures", "0"], empty, "`--pictures` must be 1 to"),
+    ("certify", ["run"], empty, "metrics.json"),
     ("replay", ["none"], empty, "none"),
     ("replay", ["run"], empty, "met no view that is not finite"),
     ("replay", ["run"], strange, "fault.safetensors"),

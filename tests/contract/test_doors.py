@@ -100,7 +100,7 @@ NO_PICTURES = """
 FAMILIES bits
 Antithetic Draws Fixed Grid Latin Sobol Uniform stream homography widened Stage Geometry Homography Placement Layer
 tiles named_layers randomised Adaptive bank Estimate EOT CVaR Mean
-interval rate missable_share sign_flips least_p fewest_clusters
+interval rate missable_share smoothed_floor sign_flips least_p fewest_clusters
 verify robustness DLR CrossEntropy Each Sum Term Away Paired Toward Ensemble Members
 LPIPS SSIM Penalties TotalVariation InfoNCE Retrieval Triplet Verification APGD PGD SGD Adam NES LabelOnly Square
 NESSquare Margin ByText RadiusByRow
