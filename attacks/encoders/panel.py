@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from attacks.encoders.defended import Defence
 from attacks.encoders.passes import Passes
 from attacks.encoders.randomness import DefenceSeed, defence_seeds, split_draws
-from attacks.encoders.rules import Rule
-from attacks.encoders.tree import optional
+from attacks.encoders.rules import FALSE_ALARMS, Rule
+from attacks.encoders.tree import Tree, optional
 from attacks.runtime.plugins import given_name
 from transforms import Compose, Stage
 from transforms.doors import unchecked
@@ -23,7 +23,8 @@ class Panel(Defence):
     All views of a picture follow from one number, which is a coordinate of the attack's own view: called with `draws`
     (N,k) in [0,1), the defence draws anew for each row; without, every picture has the same fixed views. So a run
     replays, and an attacker averages over that number but cannot choose what the defence will draw. A call costs
-    1 + `views` passes. The picture itself is encoded last, so that hooks on layers see its features.
+    1 + `views` passes. The picture itself is encoded last, so that hooks on layers see its features. Of a
+    detector a call with `scored=True` gives {"features": (N,D), "score": (N,1)}, from the same passes.
 
     Args:
         encoder: in evaluation mode: pictures -> (N,D).
@@ -53,9 +54,11 @@ class Panel(Defence):
             raise ValueError(f"`views` must be a whole number, at least 1, besides the picture; got {views!r}")
         self.rule, self.stages, self.views, self.passes = rule, stages, views, Passes(1 + views, 1 + views)
         text = repr(rule) if hasattr(rule, "__dataclass_fields__") else given_name(rule)
+        if optional(rule, "score") is not None:
+            self.false_alarms = getattr(rule, "false_alarms", FALSE_ALARMS)
         self.parts = [f"{text} of the picture and {views} views", *map(repr, stages.stages)]
 
-    def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
+    def forward(self, images: Tensor, draws: Tensor | None = None, scored: bool = False, **options: Any) -> Tree:
         features = self.features(images, draws, **options)
         answer = self.rule(features)
         if not isinstance(answer, Tensor) or answer.shape != features[:, 0].shape:
@@ -63,7 +66,7 @@ class Panel(Defence):
             raise ValueError(
                 f"`rule` must make (N,D) of features (N,1+views,D): {tuple(features[:, 0].shape)}; got {got}"
             )
-        return answer
+        return {"features": answer, "score": self._rate(features)[:, None]} if scored else answer
 
     def features(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
         """(N,1+views,D): the features of pictures, each its own first, then those of its views."""
@@ -75,10 +78,18 @@ class Panel(Defence):
 
     def score(self, images: Tensor, draws: Tensor | None = None) -> Tensor:
         """(N,): the score of a rule that is a detector, lower where it suspects an attack."""
+        return self._rate(self.features(images, draws))
+
+    def _rate(self, features: Tensor) -> Tensor:
         rate: Callable[[Tensor], Tensor] | None = optional(self.rule, "score")
         if rate is None:
             raise ValueError(f"`rule` must have a `score` to rate pictures; {type(self.rule).__name__} has none")
-        return rate(self.features(images, draws))
+        score = rate(features)
+        if score.shape != features.shape[:1]:
+            raise ValueError(
+                f"`score` of the rule must be ({len(features)},), one a picture; got {tuple(score.shape)}"
+            )
+        return score
 
     def _points(self, seeds: Sequence[float], images: Tensor) -> Tensor:
         """(views,N,dims) in [0,1): of each picture its points of the cube, from its seed."""

@@ -13,11 +13,15 @@ from torch import Tensor
 
 from attacks.schema.options import option
 
+#: The share of clean views that a detector may flag, where it does not say.
+FALSE_ALARMS = 0.05
+
 
 class Rule(Protocol):
     """The features of pictures and of their views, (N,1+k,D), a picture's own first -> (N,D): a function, or an
     object that holds its settings. Rows do not depend on one another. A detector has `score` too, of the same
-    features (N,), lower where it suspects an attack."""
+    features (N,), lower where it suspects an attack, and perhaps `false_alarms`, the share of clean views that it may
+    flag."""
 
     def __call__(self, features: Tensor) -> Tensor: ...
 
@@ -125,6 +129,14 @@ class GeodesicStep:
 class ViewConsistency:
     """A detector: the picture's own features, with the mean cosine of its views to it as score. With padding as the
     views it is that of padding, with others that of drift."""
+
+    false_alarms: float = option(0.05, "the share of clean views that it flags", range="above 0, below 1")
+
+    def __post_init__(self) -> None:
+        if not 0 < self.false_alarms < 1:
+            raise ValueError(
+                f"`false_alarms` must be above 0 and below 1; got {self.false_alarms:g}: 0.05 is a usual share"
+            )
 
     def __call__(self, features: Tensor) -> Tensor:
         return features[:, 0]

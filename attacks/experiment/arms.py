@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
+from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem, problem_for
 from attacks.eot.risk import Mean
+from attacks.evaluation.scores import scored
 from attacks.experiment.bench import Bench, Cost, Meter
 from attacks.objectives.aim import Aim, Knowledge
+from attacks.objectives.composite import Undetected
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import reading, stored
@@ -46,7 +50,8 @@ class ArmState(NamedTuple):
 
 @dataclass(frozen=True)
 class Attempt:
-    """What the arms of one unit have in common: the `study` of its pictures, their data, and what is aimed at."""
+    """What the arms of one unit have in common: the `study` of its pictures, their data, what is aimed at, and the
+    limits (N,) of a detector's score, if there is one."""
 
     bench: Bench
     study: Study
@@ -54,6 +59,12 @@ class Attempt:
     aim: Aim
     seed: int
     batch: int = 0
+    limits: Tensor | None = None
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether the attack knows a detector."""
+        return self.limits is not None and any(self.study.attack.prices)
 
 
 def optimise(
@@ -66,9 +77,7 @@ def optimise(
     title = f"{arm}, batch {attempt.batch}" if attempt.batch else arm
     encoder, follow = attempt.bench.encoder, attempt.bench.follow
     attack, first = attempt.study.attack, attempt.bench.world.first
-    total = gradients or attack.views.steps * (
-        attack.restarts if attack.nearest is None else len(_members(attempt, attack.nearest))
-    )
+    total = gradients or attack.views.steps * attack.restarts * len(_members(attempt))
     with checkpoint.task(arm) as task, Progress(title, total, visible=first) as progress:
         engine_reset(encoder)  # an arm does not depend on the ones before it
         if task.state is not None:
@@ -115,30 +124,39 @@ def _steps(
     elif arm == "one_view":
         options = replace(options_of(arm, attempt), eot=replace(options.eot, views=1, risk=Mean()), steps=gradients)
         select = replace(select, plan=plan_for(2 * gradients, size))
-    elif attack.nearest is not None:
-        yield from suite(problem, options, _members(attempt, attack.nearest), state=state, select=select)
-        return
     else:
         stop = None if attack.stop is None else shown_sign(attempt.study.objective) * attack.stop
         restarts = attack.restarts
         if (start := attempt.study.start) is not None:
             start = start.to(problem.images)
             problem = replace(problem, first=problem.constraint.project(start, torch.zeros_like(start)))
-    for step, best in run_steps(problem, options, stop=stop, restarts=restarts, state=state, select=select):
+    settings: dict[str, Any] = {"stop": stop, "restarts": restarts, "state": state, "select": select}
+    if arm == "eot" and len(attacks := _members(attempt)) > 1:
+        steps = suite(problem, options, attacks, **settings)
+    else:
+        steps = ((attack.optimiser, *step) for step in run_steps(problem, options, **settings))
+    for name, step, best in steps:
         if problem.first is not None and best is not None and step.last:  # the first steps may lose ground
             first = best._replace(delta=problem.first, step=torch.full_like(best.step, -1))
             choice = better_of(better_of(None, first, problem, options, select), best, problem, options, select)
-            yield attack.optimiser, step, choice
+            yield name, step, choice
         else:
-            yield attack.optimiser, step, best
+            yield name, step, best
 
 
-def problem_of(arm: str, attempt: Attempt) -> Problem:
-    """What is solved in an arm."""
+def problem_of(arm: str, attempt: Attempt, encoder: Encoder | None = None) -> Problem:
+    """What is solved in an arm, at the highest price of a detector's score; `encoder`: None for that of the bench."""
     aim, perturbation, store = attempt.aim, attempt.study.perturbation.for_arm(arm), attempt.study.queries.store
     images = attempt.knowledge.images if store is None else store
     options = _full_options(attempt)  # those of all arms, which compare iterates on the same pictures
-    return problem_for(images, aim.anchor, attempt.bench.encoder, aim.objective, perturbation, options)
+    encoder = encoder or attempt.bench.encoder
+    if attempt.is_priced:
+        encoder, aim = scored(encoder), _priced(aim, max(attempt.study.attack.prices), attempt)
+    return problem_for(images, aim.anchor, encoder, aim.objective, perturbation, options)
+
+
+def _priced(aim: Aim, price: float, attempt: Attempt) -> Aim:
+    return Aim(Undetected(aim.objective, price), {"features": aim.anchor, "limit": attempt.limits})
 
 
 def options_of(arm: str, attempt: Attempt) -> Options:
@@ -163,8 +181,22 @@ def _full_options(attempt: Attempt) -> Options:
     return options if views.adaptive is None else replace(options, adaptive=views.adaptive, budget=views.gradients)
 
 
-def _members(attempt: Attempt, nearest: int) -> list[Member]:
-    return members(attempt.knowledge, nearest, attempt.aim, attempt.study.optimiser)
+def _members(attempt: Attempt) -> list[Member]:
+    """The attacks of the arm `eot`: those of a suite or a single one, at one price of a detector's score after
+    another, each price from the best before it."""
+    attack, aim, optimiser = attempt.study.attack, attempt.aim, attempt.study.optimiser
+    attacks = [Member(attack.optimiser, *aim, optimiser)]
+    if attack.nearest is not None:
+        attacks = members(attempt.knowledge, attack.nearest, aim, optimiser)
+    if not attempt.is_priced:
+        return attacks
+    return [
+        Member(
+            f"{name} at price {price:g}", *_priced(Aim(*aim), price, attempt), algorithm, price != attack.prices[0]
+        )
+        for price in attack.prices
+        for name, *aim, algorithm, _ in attacks
+    ]
 
 
 def csv(trace: list[Trace]) -> str:
