@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -40,12 +39,8 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
 
     Raises ValueError: with the fix.
     """
-    while isinstance(encoder, partial) or (
-        not isinstance(encoder, nn.Module) and str(optional(encoder, "__module__")).startswith("attacks.")
-    ):
-        encoder = (
-            optional(encoder, "func") or optional(encoder, "__wrapped__") or optional(encoder, "encoder")
-        )  # a wrapper only counts or adds
+    while not isinstance(encoder, nn.Module) and str(optional(encoder, "__module__")).startswith("attacks."):
+        encoder = optional(encoder, "__wrapped__") or optional(encoder, "encoder")  # a wrapper only counts or adds
     if encoder is None or optional(unwrap(encoder), "ledger") is not None:
         return
     with suppress(TypeError):  # an object without a hash is checked again

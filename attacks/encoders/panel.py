@@ -1,6 +1,7 @@
 """An encoder behind a rule over several views of one picture, as test-time defences have it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,12 +10,22 @@ from torch import Tensor, nn
 from attacks.encoders.defended import Defence
 from attacks.encoders.passes import Passes
 from attacks.encoders.randomness import DefenceSeed, defence_seeds, split_draws
-from attacks.encoders.rules import FALSE_ALARMS, Rule
-from attacks.encoders.tree import Tree, optional
+from attacks.encoders.rules import Rule, ViewConsistency
+from attacks.encoders.tree import Encoder, Tree, optional
 from attacks.runtime.plugins import given_name
 from transforms import Compose, Stage
 from transforms.doors import unchecked
 from transforms.draws import Uniform, stream
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """An encoder with a detector, called for its features and its score together (see `Panel`)."""
+
+    encoder: Encoder
+
+    def __call__(self, images: Tensor, **draws: Any) -> Tree:
+        return unchecked(self.encoder)(images, scored=True, **draws)
 
 
 class Panel(Defence):
@@ -55,7 +66,11 @@ class Panel(Defence):
         self.rule, self.stages, self.views, self.passes = rule, stages, views, Passes(1 + views, 1 + views)
         text = repr(rule) if hasattr(rule, "__dataclass_fields__") else given_name(rule)
         if optional(rule, "score") is not None:
-            self.false_alarms = getattr(rule, "false_alarms", FALSE_ALARMS)
+            self.false_alarms = getattr(rule, "false_alarms", ViewConsistency.false_alarms)
+            if not 0 < self.false_alarms < 1:
+                raise ValueError(
+                    f"`false_alarms` must lie in (0, 1); got {self.false_alarms:g}: 0.05 is a usual share"
+                )
         self.parts = [f"{text} of the picture and {views} views", *map(repr, stages.stages)]
 
     def forward(self, images: Tensor, draws: Tensor | None = None, scored: bool = False, **options: Any) -> Tree:
@@ -86,9 +101,7 @@ class Panel(Defence):
             raise ValueError(f"`rule` must have a `score` to rate pictures; {type(self.rule).__name__} has none")
         score = rate(features)
         if score.shape != features.shape[:1]:
-            raise ValueError(
-                f"`score` of the rule must be ({len(features)},), one a picture; got {tuple(score.shape)}"
-            )
+            raise ValueError(f"`score` of `rule` must be ({len(features)},), one a picture; got {tuple(score.shape)}")
         return score
 
     def _points(self, seeds: Sequence[float], images: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from attacks.data.gallery import Pictures
 from attacks.data.vectors import has_direction
 from attacks.encoders.contract import check_encoder
+from attacks.encoders.panel import Scored
 from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional, silence
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
@@ -123,11 +123,6 @@ def signature_method(encoder: object) -> Callable[[Tensor], Tensor] | None:
     return signature
 
 
-def scored(encoder: Encoder) -> Encoder:
-    """An encoder with a detector, called for its features and its score (see `attacks.encoders.Panel`)."""
-    return partial(encoder, scored=True)
-
-
 def evaluate(
     images: Shown,
     clean: Tensor,
@@ -181,20 +176,20 @@ def evaluate(
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
     waiting: list[_Waiting] = []
     limits = None if right is None else right.limits
-    for part, features in bank.encoded(images, encoder if limits is None else scored(encoder), chunk, mine):
-        ratings = None
+    for part, features in bank.encoded(images, encoder if limits is None else Scored(encoder), chunk, mine):
+        views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         if limits is not None:
-            features, ratings = features["features"], features["score"][..., 0]
+            ratings, pictures = features["score"][..., 0], slice(part.images.start, part.images.stop)
+            columns["detector"][pictures, views] = (ratings - limits[pictures, None].to(ratings)).to(cosine)
+            features = torch.where(features["score"].isfinite(), features["features"], torch.nan)
         rows = features.flatten(0, 1) if isinstance(features, Tensor) else features
         if embedding(rows, "the answer of `encoder`", tokens=False).shape[1] != width:
             raise ValueError(f"`clean` must be embedded with `encoder`, {features.shape[2]} wide; got {width}")
-        views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         missing = silence(encoder, features)
         if missing is not None:
             columns["no_answer"][part.images.start : part.images.stop, views] = missing.to(columns["no_answer"])
             features = torch.where(missing[..., None], anchors[list(part.images), None].to(features), features)
         finite = features.isfinite().all(2)  # a signature may map NaN to bits
-        finite = finite if ratings is None else finite & ratings.isfinite()
         rankable = bool(finite.all())  # otherwise an error is raised below
         for i, rows, finite_rows in zip(part.images, features, finite, strict=True):
             unit = F.normalize(rows if signature is None else signature(rows), dim=1)
@@ -203,8 +198,6 @@ def evaluate(
                 columns["distance"][i, views] = (rows - right.centre[i].to(rows)).norm(dim=1).to(cosine)
             if right is not None and right.threshold is not None:
                 columns["score"][i, views] = right.threshold + (rows[:, 1] - rows[:, 0]).to(cosine) / 2
-            if ratings is not None and limits is not None:
-                columns["detector"][i, views] = (ratings[i - part.images.start] - limits[i].to(ratings)).to(cosine)
             cosine[i, views] = alike.masked_fill(~finite_rows, torch.nan).to(cosine)
             if rankable:
                 waiting.append(_Waiting(i, views, rows))

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
+from attacks.encoders.panel import Scored
 from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem, problem_for
 from attacks.eot.risk import Mean
-from attacks.evaluation.scores import scored
 from attacks.experiment.bench import Bench, Cost, Meter
 from attacks.objectives.aim import Aim, Knowledge
 from attacks.objectives.composite import Undetected
@@ -51,7 +51,7 @@ class ArmState(NamedTuple):
 @dataclass(frozen=True)
 class Attempt:
     """What the arms of one unit have in common: the `study` of its pictures, their data, what is aimed at, and the
-    limits (N,) of a detector's score, if there is one."""
+    limits (N,) of a detector's score, if the attack knows one."""
 
     bench: Bench
     study: Study
@@ -60,11 +60,6 @@ class Attempt:
     seed: int
     batch: int = 0
     limits: Tensor | None = None
-
-    @property
-    def is_priced(self) -> bool:
-        """Whether the attack knows a detector."""
-        return self.limits is not None and any(self.study.attack.prices)
 
 
 def optimise(
@@ -150,8 +145,8 @@ def problem_of(arm: str, attempt: Attempt, encoder: Encoder | None = None) -> Pr
     images = attempt.knowledge.images if store is None else store
     options = _full_options(attempt)  # those of all arms, which compare iterates on the same pictures
     encoder = encoder or attempt.bench.encoder
-    if attempt.is_priced:
-        encoder, aim = scored(encoder), _priced(aim, max(attempt.study.attack.prices), attempt)
+    if attempt.limits is not None:
+        encoder, aim = Scored(encoder), _priced(aim, max(attempt.study.attack.prices), attempt)
     return problem_for(images, aim.anchor, encoder, aim.objective, perturbation, options)
 
 
@@ -188,14 +183,12 @@ def _members(attempt: Attempt) -> list[Member]:
     attacks = [Member(attack.optimiser, *aim, optimiser)]
     if attack.nearest is not None:
         attacks = members(attempt.knowledge, attack.nearest, aim, optimiser)
-    if not attempt.is_priced:
+    if attempt.limits is None:
         return attacks
     return [
-        Member(
-            f"{name} at price {price:g}", *_priced(Aim(*aim), price, attempt), algorithm, price != attack.prices[0]
-        )
-        for price in attack.prices
-        for name, *aim, algorithm, _ in attacks
+        Member(f"{name} at price {price:g}", *_priced(Aim(*aim), price, attempt), optimiser, rank > 0)
+        for rank, price in enumerate(attack.prices)
+        for name, *aim, optimiser, _ in attacks
     ]
 
 

@@ -195,10 +195,10 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
         anchors = embed_pictures(study.queries, counter.encoder, device, chunk)
         passes += len(study.queries)
     right = (study.gallery, study.truth, study.goal, study.evaluate.neighbours)
-    views, limits = bank(study.transforms, study.evaluate.views, seed=study.seed, purpose="detector"), None
-    if (false_alarms := optional(study.encoder, "false_alarms")) is not None:
-        views = views._replace(u=views.u.to(first))
-        limits = score_limits(study.queries, counter.encoder, views, false_alarms, chunk)
+    limits, alarms = None, optional(study.encoder, "false_alarms")
+    if alarms is not None:
+        views = bank(study.transforms, study.evaluate.views, seed=study.seed, purpose="detector")
+        limits = score_limits(study.queries, counter.encoder, views._replace(u=views.u.to(first)), alarms, chunk)
         passes += len(study.queries) * len(views.u)
     signature = signature_method(study.encoder)
     judge = Judge(counter, anchors, gallery, *right, chunk, world, signature, study.acceptance, limits)

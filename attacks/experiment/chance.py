@@ -59,8 +59,8 @@ def chance_levels(
         levels, names = [by_size[sizes[i]][name] for i in grouped_rows], [clusters[i] for i in grouped_rows]
         result[name] = _mean(levels, names, select(weights, grouped_rows))
     if study.acceptance is not None and study.acceptance.metric == "l2":  # no pair's distance is measured
-        for name in ("success", "success_survived", "fooled_accepted"):
-            result.pop(name, None)
+        del result["success"], result["success_survived"]
+        result.pop("fooled_accepted", None)
     if study.goal is not None:
         goals = [_rank_levels(len(gallery), count)["median_rank"] for count in members.int().tolist()]
         result["goal_rank"] = _mean(goals, clusters)

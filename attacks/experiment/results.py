@@ -34,9 +34,8 @@ from attacks.study.study import Study
 WIDTH = 80
 #: Heads of the terminal's columns, and their widths.
 HEADS = {"success": "success", "cosine": "cosine to clean", "distance": "distance", "score": "score"}
-HEADS |= {"no_answer": "no answer", "fooled_accepted": "fooled, accepted", "flagged": "flagged"}
-WIDTHS = {**dict.fromkeys(("no_answer", "fooled_accepted", "flagged"), 20), "success": 22}
-WIDTHS |= dict.fromkeys(("cosine", "distance", "score"), 24)
+HEADS |= {"fooled_accepted": "fooled, accepted", "flagged": "flagged", "no_answer": "no answer"}
+WIDTHS = {**dict.fromkeys(HEADS, 20), "success": 22, **dict.fromkeys(("cosine", "distance", "score"), 24)}
 #: How intervals are made (docs/intervals.md).
 INTERVALS = "95 %, over clusters of pictures"
 

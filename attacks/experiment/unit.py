@@ -227,7 +227,8 @@ def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch
     knowledge = knowledge.drop(hidden_rows(bench.study.gallery, bench.study.queries, bench.study.truth))
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process computes it; count it once
     goal = aim_of(study.objective, knowledge, exact, study.transforms, study.seed)
-    limits = None if judge.limits is None or not is_part else judge.limits[list(rows)].to(images)
+    limits = judge.limits if any(study.attack.prices) else None
+    limits = None if limits is None else limits[list(rows)].to(images)
     return Attempt(bench, study, knowledge, goal, seed, batch, limits)
 
 

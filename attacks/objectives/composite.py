@@ -112,9 +112,8 @@ class Undetected(Objective):
     """An objective of an encoder with a detector, plus a price on how far its score is below its limit and a margin.
 
     The features are what a `Panel` answers with `scored=True`; the anchor is {"features": that of the objective,
-    "limit": (N,)}.
-
-    Formula: loss + price * relu(limit + margin - score)
+    "limit": (N,)}. A loss l below 0, where most losses say that a view is fooled, counts as l / (1 - l), above -1: so
+    no loss, however low, outweighs the price.
 
     Args:
         price: of the score, at least 0, finite.
@@ -126,8 +125,8 @@ class Undetected(Objective):
         >>> from attacks.objectives import Undetected
         >>> features = {"features": torch.tensor([[3.0, 4.0]]), "score": torch.tensor([[0.5]])}
         >>> anchor = {"features": torch.tensor([[0.0, 0.0]]), "limit": torch.tensor([0.75])}
-        >>> Undetected(Away("l2"), price=20, margin=0.25)(features, anchor).tolist()  # 20 * 0.5 - 5
-        [5.0]
+        >>> round(Undetected(Away("l2"), price=20, margin=0.25)(features, anchor).item(), 4)  # 20 * 0.5 - 5 / 6
+        9.1667
     """
 
     objective: Objective
@@ -145,7 +144,11 @@ class Undetected(Objective):
 
     def __call__(self, features: Mapping[str, Tensor], anchor: Mapping[str, Tree]) -> Tensor:
         losses = self.objective(features["features"], anchor["features"])
-        return losses + self.price * F.relu(anchor["limit"] + self.margin - features["score"][:, 0])
+        return (
+            losses.clamp(min=0)
+            + F.softsign(losses.clamp(max=0))
+            + self.price * F.relu(anchor["limit"] + self.margin - features["score"][:, 0])
+        )
 
 
 class Ensemble(nn.Module):

@@ -202,22 +202,16 @@ def attack_of(run: Run, views: Views) -> Attack:
 
 def prices_of(run: Run, encoder: nn.Module) -> tuple[float, ...]:
     """The prices of a detector's score; 0 without a detector. Raises ValueError where the attack cannot see it."""
-    node, prices = run.objective, tuple(run.attack.prices)
+    node, prices, pictures = run.objective, tuple(run.attack.prices), getattr(run.attack, "pictures", None)
     if not prices or not all(0 <= price < math.inf for price in prices):
         raise ValueError(f"`attack.prices` must be numbers from 0 up, at least one; got {[*prices]}")
     if optional(encoder, "false_alarms") is None or not any(prices):
         return (0.0,)
-    for key, good in (
-        ("objective=layers", not isinstance(node, LayersConfig)),
-        ("objective.encoders", not getattr(node, "encoders", ())),
-        ("objective.anchor=paired", getattr(node, "anchor", "own") != "paired"),
-        ("attack.pictures", getattr(run.attack, "pictures", None) is None),
-    ):
-        if not good:
-            raise ValueError(
-                f"`attack.prices` need the score of a detector, which {key} does not see: drop it, or say "
-                "attack.prices=[0], an attack that ignores the detector"
-            )
+    if node.name == "layers" or getattr(node, "encoders", []) or getattr(node, "anchor", "") == "paired" or pictures:
+        raise ValueError(
+            "`attack.prices` of a detector's score fit no objective=layers, objective.encoders, objective.anchor="
+            "paired or attack.pictures: drop these, or say attack.prices=[0], which ignores the detector"
+        )
     return prices
 
 

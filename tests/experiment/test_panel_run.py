@@ -1,6 +1,7 @@
 """Runs of a defence over several views: what they record and count, that they pass verify, and that they resume."""
 
 import json
+import shutil
 
 import pytest
 
@@ -8,20 +9,26 @@ import attacks.experiment.units
 from attacks import verify
 from attacks.encoders import Counterattack, Panel
 from attacks.experiment.arms import trace_of
+from attacks.runtime.tables import read_rows
 from attacks.schema.composition import compose
 from attacks.schema.groups import CHOICES
-from attacks.study.assembly import check_black_box
+from attacks.study.assembly import build, check_black_box
 from attacks.study.encoder import behind_defence
+from tests.helpers.liars import file_bytes, tensors
 from tests.helpers.processes import facts
 from tests.helpers.runs import LEAN, TINY, call
 from tests.helpers.small import small
 
 WORDS = [*TINY, *LEAN, "evaluate.wide=1", "engine=fixed"]
-KINDS = {"tte": ["defence=tte", "defence.views=2"], "ttc": ["defence=ttc", "defence.threshold=10"]}
+KINDS = {
+    "consistency": ["defence=consistency", "defence.views=2"],
+    "tte": ["defence=tte", "defence.views=2"],
+    "ttc": ["defence=ttc", "defence.threshold=10"],
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "passes", "back"), [("tte", 3, 3), ("ttc", 4, 3)])
+@pytest.mark.parametrize(("name", "passes", "back"), [("tte", 3, 3), ("ttc", 4, 3), ("consistency", 3, 3)])
 def test_a_run_counts_all_passes_and_passes_verify(shared_runs, name, passes, back):
     folder = shared_runs(*WORDS, *KINDS[name])
     content = json.loads((folder / "metrics.json").read_text())
@@ -31,12 +38,13 @@ def test_a_run_counts_all_passes_and_passes_verify(shared_runs, name, passes, ba
     assert record["draws"] == ["defence (seed)"] and record["passes"] == passes and record["defence"]
     assert cost["forward"] - cost["selection"] == views * passes
     assert cost["backward"] == views * back + (cost["selection"] // passes * 2 if name == "ttc" else 0)
-    assert "BPDA" in (folder / "report.html").read_text() or name == "tte"
+    assert "BPDA" in (folder / "report.html").read_text() or name != "ttc"
     assert verify(folder, 1).passed
 
 
 @pytest.mark.slow
-def test_a_stopped_run_of_a_panel_ends_with_the_same_bytes(shared_runs, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["tte", "consistency"])
+def test_a_stopped_run_of_a_panel_ends_with_the_same_bytes(shared_runs, tmp_path, monkeypatch, name):
     real = attacks.experiment.units.attack_unit
 
     def stop(bench, unit):
@@ -46,9 +54,44 @@ def test_a_stopped_run_of_a_panel_ends_with_the_same_bytes(shared_runs, tmp_path
 
     with monkeypatch.context() as patch:
         patch.setattr(attacks.experiment.units, "attack_unit", stop)
-        assert call(patch, *WORDS, *KINDS["tte"], f"hydra.run.dir={tmp_path / 'run'}") == 130
+        assert call(patch, *WORDS, *KINDS[name], f"hydra.run.dir={tmp_path / 'run'}") == 130
     assert call(monkeypatch, f"resume={tmp_path / 'run'}") == 0
-    assert facts(tmp_path / "run") == facts(shared_runs(*WORDS, *KINDS["tte"]))
+    assert facts(tmp_path / "run") == facts(shared_runs(*WORDS, *KINDS[name]))
+
+
+@pytest.mark.slow
+def test_the_score_of_a_detector_is_recorded_and_an_edited_one_is_found(shared_runs, tmp_path):
+    folder = shared_runs(*WORDS, *KINDS["consistency"])
+    content, rows = json.loads((folder / "metrics.json").read_text()), read_rows(folder / "per_image.csv")
+    attacks_of_eot = dict.fromkeys(line.attack for line in trace_of(folder) if line.arm == "eot")
+    assert [*attacks_of_eot] == ["wiener at price 1", "wiener at price 20"] and content["threat"]["prices"] == [1, 20]
+    for arm, row in content["arms"].items():
+        flagged = [float(line["flagged"]) for line in rows if line["arm"] == arm]
+        assert row["flagged"]["mean"] == pytest.approx(sum(flagged) / len(flagged))
+        assert row["fooled_accepted"]["mean"] <= row["success"]["mean"]
+    page = (folder / "report.html").read_text()
+    assert "fooled and accepted" in page and "ViewConsistency(false_alarms=0.05)" in page
+
+    def accept(columns):
+        columns["same/eot/detector"][0, 0] += 1.0
+
+    tensors("scores", accept)(shutil.copytree(folder, tmp_path / "edited"))
+    file_bytes(tmp_path / "edited")
+    problems = verify(tmp_path / "edited", 1).problems
+    assert any("same/eot/detector" in line and "judged again" in line for line in problems), problems
+
+
+def test_prices_that_an_attack_cannot_pay_are_refused():
+    small_run = ["data.count=2", "data.size=64", "defence=consistency", "defence.views=2"]
+    for words, message in (
+        (["attack.prices=[-1]"], r"`attack\.prices` must be numbers from 0 up, at least one; got \[-1"),
+        (["attack.prices=[]"], r"`attack\.prices` must be numbers from 0 up"),
+        (["objective.anchor=paired"], r"`attack\.prices` .*fit no .*attack\.prices=\[0\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build(compose("smoke", [*small_run, *words]))
+    assert build(compose("smoke", [*small_run, "attack.prices=[0]"])).attack.prices == (0.0,)
+    assert build(compose("smoke", small_run[:2])).attack.prices == (0.0,)
 
 
 def test_keys_of_a_defence_reach_its_parts_and_wrong_ones_are_refused():
