@@ -19,13 +19,13 @@ from transforms.draws import Uniform, stream
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ScoredEncoder:
     """An encoder with a detector, called for its features and its score together (see `Panel`)."""
 
     encoder: Encoder
 
     def __call__(self, images: Tensor, **draws: Any) -> Tree:
-        return unchecked(self.encoder)(images, scored=True, **draws)
+        return unchecked(self.encoder)(images, with_score=True, **draws)
 
 
 class Panel(Defence):
@@ -35,7 +35,7 @@ class Panel(Defence):
     (N,k) in [0,1), the defence draws anew for each row; without, every picture has the same fixed views. So a run
     replays, and an attacker averages over that number but cannot choose what the defence will draw. A call costs
     1 + `views` passes. The picture itself is encoded last, so that hooks on layers see its features. Of a
-    detector a call with `scored=True` gives {"features": (N,D), "score": (N,1)}, from the same passes.
+    detector a call with `with_score=True` gives {"features": (N,D), "score": (N,1)}, from the same passes.
 
     Args:
         encoder: in evaluation mode: pictures -> (N,D).
@@ -73,7 +73,7 @@ class Panel(Defence):
                 )
         self.parts = [f"{text} of the picture and {views} views", *map(repr, stages.stages)]
 
-    def forward(self, images: Tensor, draws: Tensor | None = None, scored: bool = False, **options: Any) -> Tree:
+    def forward(self, images: Tensor, draws: Tensor | None = None, with_score: bool = False, **options: Any) -> Tree:
         features = self.features(images, draws, **options)
         answer = self.rule(features)
         if not isinstance(answer, Tensor) or answer.shape != features[:, 0].shape:
@@ -81,7 +81,7 @@ class Panel(Defence):
             raise ValueError(
                 f"`rule` must make (N,D) of features (N,1+views,D): {tuple(features[:, 0].shape)}; got {got}"
             )
-        return {"features": answer, "score": self._rate(features)[:, None]} if scored else answer
+        return {"features": answer, "score": self._rate(features)[:, None]} if with_score else answer
 
     def features(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
         """(N,1+views,D): the features of pictures, each its own first, then those of its views."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.data.gallery import Pictures
 from attacks.data.images import from_bytes, to_bytes
-from attacks.encoders.panel import Scored
+from attacks.encoders.panel import ScoredEncoder
 from attacks.encoders.tree import Encoder
 from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of, numbers, totals
@@ -79,7 +79,7 @@ def score_limits(pictures: Pictures, encoder: Encoder, views: Bank, false_alarms
     scores = torch.zeros(len(pictures), len(views.u))
     for rows in pictures.ranges(len(pictures)):
         images, numbers = pictures.only(rows).images.to(views.u.device), torch.tensor(list(rows))
-        for part, answer in views.encoded(images, Scored(encoder), chunk, range(len(views.u))):
+        for part, answer in views.encoded(images, ScoredEncoder(encoder), chunk, range(len(views.u))):
             place = numbers[list(part.images), None], torch.tensor(part.groups[0])
             scores[place] = answer["score"][..., 0].to(scores)
     return torch.tensor([limit.value for limit in _thresholds(scores, pictures.clusters, false_alarms)])

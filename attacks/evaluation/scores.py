@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks.data.gallery import Pictures
 from attacks.data.vectors import has_direction
 from attacks.encoders.contract import check_encoder
-from attacks.encoders.panel import Scored
+from attacks.encoders.panel import ScoredEncoder
 from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional, silence
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
@@ -176,7 +176,7 @@ def evaluate(
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
     waiting: list[_Waiting] = []
     limits = None if right is None else right.limits
-    for part, features in bank.encoded(images, encoder if limits is None else Scored(encoder), chunk, mine):
+    for part, features in bank.encoded(images, encoder if limits is None else ScoredEncoder(encoder), chunk, mine):
         views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         if limits is not None:
             ratings, pictures = features["score"][..., 0], slice(part.images.start, part.images.stop)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
-from attacks.encoders.panel import Scored
+from attacks.encoders.panel import ScoredEncoder
 from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem, problem_for
 from attacks.eot.risk import Mean
 from attacks.experiment.bench import Bench, Cost, Meter
 from attacks.objectives.aim import Aim, Knowledge
-from attacks.objectives.composite import Undetected
+from attacks.objectives.composite import Evasion
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import reading, stored
@@ -146,12 +146,12 @@ def problem_of(arm: str, attempt: Attempt, encoder: Encoder | None = None) -> Pr
     options = _full_options(attempt)  # those of all arms, which compare iterates on the same pictures
     encoder = encoder or attempt.bench.encoder
     if attempt.limits is not None:
-        encoder, aim = Scored(encoder), _priced(aim, max(attempt.study.attack.prices), attempt)
+        encoder, aim = ScoredEncoder(encoder), _priced(aim, max(attempt.study.attack.prices), attempt)
     return problem_for(images, aim.anchor, encoder, aim.objective, perturbation, options)
 
 
 def _priced(aim: Aim, price: float, attempt: Attempt) -> Aim:
-    return Aim(Undetected(aim.objective, price), {"features": aim.anchor, "limit": attempt.limits})
+    return Aim(Evasion(aim.objective, price), {"features": aim.anchor, "limit": attempt.limits})
 
 
 def options_of(arm: str, attempt: Attempt) -> Options:

@@ -2,10 +2,10 @@ from .classification import DLR as DLR, CrossEntropy as CrossEntropy, Margin as 
 from .composite import (
     Each as Each,
     Ensemble as Ensemble,
+    Evasion as Evasion,
     Members as Members,
     Sum as Sum,
     Term as Term,
-    Undetected as Undetected,
 )
 from .embedding import Away as Away, Paired as Paired, Toward as Toward
 from .penalties import LPIPS as LPIPS, SSIM as SSIM, Penalties as Penalties, TotalVariation as TotalVariation

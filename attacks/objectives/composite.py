@@ -108,10 +108,10 @@ class Each(Objective):
 
 
 @dataclass(frozen=True)
-class Undetected(Objective):
+class Evasion(Objective):
     """An objective of an encoder with a detector, plus a price on how far its score is below its limit and a margin.
 
-    The features are what a `Panel` answers with `scored=True`; the anchor is {"features": that of the objective,
+    The features are what a `Panel` answers with `with_score=True`; the anchor is {"features": that of the objective,
     "limit": (N,)}. A loss l below 0, where most losses say that a view is fooled, counts as l / (1 - l), above -1: so
     no loss, however low, outweighs the price.
 
@@ -122,10 +122,10 @@ class Undetected(Objective):
     Examples:
         >>> import torch
         >>> from attacks import Away
-        >>> from attacks.objectives import Undetected
+        >>> from attacks.objectives import Evasion
         >>> features = {"features": torch.tensor([[3.0, 4.0]]), "score": torch.tensor([[0.5]])}
         >>> anchor = {"features": torch.tensor([[0.0, 0.0]]), "limit": torch.tensor([0.75])}
-        >>> round(Undetected(Away("l2"), price=20, margin=0.25)(features, anchor).item(), 4)  # 20 * 0.5 - 5 / 6
+        >>> round(Evasion(Away("l2"), price=20, margin=0.25)(features, anchor).item(), 4)  # 20 * 0.5 - 5 / 6
         9.1667
     """
 

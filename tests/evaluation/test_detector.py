@@ -9,15 +9,15 @@ import torch
 
 from attacks import Away, bank
 from attacks.encoders import Panel, Stochastic, randomised
-from attacks.encoders.panel import Scored
+from attacks.encoders.panel import ScoredEncoder
 from attacks.encoders.passes import passes_of
 from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.rules import ViewConsistency
 from attacks.evaluation.detection import score_limits
-from attacks.evaluation.per_image import COLUMNS, DETECTED, per_image_rows
+from attacks.evaluation.per_image import COLUMNS, DETECTION, per_image_rows
 from attacks.evaluation.scores import Right, evaluate
 from attacks.experiment.bench import CountedCalls
-from attacks.objectives import Undetected
+from attacks.objectives import Evasion
 from tests.helpers.slopes import assert_slope
 from tests.helpers.small import small, smooth
 from transforms import Affine, Compose
@@ -32,7 +32,7 @@ def detector():
     return Panel(small().double(), ViewConsistency(), STAGES, views=3)
 
 
-def rated(limit=None):
+def detector_case(limit=None):
     """The encoder, the pictures, the bank, and their scores with a limit."""
     encoder, images = detector(), smooth().double()
     views = bank(randomised(Compose([Affine(degrees=20)]), encoder), 16, seed=0, purpose="evaluate")
@@ -60,15 +60,15 @@ def rows_of(scores):
 def test_a_score_comes_with_the_features_from_the_same_passes():
     encoder, pictures, draws = detector(), smooth().double(), torch.rand(2, 1)
     counter = CountedCalls(Stochastic(encoder))
-    answer = Scored(counter)(pictures, draws=draws)
+    answer = ScoredEncoder(counter)(pictures, draws=draws)
     assert torch.equal(answer["features"], encoder(pictures, draws))
     assert torch.equal(answer["score"][:, 0], encoder.score(pictures, draws))
-    assert counter.forward == 2 * 4 and passes_of(Scored(counter)).forward == 4
+    assert counter.forward == 2 * 4 and passes_of(ScoredEncoder(counter)).forward == 4
     assert counter.encoder.false_alarms == 0.05
 
 
 def test_a_view_is_rated_by_its_score_and_the_limit_of_its_picture():
-    encoder, arms, views, scores = rated(0.985)
+    encoder, arms, views, scores = detector_case(0.985)
     for arm, pictures in arms.items():
         for j, u in enumerate(views.u):
             rows = u.expand(2, -1)
@@ -77,16 +77,16 @@ def test_a_view_is_rated_by_its_score_and_the_limit_of_its_picture():
     rows, arm = rows_of(scores), scores["eot"]
     hits = (arm.nearest != torch.arange(2)[:, None]).numpy()
     for i, row in enumerate(rows[2:]):
-        accepted = arm.detector[i].numpy() >= 0
-        assert (row["fooled_accepted"], row["flagged"]) == (np.mean(hits[i] & accepted), np.mean(~accepted))
+        quiet = arm.detector[i].numpy() >= 0
+        assert (row["fooled_accepted"], row["flagged"]) == (np.mean(hits[i] & quiet), np.mean(~quiet))
     assert 0 < np.mean([row["flagged"] for row in rows]) < 1
 
 
 @pytest.mark.parametrize("limit", [ACCEPTING, FLAGGING])
 def test_a_detector_that_accepts_all_or_nothing_changes_no_other_number(limit):
-    plain, rows = rows_of(rated()[3]), rows_of(rated(limit)[3])
-    others = [name for name in COLUMNS if name not in DETECTED]
-    assert [[row[name] for name in others] for row in rows] == [[row[name] for name in others] for row in plain]
+    plain, rows = rows_of(detector_case()[3]), rows_of(detector_case(limit)[3])
+    columns = [name for name in COLUMNS if name not in DETECTION]
+    assert [[row[name] for name in columns] for row in rows] == [[row[name] for name in columns] for row in plain]
     assert all(row["fooled_accepted"] is None and row["flagged"] is None for row in plain)
     assert any(row["success"] for row in rows)
     for row in rows:
@@ -102,7 +102,7 @@ def uniform_scores(values, clusters, share):
     pictures.only = lambda rows: SimpleNamespace(images=images[list(rows)])
     views = bank(Compose([]), 1, seed=0, purpose="detector")
 
-    def encoder(pixels, scored):
+    def encoder(pixels, with_score):
         return {"features": pixels.flatten(1), "score": pixels.mean((1, 2, 3))[:, None]}
 
     return score_limits(pictures, encoder, views, share, chunk=7)
@@ -112,28 +112,28 @@ def uniform_scores(values, clusters, share):
 def test_the_share_of_false_alarms_is_as_stated(share):
     """How many of m new scores lie below the k-th lowest of n has a beta-binomial distribution."""
     generator, n, m = np.random.default_rng(0), 2000, 2000
-    known, new = generator.random(n + 1), generator.random(m)
-    limit = float(uniform_scores(known, list(map(str, range(n + 1))), share)[0])
+    first, new = generator.random(n + 1), generator.random(m)
+    limit = float(uniform_scores(first, list(map(str, range(n + 1))), share)[0])
     k = int(share * (n + 1))
-    assert limit == pytest.approx(np.sort(known[1:])[k - 1], abs=1e-6)
+    assert limit == pytest.approx(np.sort(first[1:])[k - 1], abs=1e-6)
     low, high = scipy.stats.betabinom(m, k, n + 1 - k).interval(1 - 1e-6)
     assert low <= (new < limit).sum() <= high and high < 2 * share * m
 
 
 def test_a_limit_does_not_depend_on_its_own_cluster():
     values, clusters = np.linspace(0.1, 0.9, 9), list("aaabbbccc")
-    limits, changed = (uniform_scores(row, clusters, 0.4) for row in (values, np.r_[[0.5, 0.6, 0.7], values[3:]]))
-    assert torch.equal(limits[:3], changed[:3]) and not torch.equal(limits[3:], changed[3:])
+    limits, rest = (uniform_scores(row, clusters, 0.4) for row in (values, np.r_[[0.5, 0.6, 0.7], values[3:]]))
+    assert torch.equal(limits[:3], rest[:3]) and not torch.equal(limits[3:], rest[3:])
     assert uniform_scores(values, ["a"] * 9, 0.4) is None
 
 
 @pytest.mark.parametrize(("objective", "limit"), [(Away(), 0.5), (Away("l2"), 1.0)])
 def test_the_price_is_its_formula_and_its_gradient_that_of_differences(objective, limit):
-    encoder, pictures, draws = Scored(detector()), smooth().double(), torch.rand(2, 1)
+    encoder, pictures, draws = ScoredEncoder(detector()), smooth().double(), torch.rand(2, 1)
     anchor = {"features": encoder.encoder(1 - pictures), "limit": torch.full((2,), limit, dtype=torch.float64)}
 
     def loss(images, price=20.0):
-        return Undetected(objective, price, margin=0.1)(encoder(images, draws=draws), anchor)
+        return Evasion(objective, price, margin=0.1)(encoder(images, draws=draws), anchor)
 
     missing = (limit + 0.1 - encoder.encoder.score(pictures, draws)).clamp(min=0)
     plain = objective(encoder.encoder(pictures, draws), anchor["features"])
@@ -146,10 +146,10 @@ def test_the_price_is_its_formula_and_its_gradient_that_of_differences(objective
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Undetected(Away(), price=-1.0), "`price` must be at least 0 and finite; got -1"),
+        (lambda: Evasion(Away(), price=-1.0), "`price` must be at least 0 and finite; got -1"),
         (lambda: Panel(small(), ViewConsistency(false_alarms=1.0), STAGES), "`false_alarms` must lie in.*got 1"),
         (
-            lambda: Panel(small(), Wide(), STAGES)(smooth(), scored=True),
+            lambda: Panel(small(), Wide(), STAGES)(smooth(), with_score=True),
             r"`score` of `rule` must be \(2,\).*\(2, 8\)",
         ),
     ],

@@ -66,8 +66,8 @@ def test_the_score_of_a_detector_is_recorded_and_an_edited_one_is_found(shared_r
     attacks_of_eot = dict.fromkeys(line.attack for line in trace_of(folder) if line.arm == "eot")
     assert [*attacks_of_eot] == ["wiener at price 1", "wiener at price 20"] and content["threat"]["prices"] == [1, 20]
     for arm, row in content["arms"].items():
-        flagged = [float(line["flagged"]) for line in rows if line["arm"] == arm]
-        assert row["flagged"]["mean"] == pytest.approx(sum(flagged) / len(flagged))
+        shares = [float(line["flagged"]) for line in rows if line["arm"] == arm]
+        assert row["flagged"]["mean"] == pytest.approx(sum(shares) / len(shares))
         assert row["fooled_accepted"]["mean"] <= row["success"]["mean"]
     page = (folder / "report.html").read_text()
     assert "fooled and accepted" in page and "ViewConsistency(false_alarms=0.05)" in page

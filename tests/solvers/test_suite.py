@@ -54,13 +54,13 @@ def test_suite_has_the_least_loss_of_its_members_per_picture(gallery_case):
 
 @pytest.mark.parametrize("continues", [True, False])
 def test_a_member_that_continues_begins_with_the_best_before_it(gallery_case, continues):
-    still, aim = PGD(rel_step_size=1e-6), Aim(Away(), gallery_case.embeddings)
-    attacks = [Member("first", *aim, PGD()), Member("second", *aim, still, continues)]
+    slow, aim = PGD(rel_step_size=1e-6), Aim(Away(), gallery_case.embeddings)
+    attacks = [Member("first", *aim, PGD()), Member("second", *aim, slow, continues)]
     steps = [(name, step, best) for name, step, best in suite(gallery_case.images, aim, attacks, **setup())]
-    (_, _, best), (_, last, _) = next(item for item in steps if item[1].last), steps[-1]
-    assert torch.allclose(last.delta, best.delta, atol=1e-6) == continues
-    resumed = [*suite(gallery_case.images, aim, attacks, state=steps[5][1].state, **setup())]
-    assert torch.equal(resumed[-1][1].delta, last.delta) and len(resumed) == len(steps) - 6
+    (_, _, best), (_, end, _) = next(item for item in steps if item[1].last), steps[-1]
+    assert torch.allclose(end.delta, best.delta, atol=1e-6) == continues
+    second_run = [*suite(gallery_case.images, aim, attacks, state=steps[5][1].state, **setup())]
+    assert torch.equal(second_run[-1][1].delta, end.delta) and len(second_run) == len(steps) - 6
 
 
 def test_members_have_the_documented_names_and_targets(gallery_case):
