@@ -113,11 +113,7 @@ class Evasion(Objective):
 
     The features are what a `Panel` answers with `with_score=True`; the anchor is {"features": that of the objective,
     "limit": (N,)}. A loss l below 0, where most losses say that a view is fooled, counts as l / (1 - l), above -1: so
-    no loss, however low, outweighs the price.
-
-    Args:
-        price: of the score, at least 0, finite.
-        margin: above the limit, from which on the price is 0.
+    no loss, however low, outweighs the `price`, at least 0. From the limit and the `margin` on nothing is paid.
 
     Examples:
         >>> import torch

@@ -9,6 +9,8 @@ import attacks.experiment.units
 from attacks import verify
 from attacks.encoders import Counterattack, Panel
 from attacks.experiment.arms import trace_of
+from attacks.experiment.chance import chance_levels
+from attacks.experiment.required import refuse_lacking
 from attacks.runtime.tables import read_rows
 from attacks.schema.composition import compose
 from attacks.schema.groups import CHOICES
@@ -79,6 +81,18 @@ def test_the_score_of_a_detector_is_recorded_and_an_edited_one_is_found(shared_r
     file_bytes(tmp_path / "edited")
     problems = verify(tmp_path / "edited", 1).problems
     assert any("same/eot/detector" in line and "judged again" in line for line in problems), problems
+
+
+def test_a_policy_may_be_about_what_a_detector_accepts(tmp_path):
+    row = "{measure: fooled_accepted, arm: eot, at_most: 0.1}, {measure: flagged, arm: clean, at_most: 0.1}"
+    (tmp_path / "p.yaml").write_text(f"claim: It holds.\ndate: 2026-11-24\nrequirements: [{row}]\n")
+    words = ["data.count=2", "data.size=64", "defence.views=2"]
+    study = build(compose("smoke", [*words, "defence=consistency", "defence.false_alarms=0.2"]))
+    refuse_lacking(tmp_path / "p.yaml", study)
+    levels = chance_levels(study, 5, 4, None, ())
+    assert levels["flagged"] == (0.2, 0, 1) and levels["fooled_accepted"].chance == 0.8 * levels["success"].chance
+    with pytest.raises(ValueError, match="the run has no measure fooled_accepted"):
+        refuse_lacking(tmp_path / "p.yaml", build(compose("smoke", [*words, "defence=tte"])))
 
 
 def test_prices_that_an_attack_cannot_pay_are_refused():
