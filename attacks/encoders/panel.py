@@ -1,6 +1,7 @@
 """An encoder behind a rule over several views of one picture, as test-time defences have it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,12 +10,22 @@ from torch import Tensor, nn
 from attacks.encoders.defended import Defence
 from attacks.encoders.passes import Passes
 from attacks.encoders.randomness import DefenceSeed, defence_seeds, split_draws
-from attacks.encoders.rules import Rule
-from attacks.encoders.tree import optional
+from attacks.encoders.rules import Rule, ViewConsistency
+from attacks.encoders.tree import Encoder, Tree, optional
 from attacks.runtime.plugins import given_name
 from transforms import Compose, Stage
 from transforms.doors import unchecked
 from transforms.draws import Uniform, stream
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredEncoder:
+    """An encoder with a detector, called for its features and its score together (see `Panel`)."""
+
+    encoder: Encoder
+
+    def __call__(self, images: Tensor, **draws: Any) -> Tree:
+        return unchecked(self.encoder)(images, with_score=True, **draws)
 
 
 class Panel(Defence):
@@ -23,7 +34,8 @@ class Panel(Defence):
     All views of a picture follow from one number, which is a coordinate of the attack's own view: called with `draws`
     (N,k) in [0,1), the defence draws anew for each row; without, every picture has the same fixed views. So a run
     replays, and an attacker averages over that number but cannot choose what the defence will draw. A call costs
-    1 + `views` passes. The picture itself is encoded last, so that hooks on layers see its features.
+    1 + `views` passes. The picture itself is encoded last, so that hooks on layers see its features. Of a
+    detector a call with `with_score=True` gives {"features": (N,D), "score": (N,1)}, from the same passes.
 
     Args:
         encoder: in evaluation mode: pictures -> (N,D).
@@ -53,9 +65,15 @@ class Panel(Defence):
             raise ValueError(f"`views` must be a whole number, at least 1, besides the picture; got {views!r}")
         self.rule, self.stages, self.views, self.passes = rule, stages, views, Passes(1 + views, 1 + views)
         text = repr(rule) if hasattr(rule, "__dataclass_fields__") else given_name(rule)
+        if optional(rule, "score") is not None:
+            self.false_alarms = getattr(rule, "false_alarms", ViewConsistency.false_alarms)
+            if not 0 < self.false_alarms < 1:
+                raise ValueError(
+                    f"`false_alarms` must lie in (0, 1); got {self.false_alarms:g}: 0.05 is a usual share"
+                )
         self.parts = [f"{text} of the picture and {views} views", *map(repr, stages.stages)]
 
-    def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
+    def forward(self, images: Tensor, draws: Tensor | None = None, with_score: bool = False, **options: Any) -> Tree:
         features = self.features(images, draws, **options)
         answer = self.rule(features)
         if not isinstance(answer, Tensor) or answer.shape != features[:, 0].shape:
@@ -63,7 +81,7 @@ class Panel(Defence):
             raise ValueError(
                 f"`rule` must make (N,D) of features (N,1+views,D): {tuple(features[:, 0].shape)}; got {got}"
             )
-        return answer
+        return {"features": answer, "score": self._rate(features)[:, None]} if with_score else answer
 
     def features(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
         """(N,1+views,D): the features of pictures, each its own first, then those of its views."""
@@ -75,10 +93,16 @@ class Panel(Defence):
 
     def score(self, images: Tensor, draws: Tensor | None = None) -> Tensor:
         """(N,): the score of a rule that is a detector, lower where it suspects an attack."""
+        return self._rate(self.features(images, draws))
+
+    def _rate(self, features: Tensor) -> Tensor:
         rate: Callable[[Tensor], Tensor] | None = optional(self.rule, "score")
         if rate is None:
             raise ValueError(f"`rule` must have a `score` to rate pictures; {type(self.rule).__name__} has none")
-        return rate(self.features(images, draws))
+        score = rate(features)
+        if score.shape != features.shape[:1]:
+            raise ValueError(f"`score` of `rule` must be ({len(features)},), one a picture; got {tuple(score.shape)}")
+        return score
 
     def _points(self, seeds: Sequence[float], images: Tensor) -> Tensor:
         """(views,N,dims) in [0,1): of each picture its points of the cube, from its seed."""

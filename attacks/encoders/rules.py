@@ -17,7 +17,8 @@ from attacks.schema.options import option
 class Rule(Protocol):
     """The features of pictures and of their views, (N,1+k,D), a picture's own first -> (N,D): a function, or an
     object that holds its settings. Rows do not depend on one another. A detector has `score` too, of the same
-    features (N,), lower where it suspects an attack."""
+    features (N,), lower where it suspects an attack; `false_alarms` is the share of clean views that it may flag,
+    0.05 where it does not say."""
 
     def __call__(self, features: Tensor) -> Tensor: ...
 
@@ -125,6 +126,8 @@ class GeodesicStep:
 class ViewConsistency:
     """A detector: the picture's own features, with the mean cosine of its views to it as score. With padding as the
     views it is that of padding, with others that of drift."""
+
+    false_alarms: float = option(0.05, "the share of clean views that it may flag", range="above 0, below 1")
 
     def __call__(self, features: Tensor) -> Tensor:
         return features[:, 0]

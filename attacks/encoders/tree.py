@@ -39,10 +39,11 @@ def silence(encoder: object, rows: Any) -> Tensor | None:
 
 
 def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:
-    """Give a wrapper the encoder's `signature`, by which features are compared, where it has one."""
-    signature = optional(encoder, "signature")
-    if signature is not None:
-        wrapper.signature = signature
+    """Give a wrapper the encoder's `signature`, by which features are compared, and the `false_alarms` of its
+    detector, where it has them."""
+    for name in ("signature", "false_alarms"):
+        if (value := optional(encoder, name)) is not None:
+            setattr(wrapper, name, value)
 
 
 def take(tree: Tree, rows: Tensor) -> Tree:

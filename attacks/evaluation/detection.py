@@ -9,7 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.data.gallery import Pictures
 from attacks.data.images import from_bytes, to_bytes
+from attacks.encoders.panel import ScoredEncoder
+from attacks.encoders.tree import Encoder
+from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of, numbers, totals
 from attacks.evaluation.per_image import has_fit_rows, mean_figures
 from attacks.inference.bounded import rate
@@ -28,11 +32,11 @@ class Threshold(NamedTuple):
     clean: int
 
 
-def conformal_threshold(clean: Tensor) -> Threshold:
-    """The k-th lowest of n cosines (n,) of clean pictures, k = max(1, floor(`ALPHA` (n + 1))); one more lies below it
+def conformal_threshold(clean: Tensor, alpha: float = ALPHA) -> Threshold:
+    """The k-th lowest of n cosines (n,) of clean pictures, k = max(1, floor(alpha (n + 1))); one more lies below it
     with a probability of at most k / (n + 1) (conformal prediction, Vovk et al. 2005)."""
     n = len(clean)
-    k = max(1, math.floor(ALPHA * (n + 1)))
+    k = max(1, math.floor(alpha * (n + 1)))
     return Threshold(float(clean.kthvalue(k).values), k / (n + 1), n) if n else Threshold(-math.inf, 0.0, 0)
 
 
@@ -67,10 +71,24 @@ def flagged_rows(cosine: Mapping[str, Tensor], sample: Sample) -> list[dict[str,
     ]
 
 
-def _thresholds(clean: Tensor, clusters: Sequence[str]) -> list[Threshold]:
-    """The threshold of each picture, from the clean pictures of all other clusters."""
+def score_limits(pictures: Pictures, encoder: Encoder, views: Bank, false_alarms: float, chunk: int) -> Tensor | None:
+    """The limit (N,) of a detector's score for each of N pictures, below which it flags a view: that share of the
+    `views` of the clean pictures of all other clusters has less. None without a second cluster."""
+    if len(set(pictures.clusters)) < 2:
+        return None
+    scores = torch.zeros(len(pictures), len(views.u))
+    for rows in pictures.ranges(len(pictures)):
+        images, numbers = pictures.only(rows).images.to(views.u.device), torch.tensor(list(rows))
+        for part, answer in views.encoded(images, ScoredEncoder(encoder), chunk, range(len(views.u))):
+            place = numbers[list(part.images), None], torch.tensor(part.groups[0])
+            scores[place] = answer["score"][..., 0].to(scores)
+    return torch.tensor([limit.value for limit in _thresholds(scores, pictures.clusters, false_alarms)])
+
+
+def _thresholds(clean: Tensor, clusters: Sequence[str], alpha: float = ALPHA) -> list[Threshold]:
+    """The threshold of each picture, from the clean values (N,) or (N,V) of all other clusters."""
     index = numbers(clusters)
-    by_number = [conformal_threshold(clean[index != i]) for i in range(len(set(clusters)))]
+    by_number = [conformal_threshold(clean[index != i].flatten(), alpha) for i in range(len(set(clusters)))]
     return [by_number[i] for i in index]
 
 

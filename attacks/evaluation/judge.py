@@ -92,6 +92,7 @@ class Judge:
         neighbours: the number of nearest rows that vote on an identity.
         chunk: most views in memory at once.
         acceptance: of a verification; None: the nearest row decides.
+        limits: (N,) of a detector's score (see `score_limits`); None without one.
     """
 
     encoder: Encoder
@@ -105,6 +106,7 @@ class Judge:
     world: World = ALONE
     signature: Callable[[Tensor], Tensor] | None = None
     acceptance: Acceptance | None = None
+    limits: Tensor | None = None
 
     def __call__(self, scenes: Shown, rows: Tensor, bank: Bank, title: str = "") -> Scores:
         """The scores, on the CPU, of the pictures with numbers `rows` (n,); with a `title` progress is displayed."""
@@ -114,6 +116,7 @@ class Judge:
         centre: Tensor | None = None
         if self.acceptance is not None and self.acceptance.metric == "l2":
             centre = embeddings if goal is None else self.gallery[goal.to(self.gallery.device)]
+        limits = None if self.limits is None else self.limits[rows]
         threshold = self.known.threshold if isinstance(self.known, Classes) else None
         with Progress(title, len(rows), visible=bool(title) and self.world.first) as progress:
             scores = evaluate(
@@ -125,7 +128,7 @@ class Judge:
                 chunk=self.chunk,
                 world=self.world,
                 signature=self.signature,
-                right=Right(self.truth[rows], goal, self.known.label_numbers, voters, centre, threshold),
+                right=Right(self.truth[rows], goal, self.known.label_numbers, voters, centre, threshold, limits),
                 progress=progress.step,
             )
         return concatenate([scores])

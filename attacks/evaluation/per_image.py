@@ -14,12 +14,13 @@ from attacks.inference.pairs import MEASURES, Measure, fewest_clusters, sign_fli
 
 #: Measures summarised by their mean over pictures; shares of a picture's views; ranks and distances, by the median.
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
-SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "success_survived", "knn", "no_answer")
+DETECTION = ("fooled_accepted", "flagged")
+SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "success_survived", "knn", "no_answer", *DETECTION)
 MEDIANS = ("median_rank", "goal_rank", "distance", "score")
 #: The measures in the order of the file.
 COLUMNS = ["cosine", "shift", "cosine_p10", "worst_cosine", "recall_at_1", "recall_at_5", "recall_at_10", "mrr"]
 COLUMNS += ["median_rank", "success", "survived", "success_survived", "knn", "goal_rank", "goal_cosine"]
-COLUMNS += ["distance", "score", "no_answer"]
+COLUMNS += ["distance", "score", "no_answer", *DETECTION]
 #: Those that ask for another picture of the same identity: in a run with identities they leave out pictures without.
 RETRIEVAL_MEASURES = ("recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "knn")
 #: Prefix of the columns with true accept rates; the false accept rate follows.
@@ -93,6 +94,8 @@ def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]
         "distance": scores.distance,
         "score": scores.score,
         "no_answer": scores.no_answer,
+        "fooled_accepted": None if scores.detector is None else success & (scores.detector >= 0),
+        "flagged": None if scores.detector is None else scores.detector < 0,
     }
     return {name: value.double() for name, value in columns.items() if value is not None}
 

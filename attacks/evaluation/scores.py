@@ -13,6 +13,7 @@ from torch import Tensor
 from attacks.data.gallery import Pictures
 from attacks.data.vectors import has_direction
 from attacks.encoders.contract import check_encoder
+from attacks.encoders.panel import ScoredEncoder
 from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional, silence
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
@@ -27,6 +28,8 @@ from transforms.scene import Shown, base_of
 
 #: Views that are compared with the gallery together.
 GROUP = 512
+#: Scores that need a part of `Right`, and which.
+VALUES = {"distance": "centre", "score": "threshold", "detector": "limits"}
 
 
 @stored("scores")
@@ -43,6 +46,7 @@ class Scores(NamedTuple):
     distance: (N,V) Euclidean, to the clean embedding or, with a target, to the target's; None for cosines alone.
     score: (N,V) of a task=score, which its threshold is compared with; else None.
     no_answer: (N,V) whether a black box gave none. All else of such a view is that of the clean picture.
+    detector: (N,V) of an encoder with a detector, its score minus its limit: below 0 it flags the view.
     """
 
     cosine: Tensor
@@ -54,6 +58,7 @@ class Scores(NamedTuple):
     distance: Tensor | None = None
     score: Tensor | None = None
     no_answer: Tensor | None = None
+    detector: Tensor | None = None
 
     def taken(self, rows: Sequence[int], views: Sequence[int] | slice = slice(None)) -> "Scores":
         columns = {name: x[list(rows)][:, views] for name, x in self._asdict().items() if x is not None}
@@ -87,7 +92,8 @@ class Acceptance:
 class Right(NamedTuple):
     """The ground truth: each picture's row of the gallery (N,), the attacker's target row (N,) or None, each row's
     identity (G,) or None where no two rows show the same, the number of `neighbours` that vote, the embeddings (N,D)
-    that views have a `distance` to, or None, and the `threshold` of a score or None."""
+    that views have a `distance` to, or None, the `threshold` of a score or None, and a detector's `limits` (N,) or
+    None."""
 
     truth: Tensor
     goal: Tensor | None = None
@@ -95,6 +101,7 @@ class Right(NamedTuple):
     neighbours: int = 5
     centre: Tensor | None = None
     threshold: float | None = None
+    limits: Tensor | None = None
 
 
 @torch.no_grad()
@@ -164,15 +171,20 @@ def evaluate(
     clean = clean if signature is None else signature(clean)
     candidates, mine = Rows(parts, signature), list(world.share(len(bank.u)))
     cosine = base.new_zeros(len(base), len(bank.u))
-    kinds = {key: None if key in ("goal_cosine", "distance", "score") else torch.long for key in _keys(right)}
+    kinds = {key: None if key in ("goal_cosine", *VALUES) else torch.long for key in _keys(right)}
     kinds |= {} if silence(encoder, clean) is None else {"no_answer": torch.long}
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
     waiting: list[_Waiting] = []
-    for part, features in bank.encoded(images, encoder, chunk, mine):
+    limits = None if right is None else right.limits
+    for part, features in bank.encoded(images, encoder if limits is None else ScoredEncoder(encoder), chunk, mine):
+        views = uploaded(torch.tensor(part.groups[0]), cosine.device)
+        if limits is not None:
+            ratings, pictures = features["score"][..., 0], slice(part.images.start, part.images.stop)
+            columns["detector"][pictures, views] = (ratings - limits[pictures, None].to(ratings)).to(cosine)
+            features = torch.where(features["score"].isfinite(), features["features"], torch.nan)
         rows = features.flatten(0, 1) if isinstance(features, Tensor) else features
         if embedding(rows, "the answer of `encoder`", tokens=False).shape[1] != width:
             raise ValueError(f"`clean` must be embedded with `encoder`, {features.shape[2]} wide; got {width}")
-        views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         missing = silence(encoder, features)
         if missing is not None:
             columns["no_answer"][part.images.start : part.images.stop, views] = missing.to(columns["no_answer"])
@@ -224,7 +236,7 @@ def _keys(right: Right | None) -> list[str]:
         return ["nearest"]
     vote_keys = ["vote"] if right.labels is not None and right.neighbours else []
     goal_keys = [] if right.goal is None else ["goal_rank", "goal_cosine"]
-    values = [name for name, part in (("distance", right.centre), ("score", right.threshold)) if part is not None]
+    values = [name for name, part in VALUES.items() if getattr(right, part) is not None]
     return ["nearest", "rank", *vote_keys, *goal_keys, *values]
 
 

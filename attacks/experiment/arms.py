@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
+from attacks.encoders.panel import ScoredEncoder
+from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem, problem_for
 from attacks.eot.risk import Mean
 from attacks.experiment.bench import Bench, Cost, Meter
 from attacks.objectives.aim import Aim, Knowledge
+from attacks.objectives.composite import Evasion
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import reading, stored
@@ -47,8 +50,9 @@ class ArmState(NamedTuple):
 
 @dataclass(frozen=True)
 class Attempt:
-    """What the arms of one unit have in common: the `study` of its pictures, their data, and what is aimed at. An
-    arm begins at `first`, if there is one (see `first_of`), and its result is no worse."""
+    """What the arms of one unit have in common: the `study` of its pictures, their data, what is aimed at, and the
+    limits (N,) of a detector's score, if the attack knows one. An arm begins at `first`, if there is one (see
+    `first_of`), and its result is no worse."""
 
     bench: Bench
     study: Study
@@ -57,6 +61,7 @@ class Attempt:
     seed: int
     batch: int = 0
     first: Best | None = None
+    limits: Tensor | None = None
 
 
 def optimise(
@@ -69,9 +74,7 @@ def optimise(
     title = f"{arm}, batch {attempt.batch}" if attempt.batch else arm
     encoder, follow = attempt.bench.encoder, attempt.bench.follow
     attack, first = attempt.study.attack, attempt.bench.world.first
-    total = gradients or attack.views.steps * (
-        attack.restarts if attack.nearest is None else len(_members(attempt, attack.nearest))
-    )
+    total = gradients or attack.views.steps * attack.restarts * len(_members(attempt))
     with checkpoint.task(arm) as task, Progress(title, total, visible=first) as progress:
         engine_reset(encoder)  # an arm does not depend on the ones before it
         if task.state is not None:
@@ -119,14 +122,14 @@ def _steps(
     elif arm == "one_view":
         options = replace(options_of(arm, attempt), eot=replace(options.eot, views=1, risk=Mean()), steps=gradients)
         select = replace(select, plan=plan_for(2 * gradients, size))
-    elif attack.nearest is None:
+    else:
         stop = None if attack.stop is None else shown_sign(attempt.study.objective) * attack.stop
         restarts = attack.restarts
-    if attack.nearest is not None and arm in ("eot", BARE):
-        steps = suite(problem, options, _members(attempt, attack.nearest), state=state, select=select)
+    settings: dict[str, Any] = {"stop": stop, "restarts": restarts, "state": state, "select": select}
+    if arm in ("eot", BARE) and len(attacks := _members(attempt)) > 1:
+        steps = suite(problem, options, attacks, **settings)
     else:
-        run = run_steps(problem, options, stop=stop, restarts=restarts, state=state, select=select)
-        steps = ((attack.optimiser, step, best) for step, best in run)
+        steps = ((attack.optimiser, *step) for step in run_steps(problem, options, **settings))
     for name, step, best in steps:
         if first is not None and best is not None and step.last:  # the first steps may lose ground
             best = better_of(first, best, problem, options, _on_few_views(select))
@@ -155,12 +158,19 @@ def _on_few_views(select: Selection) -> Selection:
     return replace(select, bank=select.bank._replace(u=select.bank.u[:size]))
 
 
-def problem_of(arm: str, attempt: Attempt) -> Problem:
-    """What is solved in an arm."""
+def problem_of(arm: str, attempt: Attempt, encoder: Encoder | None = None) -> Problem:
+    """What is solved in an arm, at the highest price of a detector's score; `encoder`: None for that of the bench."""
     aim, perturbation, store = attempt.aim, attempt.study.perturbation.for_arm(arm), attempt.study.queries.store
     images = attempt.knowledge.images if store is None else store
     options = _full_options(attempt)  # those of all arms, which compare iterates on the same pictures
-    return problem_for(images, aim.anchor, attempt.bench.encoder, aim.objective, perturbation, options)
+    encoder = encoder or attempt.bench.encoder
+    if attempt.limits is not None:
+        encoder, aim = ScoredEncoder(encoder), _priced(aim, max(attempt.study.attack.prices), attempt)
+    return problem_for(images, aim.anchor, encoder, aim.objective, perturbation, options)
+
+
+def _priced(aim: Aim, price: float, attempt: Attempt) -> Aim:
+    return Aim(Evasion(aim.objective, price), {"features": aim.anchor, "limit": attempt.limits})
 
 
 def options_of(arm: str, attempt: Attempt) -> Options:
@@ -185,8 +195,20 @@ def _full_options(attempt: Attempt) -> Options:
     return options if views.adaptive is None else replace(options, adaptive=views.adaptive, budget=views.gradients)
 
 
-def _members(attempt: Attempt, nearest: int) -> list[Member]:
-    return members(attempt.knowledge, nearest, attempt.aim, attempt.study.optimiser)
+def _members(attempt: Attempt) -> list[Member]:
+    """The attacks of the arm `eot`: those of a suite or a single one, at one price of a detector's score after
+    another, each price from the best before it."""
+    attack, aim, optimiser = attempt.study.attack, attempt.aim, attempt.study.optimiser
+    attacks = [Member(attack.optimiser, *aim, optimiser)]
+    if attack.nearest is not None:
+        attacks = members(attempt.knowledge, attack.nearest, aim, optimiser)
+    if attempt.limits is None:
+        return attacks
+    return [
+        Member(f"{name} at price {price:g}", *_priced(Aim(*aim), price, attempt), optimiser, rank > 0)
+        for rank, price in enumerate(attack.prices)
+        for name, *aim, optimiser, _ in attacks
+    ]
 
 
 def csv(trace: list[Trace]) -> str:

@@ -16,9 +16,10 @@ from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.layers import Pool
 from attacks.encoders.passes import passes_of
-from attacks.encoders.tree import Encoder, Tree
+from attacks.encoders.tree import Encoder, Tree, optional
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.classes import Classes
+from attacks.evaluation.detection import score_limits
 from attacks.evaluation.drift import layer_order
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.scores import embed_pictures, signature_method
@@ -159,7 +160,8 @@ class Bench:
             return self
         study, judge, exhibits = self.study.take(rows), self.judge, self.exhibits
         embeddings = judge.own[torch.tensor(list(rows), device=judge.own.device)]
-        judge = replace(judge, own=embeddings, truth=study.truth, goal=study.goal)
+        limits = None if judge.limits is None else judge.limits[list(rows)]
+        judge = replace(judge, own=embeddings, truth=study.truth, goal=study.goal, limits=limits)
         names = tuple(exhibits.names[row] for row in rows)
         exhibits = replace(exhibits, names=names, shapes=study.queries.shapes, perturbation=study.perturbation)
         return replace(self, study=study, judge=judge, exhibits=exhibits)
@@ -196,7 +198,13 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
         anchors = embed_pictures(study.queries, counter.encoder, device, chunk)
         passes += len(study.queries)
     right = (study.gallery, study.truth, study.goal, study.evaluate.neighbours)
-    judge = Judge(counter, anchors, gallery, *right, chunk, world, signature_method(study.encoder), study.acceptance)
+    limits, alarms = None, optional(study.encoder, "false_alarms")
+    if alarms is not None:
+        views = bank(study.transforms, study.evaluate.views, seed=study.seed, purpose="detector")
+        limits = score_limits(study.queries, counter.encoder, views._replace(u=views.u.to(first)), alarms, chunk)
+        passes += len(study.queries) * len(views.u)
+    signature = signature_method(study.encoder)
+    judge = Judge(counter, anchors, gallery, *right, chunk, world, signature, study.acceptance, limits)
     names = tuple(file_names(study.queries.names))
     exhibits = Exhibits(place.out, names, study.queries.shapes, study.perturbation, device, world)
     cost = Cost(*counter.passes_of_view.of_calls(passes, 0), time.perf_counter() - began)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.pictures import select
+from attacks.encoders.tree import optional
 from attacks.evaluation.clusters import cluster_mean
 from attacks.evaluation.per_image import TAR
 from attacks.evaluation.retrieval import votes
@@ -45,6 +46,8 @@ def chance_levels(
     result = {name: Level(chance, -1, 1) for name, chance in cosines.items()}
     result |= {f"{TAR}{rate:g}": Level(rate, 0, 1) for rate in rates}
     result |= {"success": success, "success_survived": success, "shift": Level(0, -2, 2)}
+    if (alarms := optional(study.encoder, "false_alarms")) is not None:  # as of clean views
+        result |= {"flagged": Level(alarms, 0, 1), "fooled_accepted": Level((1 - alarms) * success.chance, 0, 1)}
     is_single = gallery.alone(study.truth)
     grouped_rows = [i for i in range(len(study.truth)) if is_single is None or not is_single[i]]
     sizes = identity.bincount()[identity[study.truth]].tolist()
@@ -57,6 +60,7 @@ def chance_levels(
         result[name] = _mean(levels, names, select(weights, grouped_rows))
     if study.acceptance is not None and study.acceptance.metric == "l2":  # no pair's distance is measured
         del result["success"], result["success_survived"]
+        result.pop("fooled_accepted", None)
     if study.goal is not None:
         goals = [_rank_levels(len(gallery), count)["median_rank"] for count in members.int().tolist()]
         result["goal_rank"] = _mean(goals, clusters)

@@ -8,6 +8,7 @@ from typing import Any
 
 from attacks.data.gallery import Gallery
 from attacks.encoders.black_box.asked import black_box
+from attacks.encoders.tree import optional
 from attacks.evaluation.clusters import Row
 from attacks.evaluation.per_image import MEANS, RETRIEVAL_MEASURES, SHARES, TAR
 from attacks.evaluation.retrieval import rates
@@ -63,6 +64,8 @@ def _measures(study: Study) -> list[str]:
     is_single = gallery.alone(study.truth)
     if black_box(study.encoder) is None:
         lacking.add("no_answer")
+    if optional(study.encoder, "false_alarms") is None or len({*study.queries.clusters}) < 2:
+        lacking |= {"fooled_accepted", "flagged"}
     if is_single is None:
         lacking.add("knn")
     elif bool(is_single.all()):

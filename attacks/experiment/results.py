@@ -34,8 +34,8 @@ from attacks.study.study import Study
 WIDTH = 80
 #: Heads of the terminal's columns, and their widths.
 HEADS = {"success": "success", "cosine": "cosine to clean", "distance": "distance", "score": "score"}
-HEADS |= {"no_answer": "no answer"}
-WIDTHS = {"success": 22, "no_answer": 20, **dict.fromkeys(("cosine", "distance", "score"), 24)}
+HEADS |= {"fooled_accepted": "fooled, accepted", "flagged": "flagged", "no_answer": "no answer"}
+WIDTHS = {**dict.fromkeys(HEADS, 20), "success": 22, **dict.fromkeys(("cosine", "distance", "score"), 24)}
 #: How intervals are made (docs/intervals.md).
 INTERVALS = "95 %, over clusters of pictures"
 
@@ -229,7 +229,8 @@ def table_columns(content: dict[str, Any]) -> list[str]:
     """The measures of a short table of the arms: a score or a distance where the task has one."""
     clean = content["arms"]["clean"]
     value = next((name for name in ("score", "distance") if clean.get(name) is not None), "cosine")
-    return ["success", value, *(["no_answer"] if clean.get("no_answer") is not None else [])]
+    optional = ("fooled_accepted", "flagged", "no_answer")
+    return ["success", value, *(name for name in optional if clean.get(name) is not None)]
 
 
 def table_text(content: dict[str, Any]) -> str:

@@ -232,7 +232,9 @@ def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch
     knowledge = knowledge.drop(hidden_rows(bench.study.gallery, bench.study.queries, bench.study.truth))
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process computes it; count it once
     goal = aim_of(study.objective, knowledge, exact, study.transforms, study.seed)
-    return Attempt(bench, study, knowledge, goal, seed, batch)
+    limits = judge.limits if any(study.attack.prices) else None
+    limits = None if limits is None else limits[list(rows)].to(images)
+    return Attempt(bench, study, knowledge, goal, seed, batch, limits)
 
 
 def worst_cosine(bench: Bench, pictures: Shown, embeddings: Tensor, scores: Scores) -> Tensor:
@@ -248,7 +250,7 @@ def check_pictures(attempt: Attempt, trace: list[Trace], deltas: Mapping[str, Te
     """The configured sanity checks of the run's own attack, on its first pictures, with the results of its arms."""
     study, bench, sanity = attempt.study, attempt.bench, attempt.study.sanity
     engine_reset(bench.encoder)
-    problem = replace(problem_of("eot", attempt), minibatches=None, encoder=bench.encoder.encoder)
+    problem = replace(problem_of("eot", attempt, bench.encoder.encoder), minibatches=None)
     rows = torch.arange(min(sanity.pictures, len(problem)), device=problem.images.device)
     sign, first = shown_sign(study.objective), [line for line in trace if line.attack == trace[0].attack]
     held_out = [line.held_out for line in first[: study.views.steps]]  # of the first restart

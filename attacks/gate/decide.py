@@ -98,7 +98,7 @@ def _beyond_chance(decisions: Sequence[RequirementResult], content: Mapping[str,
     reasons = [_empty_reason(row) for row in decisions]
     solid = any(row.verdict == "PASS" and not reason for row, reason in zip(decisions, reasons, strict=True))
     # Chance always meets a bar on these: such a row counts beside one that passes and that chance does not meet.
-    relative = ("shift", *(HARM if content["threat"]["targeted"] else ()))
+    relative = ("shift", "flagged", *(HARM if content["threat"]["targeted"] else ()))
     result = []
     for row, reason in zip(decisions, reasons, strict=True):
         counts = not reason or (reason == AT_RANDOM and solid and row.requirement.measure in relative)

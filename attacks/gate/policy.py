@@ -29,7 +29,7 @@ BANKS, STATISTICS = ("same", "wide"), ("mean", "p10", "worst")
 #: The measures that a bar may be about; an outcome without an answer has no chance level.
 POLICY_MEASURES = tuple(measure for measure in (*MEANS, *SHARES) if measure != "no_answer")
 #: The arm of the attack, and the measures that rise with its success; all others fall.
-ATTACK, HARM = "eot", ("success", "success_survived", "goal_cosine")
+ATTACK, HARM = "eot", ("success", "success_survived", "goal_cosine", "fooled_accepted")
 #: The share of clusters that must meet the bar of a row `of: p10`.
 P10_SHARE = 0.9
 HEX = re.compile(r"[0-9a-f]{12,64}")
@@ -154,7 +154,8 @@ def _requirement(row: Any, label: str) -> Requirement:
     (bar,), (low, high) = bars, span(result.measure)
     if isinstance(bar, bool) or not isinstance(bar, int | float) or not low <= bar <= 1:
         raise ValueError(f"{label}: the bar of {result.measure} must be a number from {low:g} to 1; got {bar!r}")
-    side, limit = ("at_most", high) if result.measure in HARM else ("at_least", low)
+    harms = result.measure in HARM or (result.measure, result.arm) == ("flagged", "clean")  # a false alarm
+    side, limit = ("at_most", high) if harms else ("at_least", low)
     if getattr(result, side) is None:
         rule = f"must have `{side}`: the other side praises an attack"
         raise ValueError(f"{label}: {result.measure} {rule}; got {result}")

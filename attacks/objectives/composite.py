@@ -7,6 +7,7 @@ from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.encoders.engine.native_precision import in_native_precision
@@ -104,6 +105,46 @@ class Each(Objective):
                 pair = _relative(_part_of(features, layer, "features"), _part_of(anchor, layer, "anchor"))
                 losses.append(weight / total * self.objective(*pair))
         return torch.stack(losses).sum(0)
+
+
+@dataclass(frozen=True)
+class Evasion(Objective):
+    """An objective of an encoder with a detector, plus a price on how far its score is below its limit and a margin.
+
+    The features are what a `Panel` answers with `with_score=True`; the anchor is {"features": that of the objective,
+    "limit": (N,)}. A loss l below 0, where most losses say that a view is fooled, counts as l / (1 - l), above -1: so
+    no loss, however low, outweighs the `price`, at least 0. From the limit and the `margin` on nothing is paid.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Away
+        >>> from attacks.objectives import Evasion
+        >>> features = {"features": torch.tensor([[3.0, 4.0]]), "score": torch.tensor([[0.5]])}
+        >>> anchor = {"features": torch.tensor([[0.0, 0.0]]), "limit": torch.tensor([0.75])}
+        >>> round(Evasion(Away("l2"), price=20, margin=0.25)(features, anchor).item(), 4)  # 20 * 0.5 - 5 / 6
+        9.1667
+    """
+
+    objective: Objective
+    price: float
+    margin: float = 0.02
+
+    def __post_init__(self) -> None:
+        check_part(self.objective, "objective")
+        if not 0 <= self.price < math.inf:
+            raise ValueError(f"`price` must be at least 0 and finite; got {self.price:g}: 0 ignores the detector")
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        return self.objective.stationary_at_anchor
+
+    def __call__(self, features: Mapping[str, Tensor], anchor: Mapping[str, Tree]) -> Tensor:
+        losses = self.objective(features["features"], anchor["features"])
+        return (
+            losses.clamp(min=0)
+            + F.softsign(losses.clamp(max=0))
+            + self.price * F.relu(anchor["limit"] + self.margin - features["score"][:, 0])
+        )
 
 
 class Ensemble(nn.Module):

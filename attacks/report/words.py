@@ -62,6 +62,8 @@ RETRIEVAL = (
     Measure(
         "no_answer", "no answer", "share of views for which a black box has no answer: no success of the attacker"
     ),
+    Measure("fooled_accepted", "fooled and accepted", "share of views with success that the detector does not flag"),
+    Measure("flagged", "flagged", "share that the detector flags; of clean views false alarms", "flagged"),
     Measure("knn", "kNN accuracy", "share of views whose nearest pictures vote for it", "put into the right class"),
 )
 EMBEDDING = (

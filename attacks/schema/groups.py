@@ -26,6 +26,7 @@ GRADIENTS = "of each picture in an attack: encoder passes forward and back, one 
 STEPS = "so many steps in place of gradients; with views=auto each counts as one gradient"
 VIEWS = "of a picture in a step; auto: one, and more where gradients are noisy and many"
 PICTURES = "a step of a perturbation that they share, others in each step; gradients are of each of them; null: all"
+PRICES = "of a detector's score below its limit, one attack after another; [0]: it ignores the detector"
 
 
 @dataclass
@@ -182,6 +183,7 @@ class SingleConfig:
     adversary: int | None = option(None, "min-max: of so many views, the most resistant ones lead each step")
     refine: int = option(0, "steps uphill that the most resistant views take first", range="at least 0")
     start_from: str | None = option(None, "a finished run of these pictures and this set, where the arm eot begins")
+    prices: list[float] = option([1.0, 20.0], PRICES, range="at least 0")
 
 
 @dataclass
@@ -199,6 +201,7 @@ class SuiteConfig:
     steps: int | None = option(None, STEPS, low=1)
     views: Any = option("auto", VIEWS, range="auto, or at least 1")
     nearest: int = option(3, "how many of the nearest gallery pictures are tried as targets", range="at least 0")
+    prices: list[float] = option([1.0, 20.0], PRICES, range="at least 0")
 
 
 @dataclass

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,12 +23,13 @@ from attacks.solvers.solver import Best, SolveState, better_of, run_steps
 
 
 class Member(NamedTuple):
-    """One attack of a suite."""
+    """One attack of a suite; one that `continues` begins with the best of those before it."""
 
     name: str
     objective: Objective
     anchor: Tree
     optimiser: Optimiser | Proposer
+    continues: bool = False
 
 
 def members(case: Knowledge, nearest: int, aim: Aim, optimiser: Optimiser | Proposer) -> list[Member]:
@@ -76,6 +77,7 @@ def suite(
     *,
     state: SuiteState | None = None,
     select: Selection | None = None,
+    **runs: Any,
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of every member, one after the other, each with its name and the best of all that have ended (None
     until the first has). The last item has the best of all; `Best.step` counts within its member, and `Best.loss` is
@@ -86,15 +88,17 @@ def suite(
         options: of the attacks; objective, anchor and optimiser of each run are its member's.
         state: that of a step, to resume after it.
         select: how the members are compared, on its whole bank; its `timer` is also entered for each one's looks.
+        runs: `stop` and `restarts` of each (see `run_steps`).
     """
     common = select or selection(problem, replace(options, optimiser=attacks[0].optimiser))
     first, inner, best, evals = (0, None, None, 0) if state is None else state
     for number, member in list(enumerate(attacks))[first:]:
-        member_problem = replace(problem, objective=member.objective, anchor=member.anchor)
+        first_delta = best.delta if member.continues and best is not None else problem.first
+        member_problem = replace(problem, objective=member.objective, anchor=member.anchor, first=first_delta)
         run = replace(options, optimiser=member.optimiser)
         passes = 0 if inner is None else inner.step.evals
         of_member = replace(selection(member_problem, run), timer=common.timer)
-        for step, latest in run_steps(member_problem, run, state=inner, select=of_member):
+        for step, latest in run_steps(member_problem, run, state=inner, select=of_member, **runs):
             passes = step.evals
             if step.last:
                 assert latest is not None  # the last step is always compared

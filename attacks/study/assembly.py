@@ -18,6 +18,7 @@ from attacks.encoders.defended import Defence
 from attacks.encoders.description import identity
 from attacks.encoders.engine.precision import allow_tf32
 from attacks.encoders.randomness import randomised
+from attacks.encoders.tree import optional
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.problem import FIXED, losses_of_a_step
@@ -147,7 +148,7 @@ def build(
         gallery, goal = targeted(target, gallery, truths, run.seed, run.data.size, exclusions, cache, entries)
     study = Study(
         seed=run.seed,
-        attack=attack_of(run, views),
+        attack=replace(attack_of(run, views), prices=prices_of(run, encoder)),
         objective=run.objective,
         evaluate=run.evaluate,
         sanity=run.sanity,
@@ -201,6 +202,21 @@ def attack_of(run: Run, views: Views) -> Attack:
     )
 
 
+def prices_of(run: Run, encoder: nn.Module) -> tuple[float, ...]:
+    """The prices of a detector's score; 0 without a detector. Raises ValueError where the attack cannot see it."""
+    node, prices, pictures = run.objective, tuple(run.attack.prices), getattr(run.attack, "pictures", None)
+    if not prices or not all(0 <= price < math.inf for price in prices):
+        raise ValueError(f"`attack.prices` must be numbers from 0 up, at least one; got {[*prices]}")
+    if optional(encoder, "false_alarms") is None or not any(prices):
+        return (0.0,)
+    if node.name == "layers" or getattr(node, "encoders", []) or getattr(node, "anchor", "") == "paired" or pictures:
+        raise ValueError(
+            "`attack.prices` of a detector's score fit no objective=layers, objective.encoders, objective.anchor="
+            "paired or attack.pictures: drop these, or say attack.prices=[0], which ignores the detector"
+        )
+    return prices
+
+
 def threat_of(run: Run, study: Study) -> dict[str, Any]:
     """What the attacker may do and wants, for metrics.json."""
     node, patch, goal = run.perturbation, None, study.goal
@@ -227,7 +243,8 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         "shared": study.perturbation.shared,
         **({} if study.places is None else {"keyframes": node.keyframes}),
         "penalty": run.penalty.name,
-        **{key: value for key, value in asdict(run.attack).items() if key not in ("name", *BUDGET_KEYS)},
+        **{key: value for key, value in asdict(run.attack).items() if key not in ("name", "prices", *BUDGET_KEYS)},
+        **({"prices": list(study.attack.prices)} if any(study.attack.prices) else {}),
         **({} if study.attack.pictures is None else {"pictures": study.attack.pictures}),
         "patch": patch,  # None for any other perturbation
         **({"plugins": parts} if parts else {}),

@@ -67,6 +67,7 @@ class Attack:
         stop: the loss, as it is shown, at which a picture is left; None: never.
         nearest: of a suite, the impostors that are targets in turn; None: no suite.
         pictures: of a step; None: all.
+        prices: of a detector's score, of one attack after another; 0 without a detector.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Attack:
     adversary: Adversary | None = None
     nearest: int | None = None
     pictures: int | None = None
+    prices: tuple[float, ...] = (0.0,)
 
     @property
     def sampled(self) -> bool:

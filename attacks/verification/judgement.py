@@ -33,7 +33,7 @@ from transforms.scene import taken
 #: A norm exceeds eps by less, relatively; of the values of noise the share that may round otherwise.
 NORM, ROUNDED = 1e-4, 1e-2
 #: Scores that no border between two rows of the gallery excuses.
-EXACT = ("cosine", "goal_cosine", "distance", "score", "no_answer")
+EXACT = ("cosine", "goal_cosine", "distance", "score", "no_answer", "detector")
 #: A forgery that escapes with more than this probability is one that a sample can miss.
 ESCAPE = 0.05
 

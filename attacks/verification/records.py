@@ -259,7 +259,7 @@ def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trac
         expected, passes = evals * passes_of(subject.encoder).forward, costs[arm].forward - costs[arm].selection
         if expected != passes:
             yield f"steps.csv {arm}: its steps took {expected} passes; metrics.json costs has {passes}"
-    limit, minimum = views.steps * attack.restarts, math.floor(LEAVES * views.steps)
+    limit, minimum = views.steps * attack.restarts * len(attack.prices), math.floor(LEAVES * views.steps)
     for arm, batch, rows in tries:
         place = f"steps.csv {arm}, batch {batch}"
         if [row.step for row in rows] != [*range(len(rows))]:

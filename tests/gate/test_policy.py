@@ -87,6 +87,17 @@ def test_a_row_can_fail_and_only_where_the_attack_succeeds(tmp_path, measure, of
                 refused(f"requirement 1: .*{measure}", read_policy, tmp_path / "p.yaml")
 
 
+def test_flagged_clean_views_are_false_alarms(tmp_path):
+    text = (
+        "claim: It holds.\ndate: 2026-11-24\nrequirements:\n  - {measure: fooled_accepted, arm: eot, at_most: 0.1}\n"
+    )
+    for arm, side, other in (("clean", "at_most", "at_least"), ("eot", "at_least", "at_most")):
+        (tmp_path / "p.yaml").write_text(f"{text}  - {{measure: flagged, arm: {arm}, {side}: 0.2}}\n")
+        assert str(read_policy(tmp_path / "p.yaml").requirements[1]).startswith(f"flagged of {arm}")
+        (tmp_path / "p.yaml").write_text(f"{text}  - {{measure: flagged, arm: {arm}, {other}: 0.2}}\n")
+        refused(f"flagged must have `{side}`", read_policy, tmp_path / "p.yaml")
+
+
 @pytest.mark.parametrize("arm", [arm for arm in ARMS if arm != ATTACK])
 def test_a_policy_that_does_not_ask_about_the_attack_is_refused(tmp_path, arm):
     (tmp_path / "p.yaml").write_text(GOOD.replace("arm: eot", f"arm: {arm}"))

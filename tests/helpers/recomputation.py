@@ -15,6 +15,7 @@ LEVEL = 0.05
 Z = scipy.stats.norm.ppf(0.975)
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
 SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "success_survived", "knn", "no_answer")
+SHARES += ("fooled_accepted", "flagged")
 SPANS = {"shift": (-2, 2)} | dict.fromkeys(("cosine", "worst_cosine", "cosine_p10", "goal_cosine"), (-1, 1))
 MEDIANS = ("median_rank", "goal_rank", "distance", "score")
 BASELINES = ("noise", "no_eot")

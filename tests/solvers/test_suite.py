@@ -11,7 +11,7 @@ from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.square import Square
 from attacks.optimisers.wiener import Wiener
-from attacks.solvers.suite import members
+from attacks.solvers.suite import Member, members
 from tests.helpers.solving import suite, watch
 from transforms import Affine, Compose
 
@@ -50,6 +50,17 @@ def test_suite_has_the_least_loss_of_its_members_per_picture(gallery_case):
     torch.testing.assert_close(best.loss, losses.amin(0))
     assert end.last and end.evals == evals == 4 * 3 * 2 * len(attacks)
     assert len(losses.argmin(0).unique()) > 1  # else one attack would be enough
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_member_that_continues_begins_with_the_best_before_it(gallery_case, continues):
+    slow, aim = PGD(rel_step_size=1e-6), Aim(Away(), gallery_case.embeddings)
+    attacks = [Member("first", *aim, PGD()), Member("second", *aim, slow, continues)]
+    steps = [(name, step, best) for name, step, best in suite(gallery_case.images, aim, attacks, **setup())]
+    (_, _, best), (_, end, _) = next(item for item in steps if item[1].last), steps[-1]
+    assert torch.allclose(end.delta, best.delta, atol=1e-6) == continues
+    second_run = [*suite(gallery_case.images, aim, attacks, state=steps[5][1].state, **setup())]
+    assert torch.equal(second_run[-1][1].delta, end.delta) and len(second_run) == len(steps) - 6
 
 
 def test_members_have_the_documented_names_and_targets(gallery_case):

@@ -140,7 +140,7 @@ def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tup
     if is_retrieval and not isinstance(study.objective, LayersConfig):
         # What breaks a picture is another that is nearer: no other objective finds the smallest radius.
         margin = Retrieval(knowledge.gallery, identity=knowledge.identity)
-        problem = replace(problem, objective=margin, anchor=knowledge.truth)
+        problem = replace(problem, encoder=encoder, objective=margin, anchor=knowledge.truth)
     count = views_of(passes) if study.transforms.dims else 1
     views = bank(study.transforms, count, seed=study.seed, purpose="radius")
     views = views._replace(u=views.u.to(knowledge.images))
