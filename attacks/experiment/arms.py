@@ -140,10 +140,10 @@ def first_of(attempt: Attempt, meter: Meter, bare: Tensor | None) -> Best:
     """Where the arm `eot` begins, with its loss on views that iterates are compared on: at the start of
     `attack.start_from` or else of its seed or, picture by picture, at the result of the arm `bare` where that has the
     lower loss through the defence."""
-    problem, options, given = problem_of("eot", attempt), _full_options(attempt), attempt.study.start
+    problem, options, origin = problem_of("eot", attempt), _full_options(attempt), attempt.study.start
     select, best = _on_few_views(replace(selection(problem, options), timer=meter.choosing)), None
     zero = torch.zeros_like(problem.images[:, 0, 0, 0])
-    for delta in (start(problem, options.seed) if given is None else given.to(zero), bare):
+    for delta in (start(problem, options.seed) if origin is None else origin.to(zero), bare):
         if delta is not None:
             delta = problem.constraint.project(delta, torch.zeros_like(delta))
             candidate = Best(delta, zero, torch.full_like(zero, -1, dtype=torch.long), zero)

@@ -156,10 +156,10 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
     offset = 0 if study.start is None else study.threat["start_from"]["gradients"]
     size = min(study.attack.pictures or count, count)
     for arm in dict.fromkeys([*attempts, *arms[2:]]):
-        evals, here = 0 if arm in attempts else offset + trace["eot"][-1].evals // size, attempts.get(arm, attempt)
+        evals, setup = 0 if arm in attempts else offset + trace["eot"][-1].evals // size, attempts.get(arm, attempt)
         if arm == "eot" and (BARE in deltas or study.start is not None):
-            here = replace(here, first=task("first", arm, partial(first_of, attempt, meter, deltas.get(BARE))))
-        run_arm = partial(_optimise, arm, here, meter, checkpoint, evals)
+            setup = replace(setup, first=task("first", arm, partial(first_of, attempt, meter, deltas.get(BARE))))
+        run_arm = partial(_optimise, arm, setup, meter, checkpoint, evals)
         (best, trace[arm]), fallback = task(arm, arm, run_arm)
         deltas[arm], fell_back = best.delta, fell_back + [arm] * fallback
         # of one that they share, that of all
@@ -234,7 +234,7 @@ def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch
     goal = aim_of(study.objective, knowledge, exact, study.transforms, study.seed)
     limits = judge.limits if any(study.attack.prices) else None
     limits = None if limits is None else limits[list(rows)].to(images)
-    return Attempt(bench, study, knowledge, goal, seed, batch, limits)
+    return Attempt(bench, study, knowledge, goal, seed, batch, limits=limits)
 
 
 def worst_cosine(bench: Bench, pictures: Shown, embeddings: Tensor, scores: Scores) -> Tensor:

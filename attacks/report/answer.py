@@ -65,7 +65,7 @@ def answer(content: Mapping[str, Any]) -> Answer:
         limits += f" {NOT_HELD_OUT}."
     limits += weights and f" {weights}"
     verdict, step = _decision(content, gate)
-    pair = _bare_and_through(content) if "bare" in content["arms"] and flaw(content) != TASK else ""
+    pair = _defence_sentence(content) if "bare" in content["arms"] and flaw(content) != TASK else ""
     reason = _reason(content, gate) if gate else pair or _effect(content)
     return Answer(verdict, reason, (gate and pair) or _comparison(content), limits, step)
 
@@ -198,15 +198,15 @@ def _effect(content: Mapping[str, Any]) -> str:
     return f"{attack}, {share} of {views} are {fate(content)}; before it, {before}."
 
 
-def _bare_and_through(content: Mapping[str, Any]) -> str:
+def _defence_sentence(content: Mapping[str, Any]) -> str:
     """What an attack made on the encoder within a defence leaves, and one made through the defence."""
     arms, threat = content["arms"], content["threat"]
     is_right = not threat["targeted"] and threat.get("task") != "verification" and arms["eot"].get("recall_at_1")
     key, verb = ("recall_at_1", "leaves") if is_right else ("success", "has")
-    bare, through = (percent(arms[arm][key]) for arm in ("bare", "eot"))
+    bare, defence = (percent(arms[arm][key]) for arm in ("bare", "eot"))
     views = f"{bare.partition(' (')[0]} of {'views' if content['bank']['coordinates'] else 'files'}"
     first = f"Made on the bare encoder, the attack {verb} {views} {fate(content, key)}"
-    return f"{first}; through the defence, {through}."
+    return f"{first}; through the defence, {defence}."
 
 
 def _comparison(content: Mapping[str, Any]) -> str:

@@ -72,8 +72,8 @@ def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) 
     over the encoder passes of the steps; a ring at the chosen step; and, faint, each step's own estimate, of the arms
     with views."""
     figure, axis = _axis((7.6, 3.6))
-    shown = {row.arm for row in trace} - {"bare"}  # whose loss is that of another encoder
-    for arm in (arm for arm in reversed(ARMS) if arm in shown):
+    curves = {row.arm for row in trace} - {"bare"}  # whose loss is that of another encoder
+    for arm in (arm for arm in reversed(ARMS) if arm in curves):
         rows = [row for row in trace if row.arm == arm]
         rows = [row for row in rows if row.attack == rows[0].attack]  # of a suite, the first attack
         if arm != "no_eot":  # its estimate is of the picture itself
