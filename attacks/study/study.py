@@ -163,10 +163,10 @@ class Study:
         slopes = 1 - self.optimiser.gradient_free
         encoders = (passes_of(defence), passes_of(defence.encoder))
         passes, plain = (sum(part.of_calls(1, slopes)) + len(self.members) * (1 + slopes) for part in encoders)
-        views = replace(self.views, steps=self.views.steps * passes // plain)
+        views = replace(self.views, steps=self.views.steps * len(self.attack.prices) * passes // plain)
         if not transforms.dims and not self.attack.sampled:  # all views are the same: a step needs one
             views = Views(1, views.gradients)
-        attack, fit = replace(self.attack, views=views), None if self.fit is None else self.fit.bare
+        attack, fit = replace(self.attack, views=views, prices=(0.0,)), None if self.fit is None else self.fit.bare
         return replace(self, encoder=defence.encoder, transforms=transforms, attack=attack, fit=fit, start=None)
 
     @property
