@@ -45,6 +45,7 @@ RUNNERS = {
     "HYPOTHESIS_PROFILE=fuzz": ".ci/nightly",
     "python scripts/benchmark.py": "tests/scripts/test_benchmark.py",
     "python scripts/leaderboard.py": "tests/scripts/test_leaderboard.py",
+    "python scripts/defence_table.py": "tests/scripts/test_defence_table.py",
     "python scripts/train_pocket.py": "tests/scripts/test_train_pocket.py",
     "python scripts/run_docs.py": "itself",
     "ruff ": ".ci/run",

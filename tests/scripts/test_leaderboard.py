@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts import leaderboard
+from scripts.boards import leaderboard
 from tests.helpers.report_pages import interval
 
 ROOT = Path(__file__).resolve().parents[2]

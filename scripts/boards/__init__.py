@@ -1,0 +1,1 @@
+"""Tables of runs that are published in the docs."""
