@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> None:
             table += [{"picture": name, "cluster": cluster, **line} for line in rows]
     title = f"sigma {certifier.deviation:g}, {options.samples:,} samples, alpha {options.alpha:g}; 95 % over clusters"
     wrong = [f"{line['picture']} at radius {line['radius']:g}" for line in table if line["wrong"]]
-    error = f"WRONG: a bound is above what was found, an error of this program: {', '.join(wrong)}" if wrong else ""
+    count = f"{len(wrong)} of {len(table)} floors above what was found, an error of this program"
+    error = f"WRONG: {count}: {', '.join(wrong[:3])}" if wrong else ""
     for radius, figures in certified_figures(table).items():
         texts = [interval_text(value._asdict()) for value in figures]
         line = "similarity at least {}, found {}; nearest row certainly right {}, found right {}".format(*texts)

@@ -50,7 +50,7 @@ def test_a_wrong_deviation_writes_the_files_and_fails_the_command(finished, tmp_
 
     monkeypatch.setattr(attacks.commands.certify, "smoothing", misread)
     words = ["--samples", "2000", "--radii", "40", "--pictures", "1", "--out", str(tmp_path)]
-    with pytest.raises(RuntimeError, match="WRONG: a bound is above what was found"):
+    with pytest.raises(RuntimeError, match="WRONG: 1 of 2 floors above what was found"):
         main(["certify", str(finished), *words])
     assert [row["wrong"] for row in read_rows(tmp_path / "certificate.csv")] == ["0", "1"]
     assert (tmp_path / "certificate.png").exists()
