@@ -83,6 +83,24 @@ def test_the_score_of_a_detector_is_recorded_and_an_edited_one_is_found(shared_r
     assert any("same/eot/detector" in line and "judged again" in line for line in problems), problems
 
 
+@pytest.mark.slow
+def test_an_attack_that_knows_a_detector_passes_its_checks(shared_runs):
+    words = [
+        "data.count=2",
+        "data.size=64",
+        "evaluate.views=4",
+        "sanity=short",
+        "sanity.pictures=1",
+        "sanity.steps=8",
+    ]
+    folder = shared_runs("config=smoke", *KINDS["consistency"], *words)
+    verdicts = {
+        row["name"]: row["verdict"] for row in json.loads((folder / "metrics.json").read_text())["sanity"]["checks"]
+    }
+    needed = ("finite differences", "gradient scale", "transfer", "self cosine")
+    assert [verdicts[name] for name in needed] == ["passed"] * 4, verdicts
+
+
 def test_a_policy_may_be_about_what_a_detector_accepts(tmp_path):
     row = "{measure: fooled_accepted, arm: eot, at_most: 0.1}, {measure: flagged, arm: clean, at_most: 0.1}"
     (tmp_path / "p.yaml").write_text(f"claim: It holds.\ndate: 2026-11-24\nrequirements: [{row}]\n")
