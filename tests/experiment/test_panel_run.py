@@ -1,7 +1,6 @@
 """Runs of a defence over several views: what they record and count, that they pass verify, and that they resume."""
 
 import json
-import shutil
 
 import pytest
 
@@ -9,28 +8,20 @@ import attacks.experiment.units
 from attacks import verify
 from attacks.encoders import Counterattack, Panel
 from attacks.experiment.arms import trace_of
-from attacks.experiment.chance import chance_levels
-from attacks.experiment.required import refuse_lacking
-from attacks.runtime.tables import read_rows
 from attacks.schema.composition import compose
 from attacks.schema.groups import CHOICES
-from attacks.study.assembly import build, check_black_box
+from attacks.study.assembly import check_black_box
 from attacks.study.encoder import behind_defence
-from tests.helpers.liars import file_bytes, tensors
 from tests.helpers.processes import facts
 from tests.helpers.runs import LEAN, TINY, call
 from tests.helpers.small import small
 
 WORDS = [*TINY, *LEAN, "evaluate.wide=1", "engine=fixed"]
-KINDS = {
-    "consistency": ["defence=consistency", "defence.views=2"],
-    "tte": ["defence=tte", "defence.views=2"],
-    "ttc": ["defence=ttc", "defence.threshold=10"],
-}
+KINDS = {"tte": ["defence=tte", "defence.views=2"], "ttc": ["defence=ttc", "defence.threshold=10"]}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "passes", "back"), [("tte", 3, 3), ("ttc", 4, 3), ("consistency", 3, 3)])
+@pytest.mark.parametrize(("name", "passes", "back"), [("tte", 3, 3), ("ttc", 4, 3)])
 def test_a_run_counts_all_passes_and_passes_verify(shared_runs, name, passes, back):
     folder = shared_runs(*WORDS, *KINDS[name])
     content = json.loads((folder / "metrics.json").read_text())
@@ -40,13 +31,12 @@ def test_a_run_counts_all_passes_and_passes_verify(shared_runs, name, passes, ba
     assert record["draws"] == ["defence (seed)"] and record["passes"] == passes and record["defence"]
     assert cost["forward"] - cost["selection"] == views * passes
     assert cost["backward"] == views * back + (cost["selection"] // passes * 2 if name == "ttc" else 0)
-    assert "BPDA" in (folder / "report.html").read_text() or name != "ttc"
+    assert "BPDA" in (folder / "report.html").read_text() or name == "tte"
     assert verify(folder, 1).passed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tte", "consistency"])
-def test_a_stopped_run_of_a_panel_ends_with_the_same_bytes(shared_runs, tmp_path, monkeypatch, name):
+def test_a_stopped_run_of_a_panel_ends_with_the_same_bytes(shared_runs, tmp_path, monkeypatch):
     real = attacks.experiment.units.attack_unit
 
     def stop(bench, unit):
@@ -56,74 +46,9 @@ def test_a_stopped_run_of_a_panel_ends_with_the_same_bytes(shared_runs, tmp_path
 
     with monkeypatch.context() as patch:
         patch.setattr(attacks.experiment.units, "attack_unit", stop)
-        assert call(patch, *WORDS, *KINDS[name], f"hydra.run.dir={tmp_path / 'run'}") == 130
+        assert call(patch, *WORDS, *KINDS["tte"], f"hydra.run.dir={tmp_path / 'run'}") == 130
     assert call(monkeypatch, f"resume={tmp_path / 'run'}") == 0
-    assert facts(tmp_path / "run") == facts(shared_runs(*WORDS, *KINDS[name]))
-
-
-@pytest.mark.slow
-def test_the_score_of_a_detector_is_recorded_and_an_edited_one_is_found(shared_runs, tmp_path):
-    folder = shared_runs(*WORDS, *KINDS["consistency"])
-    content, rows = json.loads((folder / "metrics.json").read_text()), read_rows(folder / "per_image.csv")
-    attacks_of_eot = dict.fromkeys(line.attack for line in trace_of(folder) if line.arm == "eot")
-    assert [*attacks_of_eot] == ["wiener at price 1", "wiener at price 20"] and content["threat"]["prices"] == [1, 20]
-    for arm, row in content["arms"].items():
-        shares = [float(line["flagged"]) for line in rows if line["arm"] == arm]
-        assert row["flagged"]["mean"] == pytest.approx(sum(shares) / len(shares))
-        assert row["fooled_accepted"]["mean"] <= row["success"]["mean"]
-    page = (folder / "report.html").read_text()
-    assert "fooled and accepted" in page and "ViewConsistency(false_alarms=0.05)" in page
-
-    def accept(columns):
-        columns["same/eot/detector"][0, 0] += 1.0
-
-    tensors("scores", accept)(shutil.copytree(folder, tmp_path / "edited"))
-    file_bytes(tmp_path / "edited")
-    problems = verify(tmp_path / "edited", 1).problems
-    assert any("same/eot/detector" in line and "judged again" in line for line in problems), problems
-
-
-@pytest.mark.slow
-def test_an_attack_that_knows_a_detector_passes_its_checks(shared_runs):
-    words = [
-        "data.count=2",
-        "data.size=64",
-        "evaluate.views=4",
-        "sanity=short",
-        "sanity.pictures=1",
-        "sanity.steps=8",
-    ]
-    folder = shared_runs("config=smoke", *KINDS["consistency"], *words)
-    verdicts = {
-        row["name"]: row["verdict"] for row in json.loads((folder / "metrics.json").read_text())["sanity"]["checks"]
-    }
-    needed = ("finite differences", "gradient scale", "transfer", "self cosine")
-    assert [verdicts[name] for name in needed] == ["passed"] * 4, verdicts
-
-
-def test_a_policy_may_be_about_what_a_detector_accepts(tmp_path):
-    row = "{measure: fooled_accepted, arm: eot, at_most: 0.1}, {measure: flagged, arm: clean, at_most: 0.1}"
-    (tmp_path / "p.yaml").write_text(f"claim: It holds.\ndate: 2026-11-24\nrequirements: [{row}]\n")
-    words = ["data.count=2", "data.size=64", "defence.views=2"]
-    study = build(compose("smoke", [*words, "defence=consistency", "defence.false_alarms=0.2"]))
-    refuse_lacking(tmp_path / "p.yaml", study)
-    levels = chance_levels(study, 5, 4, None, ())
-    assert levels["flagged"] == (0.2, 0, 1) and levels["fooled_accepted"].chance == 0.8 * levels["success"].chance
-    with pytest.raises(ValueError, match="the run has no measure fooled_accepted"):
-        refuse_lacking(tmp_path / "p.yaml", build(compose("smoke", [*words, "defence=tte"])))
-
-
-def test_prices_that_an_attack_cannot_pay_are_refused():
-    small_run = ["data.count=2", "data.size=64", "defence=consistency", "defence.views=2"]
-    for words, message in (
-        (["attack.prices=[-1]"], r"`attack\.prices` must be numbers from 0 up, at least one; got \[-1"),
-        (["attack.prices=[]"], r"`attack\.prices` must be numbers from 0 up"),
-        (["objective.anchor=paired"], r"`attack\.prices` .*fit no .*attack\.prices=\[0\]"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            build(compose("smoke", [*small_run, *words]))
-    assert build(compose("smoke", [*small_run, "attack.prices=[0]"])).attack.prices == (0.0,)
-    assert build(compose("smoke", small_run[:2])).attack.prices == (0.0,)
+    assert facts(tmp_path / "run") == facts(shared_runs(*WORDS, *KINDS["tte"]))
 
 
 def test_keys_of_a_defence_reach_its_parts_and_wrong_ones_are_refused():
