@@ -83,7 +83,7 @@ def test_an_attack_that_knows_a_detector_passes_its_checks(shared_runs):
     verdicts = {
         row["name"]: row["verdict"] for row in json.loads((folder / "metrics.json").read_text())["sanity"]["checks"]
     }
-    needed = ("finite differences", "gradient scale", "transfer", "self cosine")
+    needed = ("finite differences", "gradient scale", "transfer", "untouched picture")
     assert [verdicts[name] for name in needed] == ["passed"] * 4, verdicts
 
 
