@@ -28,6 +28,17 @@ class ScoredEncoder:
         return unchecked(self.encoder)(images, with_score=True, **draws)
 
 
+class ScoredModule(nn.Module):
+    """The same of a module, as a module, which can be copied."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.training = encoder, False
+
+    def forward(self, images: Tensor, **draws: Any) -> Tree:
+        return ScoredEncoder(self.encoder)(images, **draws)
+
+
 class Panel(Defence):
     """An encoder that encodes a picture and several views of it, and answers what a rule makes of all these features.
 

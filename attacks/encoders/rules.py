@@ -127,7 +127,7 @@ class ViewConsistency:
     """A detector: the picture's own features, with the mean cosine of its views to it as score. With padding as the
     views it is that of padding, with others that of drift."""
 
-    false_alarms: float = option(0.05, "the share of clean views that it may flag", range="above 0, below 1")
+    false_alarms: float = option(0.05, "of clean views, the share that it may flag", range="above 0, below 1")
 
     def __call__(self, features: Tensor) -> Tensor:
         return features[:, 0]

@@ -46,7 +46,7 @@ def chance_levels(
     result = {name: Level(chance, -1, 1) for name, chance in cosines.items()}
     result |= {f"{TAR}{rate:g}": Level(rate, 0, 1) for rate in rates}
     result |= {"success": success, "success_survived": success, "shift": Level(0, -2, 2)}
-    if (alarms := optional(study.encoder, "false_alarms")) is not None:  # as of clean views
+    if (alarms := optional(study.encoder, "false_alarms")) is not None:  # the detector takes the views for clean ones
         result |= {"flagged": Level(alarms, 0, 1), "fooled_accepted": Level((1 - alarms) * success.chance, 0, 1)}
     is_single = gallery.alone(study.truth)
     grouped_rows = [i for i in range(len(study.truth)) if is_single is None or not is_single[i]]

@@ -229,8 +229,8 @@ def table_columns(content: dict[str, Any]) -> list[str]:
     """The measures of a short table of the arms: a score or a distance where the task has one."""
     clean = content["arms"]["clean"]
     value = next((name for name in ("score", "distance") if clean.get(name) is not None), "cosine")
-    optional = ("fooled_accepted", "flagged", "no_answer")
-    return ["success", value, *(name for name in optional if clean.get(name) is not None)]
+    shares = [name for name in ("fooled_accepted", "flagged", "no_answer") if clean.get(name) is not None]
+    return ["success", value, *shares]
 
 
 def table_text(content: dict[str, Any]) -> str:

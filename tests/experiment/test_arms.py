@@ -25,7 +25,6 @@ RUNS = {
     "adversary": ["config=smoke", "attack.steps=3", "attack.adversary=4"],
     "adaptive": ["config=smoke", "attack.steps=null", "attack.gradients=300", "attack.views=auto"],
     "suite": ["config=smoke", "attack=suite", "attack.steps=2", "attack.views=2", "attack.nearest=0"],
-    "prices": ["config=smoke", "attack.steps=2", "attack.views=2", "defence=consistency", "data.count=2"],
     "patch": ["config=patch", "attack.steps=3", "attack.views=2", "printer=paper"],
 }
 

@@ -20,14 +20,8 @@ def test_levels_are_those_of_all_orders_of_the_gallery(identity, goal, k):
     rows = np.array(identity)
     target = None if goal is None else torch.tensor([len(rows) - 1])
     queries = SimpleNamespace(clusters=["a"], weights=())
-    parts = {
-        "gallery": gallery_of(identity),
-        "truth": torch.tensor([0]),
-        "goal": target,
-        "queries": queries,
-        "encoder": None,
-    }
-    result = chance_levels(SimpleNamespace(**parts, acceptance=None), k, 4, None, (0.01,))
+    parts = {"gallery": gallery_of(identity), "truth": torch.tensor([0]), "goal": target, "queries": queries}
+    result = chance_levels(SimpleNamespace(**parts, acceptance=None, encoder=None), k, 4, None, (0.01,))
     names = ("success", "recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "goal_rank", "knn")
     draws = {name: [] for name in names}
     for order in itertools.permutations(range(len(rows))):

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from attacks.encoders import Counterattack, Panel
 from attacks.encoders.engine import Decision
 from attacks.experiment.arms import first_of, problem_of, trace_of
 from attacks.experiment.bench import Place, bench_of
-from attacks.experiment.chance import chance_levels
-from attacks.experiment.required import refuse_lacking
 from attacks.experiment.unit import attempt_of
 from attacks.runtime.checkpoint import Task
 from attacks.runtime.tables import read_rows
@@ -27,7 +24,6 @@ from attacks.solvers.loop import start
 from attacks.study.assembly import build, check_black_box
 from attacks.study.encoder import behind_defence
 from attacks.study.study import Views
-from tests.helpers.liars import file_bytes, tensors
 from tests.helpers.processes import facts
 from tests.helpers.runs import LEAN, TINY, call
 from tests.helpers.small import small
@@ -35,14 +31,14 @@ from transforms.draws import stream
 
 WORDS = [*TINY, *LEAN, "evaluate.wide=1", "engine=fixed"]
 KINDS = {
-    "consistency": ["defence=consistency", "defence.views=2"],
     "tte": ["defence=tte", "defence.views=2"],
     "ttc": ["defence=ttc", "defence.threshold=10"],
+    "consistency": ["defence=consistency", "defence.views=2"],
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "passes", "back"), [("tte", 3, 3), ("ttc", 4, 3), ("consistency", 3, 3)])
+@pytest.mark.parametrize(("name", "passes", "back"), [("tte", 3, 3), ("ttc", 4, 3)])
 def test_a_run_counts_all_passes_and_passes_verify(shared_runs, name, passes, back):
     folder = shared_runs(*WORDS, *KINDS[name])
     content = json.loads((folder / "metrics.json").read_text())
@@ -60,9 +56,8 @@ def test_a_run_counts_all_passes_and_passes_verify(shared_runs, name, passes, ba
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "after"), [("tte", 3), ("tte", 7), ("tte", 20), ("consistency", 9)])
-def test_a_stopped_run_of_a_panel_ends_with_the_same_bytes(shared_runs, tmp_path, monkeypatch, name, after):
-    """After so many steps: in the arm bare, in eot, and in bare of the second batch."""
+@pytest.mark.parametrize("after", [3, 7, 20])  # steps: in the arm bare, in eot, and in bare of the second batch
+def test_a_stopped_run_of_a_panel_ends_with_the_same_bytes(shared_runs, tmp_path, monkeypatch, after):
     real, steps = Task.update, itertools.count(1)
 
     def stop(task, make):
@@ -72,56 +67,9 @@ def test_a_stopped_run_of_a_panel_ends_with_the_same_bytes(shared_runs, tmp_path
 
     with monkeypatch.context() as patch:
         patch.setattr(Task, "update", stop)
-        assert call(patch, *WORDS, *KINDS[name], f"hydra.run.dir={tmp_path / 'run'}") == 130
+        assert call(patch, *WORDS, *KINDS["tte"], f"hydra.run.dir={tmp_path / 'run'}") == 130
     assert call(monkeypatch, f"resume={tmp_path / 'run'}") == 0
-    assert facts(tmp_path / "run") == facts(shared_runs(*WORDS, *KINDS[name]))
-
-
-@pytest.mark.slow
-def test_the_score_of_a_detector_is_recorded_and_an_edited_one_is_found(shared_runs, tmp_path):
-    folder = shared_runs(*WORDS, *KINDS["consistency"])
-    content, rows = json.loads((folder / "metrics.json").read_text()), read_rows(folder / "per_image.csv")
-    attacks_of_eot = dict.fromkeys(line.attack for line in trace_of(folder) if line.arm == "eot")
-    assert [*attacks_of_eot] == ["wiener at price 1", "wiener at price 20"] and content["threat"]["prices"] == [1, 20]
-    for arm, row in content["arms"].items():
-        shares = [float(line["flagged"]) for line in rows if line["arm"] == arm]
-        assert row["flagged"]["mean"] == pytest.approx(sum(shares) / len(shares))
-        assert row["fooled_accepted"]["mean"] <= row["success"]["mean"]
-    page = (folder / "report.html").read_text()
-    assert "fooled and accepted" in page and "ViewConsistency(false_alarms=0.05)" in page
-
-    def accept(columns):
-        columns["same/eot/detector"][0, 0] += 1.0
-
-    tensors("scores", accept)(shutil.copytree(folder, tmp_path / "edited"))
-    file_bytes(tmp_path / "edited")
-    problems = verify(tmp_path / "edited", 1).problems
-    assert any("same/eot/detector" in line and "judged again" in line for line in problems), problems
-
-
-def test_a_policy_may_be_about_what_a_detector_accepts(tmp_path):
-    row = "{measure: fooled_accepted, arm: eot, at_most: 0.1}, {measure: flagged, arm: clean, at_most: 0.1}"
-    (tmp_path / "p.yaml").write_text(f"claim: It holds.\ndate: 2026-11-24\nrequirements: [{row}]\n")
-    words = ["data.count=2", "data.size=64", "defence.views=2"]
-    study = build(compose("smoke", [*words, "defence=consistency", "defence.false_alarms=0.2"]))
-    refuse_lacking(tmp_path / "p.yaml", study)
-    levels = chance_levels(study, 5, 4, None, ())
-    assert levels["flagged"] == (0.2, 0, 1) and levels["fooled_accepted"].chance == 0.8 * levels["success"].chance
-    with pytest.raises(ValueError, match="the run has no measure fooled_accepted"):
-        refuse_lacking(tmp_path / "p.yaml", build(compose("smoke", [*words, "defence=tte"])))
-
-
-def test_prices_that_an_attack_cannot_pay_are_refused():
-    small_run = ["data.count=2", "data.size=64", "defence=consistency", "defence.views=2"]
-    for words, message in (
-        (["attack.prices=[-1]"], r"`attack\.prices` must be numbers from 0 up, at least one; got \[-1"),
-        (["attack.prices=[]"], r"`attack\.prices` must be numbers from 0 up"),
-        (["objective.anchor=paired"], r"`attack\.prices` .*fit no .*attack\.prices=\[0\]"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            build(compose("smoke", [*small_run, *words]))
-    assert build(compose("smoke", [*small_run, "attack.prices=[0]"])).attack.prices == (0.0,)
-    assert build(compose("smoke", small_run[:2])).attack.prices == (0.0,)
+    assert facts(tmp_path / "run") == facts(shared_runs(*WORDS, *KINDS["tte"]))
 
 
 @pytest.mark.slow

@@ -186,8 +186,9 @@ def test_more_pictures_decide_no_row_of_a_weak_attack():
 def chance(size, targeted=False):
     queries, goal = SimpleNamespace(clusters=["a"], weights=()), torch.tensor([3]) if targeted else None
     gallery = gallery_of([i // 2 for i in range(size)])
-    parts = SimpleNamespace(gallery=gallery, truth=torch.tensor([0]), goal=goal, queries=queries, acceptance=None)
-    values = chance_levels(parts, 3, 64, torch.linspace(-0.2, 0.5, 50), [0.01])
+    parts = {"gallery": gallery, "truth": torch.tensor([0]), "goal": goal, "queries": queries, "acceptance": None}
+    study = SimpleNamespace(**parts, encoder=SimpleNamespace(false_alarms=0.05))
+    values = chance_levels(study, 3, 64, torch.linspace(-0.2, 0.5, 50), [0.01])
     return {name: level._asdict() for name, level in values.items()}
 
 

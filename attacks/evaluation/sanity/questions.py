@@ -1,5 +1,6 @@
 """The checks that need short runs, and compare their losses by a rule."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,7 +104,8 @@ def transfer(test: ShortAttack, main: ShortRun, gain: float, module: nn.Module |
     try:
         if objective.stationary_at_anchor and not objective.paired:
             with torch.no_grad():
-                anchor = other(test.images)  # the redrawn encoder's embedding
+                embeddings = other(test.images)  # of the redrawn encoder; a detector's limit stays
+            anchor = {**anchor, **embeddings} if isinstance(anchor, Mapping) else embeddings
         run = test.run(encoder=test.passes.count(other), anchor=anchor)
     except Exception as error:  # any, as the encoder's
         return skip("transfer", f"the encoder with its weights drawn anew cannot be attacked: {error}")
