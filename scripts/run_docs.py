@@ -55,6 +55,7 @@ RUN = "python -m attacks.run config="
 #: A command that takes minutes -> the overrides that shorten it, in place of its own of the same keys.
 LONG = {
     f"{RUN}quickstart data.count=30": "data.count=6 attack.steps=2 evaluate.views=8 sanity=none",
+    f"{RUN}quickstart defence=dbd": "attack.gradients=4 data.count=2",
     f"{RUN}quickstart hydra.run.dir=outputs/run": "attack.gradients=16 data.count=6 sanity=none",
     "python -m attacks.run config=quickstart attack.gradients=32": "attack.gradients=16 data.count=6 sanity=none",
     "python -m attacks.run config=quickstart perturbation.shared=true": "data.count=4 attack.gradients=16",

@@ -154,8 +154,7 @@ def first_of(attempt: Attempt, meter: Meter, bare: Tensor | None) -> Best:
 
 def _on_few_views(select: Selection) -> Selection:
     """As many as two finalists meet on: the whole bank would take more passes than a short attack."""
-    size = max(FEWEST, select.plan.full)
-    return replace(select, bank=select.bank._replace(u=select.bank.u[:size]))
+    return replace(select, bank=select.bank._replace(u=select.bank.u[: max(FEWEST, select.plan.full)]))
 
 
 def problem_of(arm: str, attempt: Attempt, encoder: Encoder | None = None) -> Problem:

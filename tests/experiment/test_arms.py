@@ -13,7 +13,7 @@ from attacks.eot.bank import bank
 from attacks.run import compose
 from attacks.solvers.selection import VIEWS
 from attacks.study.assembly import build
-from attacks.study.study import ARMS
+from tests.helpers.report_pages import ARMS
 from tests.helpers.runs import call
 from transforms.draws import stream
 

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from attacks.runtime.tables import read_rows, write_rows
-from attacks.study.study import ARMS
+from tests.helpers.report_pages import ARMS
 from tests.helpers.runs import LEAN, TINY
 
 

@@ -10,8 +10,8 @@ import attacks.experiment.job
 import attacks.experiment.units
 from attacks.experiment.identity import identity_digest
 from attacks.runtime.values import load_values, write_values
-from attacks.study.study import ARMS
 from tests.helpers.processes import facts
+from tests.helpers.report_pages import ARMS
 from tests.helpers.runs import FIRST, LEAN, TINY, call
 
 

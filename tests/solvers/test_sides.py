@@ -16,8 +16,8 @@ from attacks.report.words import interval_text, number_words
 from attacks.runtime.checkpoint import NOWHERE
 from attacks.runtime.distributed import ALONE
 from attacks.study.pipeline import preset
-from attacks.study.study import ARMS
 from tests.helpers.fellows import together
+from tests.helpers.report_pages import ARMS
 from tests.helpers.solving import VIEWS, small_problem, uphill
 
 
