@@ -8,7 +8,6 @@ finished is not made again.
 """
 
 import argparse
-import csv
 import importlib
 import json
 import subprocess
@@ -20,6 +19,7 @@ import torch
 
 from attacks.run import compose
 from attacks.runtime.files import write_text
+from attacks.runtime.tables import read_rows
 
 from .leaderboard import LOGITS, dense_table, figure_text, named_keys, provenance, read_record, run_cell
 
@@ -111,7 +111,7 @@ def table_row(folder: Path) -> list[str]:
     """The cells of a line of the table, from the directory of a run through a defence."""
     content, encoder = read_record(folder / "metrics.json"), folder.parent.name
     defence, _, eps = folder.name.partition("-")
-    measure = "fooled_accepted" if "fooled_accepted" in content["arms"]["eot"] else "success"
+    measure = "fooled_accepted" if content["arms"]["eot"].get("fooled_accepted") else "success"
     clean, bare, eot = (figure_text(content["arms"][arm][measure]) for arm in ("clean", "bare", "eot"))
     views = transfers(folder.parent, defence, eps) if measure == "success" else "-"
     gains = (row for row in content["comparisons"] if (row["bank"], row["measure"]) == ("same", measure))
@@ -123,10 +123,10 @@ def table_row(folder: Path) -> list[str]:
 def transfers(folder: Path, defence: str, eps: str) -> str:
     """The success behind a defence of the attack on its views."""
     for file in folder.glob(f"views of *-{eps}/transfer.csv"):
-        for row in csv.DictReader(file.open(encoding="utf-8")):
+        for row in read_rows(file):
             if row["arm"] == "eot" and f" defence={defence} " in f"{row['judged_on']} ":
                 ends = {"mean": row["success"], "low": row["success_low"], "high": row["success_high"]}
-                return figure_text({key: float(value) for key, value in ends.items()} | {"kind": "interval"})
+                return figure_text({key: float(str(value)) for key, value in ends.items()} | {"kind": "interval"})
     return "-"
 
 

@@ -70,7 +70,7 @@ def test_defences_with_the_same_views_share_a_run():
 @pytest.mark.slow
 def test_a_row_by_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    words = ["data.count=2", "attack.gradients=4", "evaluate.views=4"]
+    words = ["data.count=2", "attack.gradients=8", "evaluate.views=4"]
     monkeypatch.setitem(defences.ENCODERS, "vit", ("encoder=pocket data.size=64", "pocket"))
     sizes = ["--encoders", "vit", "--eps", "4", "--defences", "rtpt,ttc"]
     monkeypatch.setattr(defences, "trace_vit", lambda _: None)
