@@ -78,14 +78,14 @@ def words_of(encoder: str, words: str, options: argparse.Namespace) -> list[str]
     return [f"{key}={options.out / VIT if value == VIT else value}" for key, value in values.items()]
 
 
-def through(encoder: str, defence: str, eps: str, options: argparse.Namespace) -> bool:
+def attack_defence(encoder: str, defence: str, eps: str, options: argparse.Namespace) -> bool:
     """The run through a defence."""
     views = "" if defence == "ttc" else f"defence.views={VIEWS}"
     words = f"defence={defence} {views} attack.gradients={GRADIENTS} attack.views={STEP} perturbation.eps={eps}/255"
     return run_cell(options.out / encoder / f"{defence}-{eps}", words_of(encoder, words, options))
 
 
-def blind(encoder: str, eps: str, options: argparse.Namespace) -> bool:
+def attack_views(encoder: str, eps: str, options: argparse.Namespace) -> bool:
     """The runs on the views of defences, without their rules, judged behind the defences: a run serves all that have
     the same views."""
     by_stages: dict[str, list[str]] = {}
@@ -185,8 +185,10 @@ def main() -> None:
         if "vit" in options.encoders:
             trace_vit(options.out)
         cells = [(encoder, eps) for eps in options.eps for encoder in options.encoders]
-        results = [through(*cell[:1], defence, cell[1], options) for cell in cells for defence in options.defences]
-        results += [blind(*cell, options) for cell in cells]
+        results = [
+            attack_defence(*cell[:1], defence, cell[1], options) for cell in cells for defence in options.defences
+        ]
+        results += [attack_views(*cell, options) for cell in cells]
         if options.page:
             write_text(options.page, table_page(options.out))
     except ValueError as error:

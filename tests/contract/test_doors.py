@@ -100,17 +100,10 @@ NO_PICTURES = """
 FAMILIES bits
 Antithetic Draws Fixed Grid Latin Sobol Uniform stream homography widened Stage Geometry Homography Placement Layer
 tiles named_layers randomised Adaptive bank Estimate EOT CVaR Mean
-<<<<<<< HEAD
 interval rate missable_share smoothed_floor sign_flips least_p fewest_clusters
 verify robustness DLR CrossEntropy Each Sum Term Away Paired Toward Ensemble Members Evasion
 LPIPS SSIM Penalties TotalVariation InfoNCE Retrieval Triplet Verification APGD PGD SGD Adam NES LabelOnly Square
 NESSquare Margin ByText RadiusByRow
-=======
-interval rate missable_share sign_flips least_p fewest_clusters
-verify robustness DLR CrossEntropy Each Sum Term Away Paired Toward Ensemble Members
-LPIPS SSIM Penalties TotalVariation InfoNCE Retrieval Triplet Verification APGD PGD SGD Adam NES LabelOnly Square
-NESSquare Margin ByText Evasion
->>>>>>> detector
 Wiener Patch L0 L1 LowFrequency Smoothed Grey Masked Universal Step Best Adversary POCKET_WEIGHTS untrained
 with_preprocess Bpda Problem Options Objective Optimiser
 """

@@ -253,7 +253,7 @@ def test_a_difference_has_its_place():
 
 
 def test_sanity_checks_that_do_not_fit_are_named():
-    study, sane = SimpleNamespace(sanity=SimpleNamespace(pictures=2)), json.loads(json.dumps(BATTERY))
+    study, sane = SimpleNamespace(bare=None, sanity=SimpleNamespace(pictures=2)), json.loads(json.dumps(BATTERY))
     sane["checks"][-1]["words"] = masking([Check(x["name"], "passed", "") for x in sane["checks"][:-1]]).message
     assert not [*sanity_problems(study, {"sanity": sane, "failed": []})]
     for at in range(len(NAMES)):
@@ -261,5 +261,9 @@ def test_sanity_checks_that_do_not_fit_are_named():
             content = json.loads(json.dumps(sane))
             content["checks"][at] |= edit
             assert [*sanity_problems(study, {"sanity": content, "failed": []})]
-    assert [*sanity_problems(SimpleNamespace(sanity=SimpleNamespace(pictures=0)), {"sanity": sane, "failed": []})]
+    assert [
+        *sanity_problems(
+            SimpleNamespace(bare=None, sanity=SimpleNamespace(pictures=0)), {"sanity": sane, "failed": []}
+        )
+    ]
     assert [*sanity_problems(study, {"sanity": None, "failed": []})]

@@ -55,8 +55,8 @@ def test_every_row_has_the_numbers_of_its_run(tmp_path):
     rows = [line.strip("|").split("|") for line in page.splitlines() if re.match(r"\|(vit|lite0)\|", line)]
     assert [row[:2] for row in rows] == [["lite0", "consistency"], ["vit", "tte"], ["vit", "dbd"]]
     for row in rows:
-        found = [float(text) for text in re.findall(r"\d*\.\d+", "|".join(row[3:]))]
-        assert np.allclose(found, expected.pop(tuple(row[:3])), atol=0.005)
+        figures = [float(text) for text in re.findall(r"\d*\.\d+", "|".join(row[3:]))]
+        assert np.allclose(figures, expected.pop(tuple(row[:3])), atol=0.005)
     assert not expected
 
 

@@ -152,9 +152,9 @@ def test_each_picture_moves_in_the_set_of_its_own_radius(inner):
         assert (ball.norm(result[row]) <= ball.eps * (1 + 1e-12)).all()
     rows = RadiusByRow(inner, shares)
     start, by = rows.inside(delta, images), rows.descend(grad, 0.3 * rows.reach, delta, images)
-    found = rows.move(rows.project(delta, images), by, images)
-    assert torch.allclose(found, result, atol=1e-12) and (rows.norm(found) <= rows.eps * (1 + 1e-12)).all()
-    assert torch.equal(rows.in_levels(found, images), sets.quantise(found, images))
+    point = rows.move(rows.project(delta, images), by, images)
+    assert torch.allclose(point, result, atol=1e-12) and (rows.norm(point) <= rows.eps * (1 + 1e-12)).all()
+    assert torch.equal(rows.in_levels(point, images), sets.quantise(point, images))
     assert torch.allclose(rows.length(by) / rows.reach, sets.length(by))
     for i, share in enumerate(shares.tolist()):
         assert torch.equal(start[[i]], inner.sized(share * inner.eps).inside(delta[[i]], images[[i]]))

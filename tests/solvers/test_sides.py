@@ -69,7 +69,9 @@ def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(case, goal
     plain = load_encoder("phash") if bits else net
     study = SimpleNamespace(goal=goal, encoder=plain, evaluate=SimpleNamespace(refine=3))
     blank = dict.fromkeys(("module", "encoder", "exact", "judge", "layers", "exhibits"))
-    bench = Bench(study, ALONE, NOWHERE, None, counter=CountedCalls(net), banks={"same": views}, chunk=8, **blank)
+    bench = Bench(
+        study, ALONE, NOWHERE, None, counter=CountedCalls(net), banks={"same": views}, chunk=8, bare=None, **blank
+    )
     assert bench.refine_steps == steps
     rough = scores.cosine.amax(1)
     if goal is not None:  # the worst view of a targeted attack is the one least similar to the target
