@@ -3,6 +3,8 @@
 from functools import partial
 from typing import NamedTuple
 
+from torch import nn
+
 from attacks.encoders.tree import optional
 
 
@@ -24,12 +26,17 @@ class Passes(NamedTuple):
         return pictures * self.forward, slopes * self.backward + (pictures - slopes) * self.inner
 
 
-def passes_of(encoder: object) -> Passes:
-    """The passes of an encoder, within the wrappers that count, select or run it."""
+def passes_of(encoder: object, only: int | None = None) -> Passes:
+    """The passes of an encoder, within the wrappers that count, select or run it; of an ensemble those of all members,
+    or of the member `only`."""
     passes = Passes()
     while encoder is not None:
+        if isinstance(members := optional(encoder, "members"), nn.ModuleList):
+            calls = [passes_of(member) for member in (members if only is None else [members[only]])]
+            return Passes(*map(sum, zip(*calls, strict=True))).nest(passes)
         call = optional(encoder, "passes")
         passes = call.nest(passes) if isinstance(call, Passes) else passes
         parts = (optional(encoder, name) for name in ("encoder", "run", "__wrapped__"))
+        only = encoder.keywords.get("only", only) if isinstance(encoder, partial) else only
         encoder = encoder.func if isinstance(encoder, partial) else next((part for part in parts if part), None)
     return passes

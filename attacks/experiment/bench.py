@@ -43,7 +43,8 @@ class CountedCalls:
         self.passes_of_view = passes_of(encoder)
 
     def __call__(self, images: Tensor, **draws: Any) -> Tree:
-        forward, backward = self.passes_of_view.of_calls(len(images), len(images) * images.requires_grad)
+        passes = passes_of(self.encoder, draws.get("only"))
+        forward, backward = passes.of_calls(len(images), len(images) * images.requires_grad)
         self.forward, self.backward = self.forward + forward, self.backward + backward
         return unchecked(self.encoder)(images, **draws)
 

@@ -256,7 +256,8 @@ def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trac
     for arm in arms if is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and not is_repeated else ():
         evals = sum(rows[-1].evals for name, _, rows in tries if name == arm)
         subject = (study.bare if arm == BARE else None) or study
-        expected, passes = evals * passes_of(subject.encoder).forward, costs[arm].forward - costs[arm].selection
+        encoders, passes = (subject.encoder, *study.members), costs[arm].forward - costs[arm].selection
+        expected = evals * sum(passes_of(encoder).forward for encoder in encoders)
         if expected != passes:
             yield f"steps.csv {arm}: its steps took {expected} passes; metrics.json costs has {passes}"
     limit, minimum = views.steps * attack.restarts * len(attack.prices), math.floor(LEAVES * views.steps)

@@ -1,5 +1,7 @@
 """Defences over several views: each rule against its formula in NumPy, and the laws of all of them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from attacks.encoders.rules import (
 )
 from attacks.evaluation.sanity.short_attack import PassCount
 from attacks.experiment.bench import CountedCalls
+from attacks.objectives.composite import Ensemble
 from tests.helpers.slopes import assert_slope
 from tests.helpers.small import small, smooth
 from transforms import Compose
@@ -203,6 +206,21 @@ def test_the_passes_are_those_that_the_network_makes(has_gradient, is_nested):
             (answer["output"] if is_nested else answer).sum().backward()
         expected = sum(map(len, recorder.pictures)), recorder.rows_back
         assert expected == passes_of(counter).of_calls(2, 2 * has_gradient) == (count.forward, count.backward)
+
+
+def test_an_ensemble_counts_the_passes_of_all_its_members_or_of_the_one_that_is_asked():
+    net, pictures, draws = network(), smooth().double(), torch.rand(2, 1)
+    counter = CountedCalls(Ensemble([Panel(net, ViewMean(), STAGES, views=3), net]))
+    counter(pictures, draws=draws)
+    assert counter.forward == len(pictures) * (4 + 1)
+    for member, passes in ((0, 4), (1, 1)):
+        counter.forward = 0
+        partial(counter, only=member)(pictures, draws=draws)
+        assert (
+            counter.forward
+            == len(pictures) * passes
+            == len(pictures) * passes_of(partial(counter, only=member)).forward
+        )
 
 
 def test_layers_show_the_picture():
