@@ -251,7 +251,8 @@ def test_a_difference_has_its_place():
 
 
 def test_sanity_checks_that_do_not_fit_are_named():
-    study, sane = SimpleNamespace(sanity=SimpleNamespace(pictures=2)), json.loads(json.dumps(BATTERY))
+    sane = json.loads(json.dumps(BATTERY))
+    study, defended = (SimpleNamespace(sanity=SimpleNamespace(pictures=2), bare=bare) for bare in (None, object()))
     sane["checks"][-1]["words"] = masking([Check(x["name"], "passed", "") for x in sane["checks"][:-1]]).message
     assert not [*sanity_problems(study, {"sanity": sane, "failed": []})]
     for at in range(len(NAMES)):
@@ -259,5 +260,6 @@ def test_sanity_checks_that_do_not_fit_are_named():
             content = json.loads(json.dumps(sane))
             content["checks"][at] |= edit
             assert [*sanity_problems(study, {"sanity": content, "failed": []})]
+    assert [*sanity_problems(defended, {"sanity": sane, "failed": []})]  # without the check of a defence
     assert [*sanity_problems(SimpleNamespace(sanity=SimpleNamespace(pictures=0)), {"sanity": sane, "failed": []})]
     assert [*sanity_problems(study, {"sanity": None, "failed": []})]
