@@ -261,5 +261,7 @@ def test_sanity_checks_that_do_not_fit_are_named():
             content["checks"][at] |= edit
             assert [*sanity_problems(study, {"sanity": content, "failed": []})]
     assert [*sanity_problems(defended, {"sanity": sane, "failed": []})]  # without the check of a defence
-    assert [*sanity_problems(SimpleNamespace(sanity=SimpleNamespace(pictures=0)), {"sanity": sane, "failed": []})]
+    study.sanity.pictures = 0
+    assert [*sanity_problems(study, {"sanity": sane, "failed": []})]
+    study.sanity.pictures = 2
     assert [*sanity_problems(study, {"sanity": None, "failed": []})]
