@@ -142,9 +142,9 @@ class Bench:
     layers: dict[str, Pool]
     exhibits: Exhibits
     chunk: int
-    bare: "Bench | None"  # of `study.bare`: where the arm `bare` is made
     costs: dict[str, Cost] = field(default_factory=dict)
     cached: int = 0
+    bare: "Bench | None" = None  # of `study.bare`: where the arm `bare` is made
 
     def under(self, name: str) -> "Bench":
         """The same with the checkpoint of the task `name`."""
@@ -217,7 +217,7 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
         cost += bare.costs["gallery"]
     cost, cached = place.checkpoint.once("gallery", lambda: (cost, cached))  # as the first attempt measured it
     parts = (module, encoder, exact, counter, judge, banks_of(study, first), layers, exhibits)
-    return Bench(study, world, place.checkpoint, place.follow, *parts, chunk, bare, {"gallery": cost}, cached)
+    return Bench(study, world, place.checkpoint, place.follow, *parts, chunk, {"gallery": cost}, cached, bare)
 
 
 def banks_of(study: Study, like: Tensor) -> dict[str, Bank]:

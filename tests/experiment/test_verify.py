@@ -65,8 +65,6 @@ HONEST = {
     "a defence": ["defence=jpeg"],
     "a defence among the views": ["transforms=resizers", "defence=random_phase", "evaluate.deploy=2"],
     "a panel": ["defence=agc", "defence.views=2"],
-    "a detector": ["defence=consistency", "defence.views=2"],
-    "radii of a detector": ["defence=consistency", "defence.views=2", "attack=radius"],
     "a counterattack": ["defence=ttc", "encoder.stochastic=true"],
     "drift": ["evaluate.layers=all"],
     "no views": ["transforms=identity"],
@@ -253,7 +251,8 @@ def test_a_difference_has_its_place():
 
 
 def test_sanity_checks_that_do_not_fit_are_named():
-    study, sane = SimpleNamespace(bare=None, sanity=SimpleNamespace(pictures=2)), json.loads(json.dumps(BATTERY))
+    sane = json.loads(json.dumps(BATTERY))
+    study, defended = (SimpleNamespace(sanity=SimpleNamespace(pictures=2), bare=bare) for bare in (None, object()))
     sane["checks"][-1]["words"] = masking([Check(x["name"], "passed", "") for x in sane["checks"][:-1]]).message
     assert not [*sanity_problems(study, {"sanity": sane, "failed": []})]
     for at in range(len(NAMES)):
@@ -261,9 +260,8 @@ def test_sanity_checks_that_do_not_fit_are_named():
             content = json.loads(json.dumps(sane))
             content["checks"][at] |= edit
             assert [*sanity_problems(study, {"sanity": content, "failed": []})]
-    assert [
-        *sanity_problems(
-            SimpleNamespace(bare=None, sanity=SimpleNamespace(pictures=0)), {"sanity": sane, "failed": []}
-        )
-    ]
+    assert [*sanity_problems(defended, {"sanity": sane, "failed": []})]  # without the check of a defence
+    study.sanity.pictures = 0
+    assert [*sanity_problems(study, {"sanity": sane, "failed": []})]
+    study.sanity.pictures = 2
     assert [*sanity_problems(study, {"sanity": None, "failed": []})]
