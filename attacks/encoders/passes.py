@@ -27,8 +27,8 @@ class Passes(NamedTuple):
 
 
 def passes_of(encoder: object, only: int | None = None) -> Passes:
-    """The passes of an encoder, within the wrappers that count, select or run it; of an ensemble those of all members,
-    or of the member `only`."""
+    """The passes of an encoder, within the wrappers that count, select or run it; of an ensemble those of all
+    members, or of the member `only`."""
     passes = Passes()
     while encoder is not None:
         if isinstance(members := optional(encoder, "members"), nn.ModuleList):

@@ -65,6 +65,8 @@ HONEST = {
     "a defence": ["defence=jpeg"],
     "a defence among the views": ["transforms=resizers", "defence=random_phase", "evaluate.deploy=2"],
     "a panel": ["defence=agc", "defence.views=2"],
+    "a detector": ["defence=consistency", "defence.views=2"],
+    "radii of a detector": ["defence=consistency", "defence.views=2", "attack=radius"],
     "a counterattack": ["defence=ttc", "encoder.stochastic=true"],
     "drift": ["evaluate.layers=all"],
     "no views": ["transforms=identity"],
