@@ -203,9 +203,12 @@ def _defence_sentence(content: Mapping[str, Any]) -> str:
     arms, threat = content["arms"], content["threat"]
     is_right = not threat["targeted"] and threat.get("task") != "verification" and arms["eot"].get("recall_at_1")
     key, verb = ("recall_at_1", "leaves") if is_right else ("success", "has")
+    key = "fooled_accepted" if arms["eot"].get("fooled_accepted") else key
     bare, defence = (percent(arms[arm][key]) for arm in ("bare", "eot"))
     views = f"{bare.partition(' (')[0]} of {'views' if content['bank']['coordinates'] else 'files'}"
     first = f"Made on the bare encoder, the attack {verb} {views} {fate(content, key)}"
+    if key == "fooled_accepted":
+        first = f"Made on the bare encoder, the attack has success, and is not flagged, in {views}"
     return f"{first}; through the defence, {defence}."
 
 

@@ -101,6 +101,9 @@ def test_of_a_defence_both_attacks_are_in_the_first_sentence(task, targeted):
     assert re.fullmatch(rf"Made on the bare encoder, .* {shares[0]} .*{word}; .* defence, {shares[1]} .*", sentence)
     judged = check_length(content | {"gate": gate_of()})
     assert judged.comparison == sentence and judged.reason != sentence
+    for arm, mean in (("bare", 0.2), ("eot", 0.9)):  # of a detector what it accepts
+        content["arms"][arm] |= {"fooled_accepted": report_pages.share(mean)}
+    assert "success, and is not flagged, in 20 % of views; through the defence, 90 %" in check_length(content).reason
 
 
 def test_a_task_has_words_of_its_own():
