@@ -1,12 +1,15 @@
 """Defences over several views: each rule against its formula in NumPy, and the laws of all of them."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from attacks import load_encoder, tiles
 from attacks.encoders import Counterattack, Layers, Panel, Stochastic
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.passes import passes_of
@@ -21,6 +24,7 @@ from attacks.encoders.rules import (
 from attacks.evaluation.sanity.short_attack import PassCount
 from attacks.experiment.bench import CountedCalls
 from attacks.objectives.composite import Ensemble
+from attacks.verification.judgement import slack_of
 from tests.helpers.slopes import assert_slope
 from tests.helpers.small import small, smooth
 from transforms import Compose
@@ -206,6 +210,22 @@ def test_the_passes_are_those_that_the_network_makes(has_gradient, is_nested):
             (answer["output"] if is_nested else answer).sum().backward()
         expected = sum(map(len, recorder.pictures)), recorder.rows_back
         assert expected == passes_of(counter).of_calls(2, 2 * has_gradient) == (count.forward, count.backward)
+
+
+def test_a_counterattack_depends_on_its_batch_by_less_than_verify_allows():
+    encoder, pictures, draws = (
+        Counterattack(load_encoder("pocket"), threshold=10.0),
+        tiles(128).images[:32],
+        torch.rand(32, 1),
+    )
+    with torch.no_grad():
+        anchor, batch = encoder.encoder(pictures), encoder(pictures, draws=draws)
+        rows = torch.cat([encoder(pictures[[i]], draws=draws[[i]]) for i in range(32)])
+    cosines = [F.cosine_similarity(features, anchor) for features in (batch, rows)]
+    study = SimpleNamespace(study=SimpleNamespace(encoder=encoder))
+    assert (cosines[0] - cosines[1]).abs().max() < slack_of(study).cosine
+    study.study.encoder = encoder.encoder
+    assert slack_of(study).cosine < 2e-5
 
 
 def test_an_ensemble_counts_the_passes_of_all_its_members_or_of_the_one_that_is_asked():
