@@ -30,9 +30,9 @@ def build_run(*words):
 def test_a_radius_in_decibels_is_the_psnr_of_each_picture():
     images = torch.rand(2, 3, 40, 50)
     for text, psnr in (("28dB", 28.0), ("40dB", 40.0)):
-        mean_square = radius_of(text, images) ** 2 / images[0].numel()
+        mean_square = radius_of("l2", text, images) ** 2 / images[0].numel()
         assert -10 * torch.tensor(mean_square).log10() == pytest.approx(psnr)
-    assert radius_of("4", images) == 4.0
+    assert radius_of("l2", "4", images) == 4.0
     assert build_run("perturbation=l2", "perturbation.eps=28dB").perturbation.eps == pytest.approx(
         (3 * 128 * 128 * 10**-2.8) ** 0.5
     )

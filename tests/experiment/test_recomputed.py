@@ -111,7 +111,7 @@ def test_the_cost_is_the_sum_of_its_parts(finished):
 
 def random_rows(clusters, seed):
     """Rows of per_image.csv with heavy tails, one to three pictures in each cluster, and a target."""
-    draw, table = np.random.default_rng(seed), []
+    (draw, detector), table = map(np.random.default_rng, (seed, (seed, 1))), []
     pictures = [(str(i), f"{i}-{j}") for i in range(clusters) for j in range(draw.integers(1, 4))]
     base = {cluster: draw.normal(0, 0.2) for cluster, _ in pictures}
     arms = enumerate(("clean", "noise", "no_eot", "one_view", "eot"))
@@ -122,7 +122,8 @@ def random_rows(clusters, seed):
             row |= {"step": None} | dict.fromkeys(COLUMNS)
             row |= {name: float(np.tanh(draw.standard_t(3) - level / 4)) for name in MEANS}
             row["mrr"] = abs(row["mrr"])
-            row |= {name: draw.binomial(64, rate) / 64 for name in (*SHARES, "tar_0.01")}
+            row |= {name: draw.binomial(64, rate) / 64 for name in (*SHARES[:-2], "tar_0.01")}
+            row |= {name: detector.binomial(64, rate) / 64 for name in SHARES[-2:]}
             row |= {name: float(draw.integers(1, 30)) for name in MEDIANS}
             survivors = int(draw.integers(0, 65))
             share = draw.binomial(survivors, rate) / survivors if survivors else None
