@@ -43,7 +43,7 @@ ENCODERS["vit"] = (
 SETTINGS = "config=quickstart transforms=identity engine=fixed sanity=none evaluate.refine=0 evaluate.one_view=false"
 #: Views of a defence, gradients through it, and views of a step.
 VIEWS, GRADIENTS, STEP = 4, 16, 1
-HEAD = ("encoder", "defence", "eps", "clean", "bare", "its views", "through", "through - bare", "minutes")
+HEAD = ("encoder", "defence", "eps", "clean", "bare", "its views", "through", "through - bare", "1,000 passes")
 
 
 def table_options() -> argparse.ArgumentParser:
@@ -116,8 +116,8 @@ def table_row(folder: Path) -> list[str]:
     views = transfers(folder.parent, defence, eps) if measure == "success" else "-"
     gains = (row for row in content["comparisons"] if (row["bank"], row["measure"]) == ("same", measure))
     gain = next((row["difference"] for row in gains if row["other"] == "bare"), None)
-    minutes = content["cost"]["seconds"] / 60
-    return [encoder, defence, f"{eps}/255", clean, bare, views, eot, figure_text(gain), f"{minutes:.1f}"]
+    passes = content["cost"]["forward"] / 1000
+    return [encoder, defence, f"{eps}/255", clean, bare, views, eot, figure_text(gain), f"{passes:.1f}"]
 
 
 def transfers(folder: Path, defence: str, eps: str) -> str:
@@ -139,18 +139,19 @@ There is no camera: the defence's {views} views of a picture are the only ones.
 
 - *clean*: before any attack.
 - *bare*: the attack is made on the encoder without the defence, at as many passes of the network. Such files are what
-  papers often report.
+  papers often report. This attack does not stop at the first wrong answer.
 - *its views*: made on the mean over the defence's kind of views, without its rule, at as many passes.
 - *through*: {gradients} gradients through the views and the rule, a draw a step, from the better of no change
   and the file of *bare*; Wiener, L-inf, 8-bit files.
 - *through - bare*: the difference on the same pictures.
+- *1,000 passes*: of the network, forward, in all arms and their judgement.
 - brackets: 95 % [intervals](intervals.md) over photographs; parentheses: the range of photographs.
 
 {rows}
 
 `consistency` is a detector, which changes no answer: its row has the share of draws that are wrong *and* accepted,
 where 5 % of clean draws are flagged. The attacks were not [checked](sanity_checks.md), and a stronger one may exist.
-Measured on {dates} with {versions}, on {machine}, in {minutes:.0f} minutes.
+Measured on {dates} with {versions}, on {machine}.
 
 ```bash
 {command}
@@ -172,7 +173,6 @@ def table_page(out: Path) -> str:
         views=VIEWS,
         gradients=GRADIENTS,
         rows=dense_table(HEAD, map(table_row, folders)),
-        minutes=sum(read_record(folder / "metrics.json")["cost"]["seconds"] for folder in folders) / 60,
         command="python scripts/defence_table.py --page docs/defence_table.md",
         **provenance(manifests),
     )
