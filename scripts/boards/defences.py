@@ -157,7 +157,7 @@ Measured on {dates} with {versions}, on {machine}.
 {command}
 ```
 
-What is finished is not made again. [Defences](defences.md) says what each computes.
+What has no row was not run; what is finished is not made again. [Defences](defences.md) says what each computes.
 """
 
 
