@@ -43,7 +43,7 @@ ENCODERS["vit"] = (
 SETTINGS = "config=quickstart transforms=identity engine=fixed sanity=none evaluate.refine=0 evaluate.one_view=false"
 #: Views of a defence, gradients through it, and views of a step.
 VIEWS, GRADIENTS, STEP = 4, 16, 1
-HEAD = ("encoder", "defence", "eps", "clean", "bare", "its views", "through", "through - bare", "1,000 passes")
+HEAD = ("encoder", "defence", "eps", "clean", "bare", "its views", "through", "through - bare", "passes")
 
 
 def table_options() -> argparse.ArgumentParser:
@@ -144,7 +144,7 @@ There is no camera: the defence's {views} views of a picture are the only ones.
 - *through*: {gradients} gradients through the views and the rule, a draw a step, from the better of no change
   and the file of *bare*; Wiener, L-inf, 8-bit files.
 - *through - bare*: the difference on the same pictures.
-- *1,000 passes*: of the network, forward, in all arms and their judgement.
+- *passes*: thousands of forward passes of the network, in all arms and their judgement.
 - brackets: 95 % [intervals](intervals.md) over photographs; parentheses: the range of photographs.
 
 {rows}
