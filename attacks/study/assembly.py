@@ -18,7 +18,6 @@ from attacks.encoders.defended import Defence
 from attacks.encoders.description import identity
 from attacks.encoders.engine.precision import allow_tf32
 from attacks.encoders.randomness import randomised
-from attacks.encoders.tree import optional
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.problem import FIXED, losses_of_a_step
@@ -35,6 +34,7 @@ from attacks.schema.objective import LayersConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
+from attacks.study.combinations import check_keyframes, check_minibatches, check_radii, prices_of
 from attacks.study.data import data, draw_clusters, hidden_rows, idle_columns, targeted
 from attacks.study.encoder import subject_encoder, surrogate
 from attacks.study.perturbation import facts, keyframe_places, patch_id, perturb, refuse_shapes
@@ -46,9 +46,6 @@ from attacks.study.study import Attack, PatchRecord, Study, Views
 from attacks.study.task import (
     acceptance_of,
     check_gallery,
-    check_keyframes,
-    check_minibatches,
-    check_radii,
     check_task,
     classes_of,
     has_classes,
@@ -200,21 +197,6 @@ def attack_of(run: Run, views: Views) -> Attack:
     return Attack(
         node.name, part_name(run.optimiser), views, node.restarts, node.stop, adversary, pictures=node.pictures
     )
-
-
-def prices_of(run: Run, encoder: nn.Module) -> tuple[float, ...]:
-    """The prices of a detector's score; 0 without a detector. Raises ValueError where the attack cannot see it."""
-    node, prices, pictures = run.objective, tuple(run.attack.prices), getattr(run.attack, "pictures", None)
-    if not prices or not all(0 <= price < math.inf for price in prices):
-        raise ValueError(f"`attack.prices` must be numbers from 0 up, at least one; got {[*prices]}")
-    if optional(encoder, "false_alarms") is None or not any(prices):
-        return (0.0,)
-    if node.name == "layers" or getattr(node, "encoders", []) or getattr(node, "anchor", "") == "paired" or pictures:
-        raise ValueError(
-            "`attack.prices` of a detector's score fit no objective=layers, objective.encoders, objective.anchor="
-            "paired or attack.pictures: drop these, or say attack.prices=[0], which ignores the detector"
-        )
-    return prices
 
 
 def threat_of(run: Run, study: Study) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery, Pictures
-from attacks.data.table import TABLE
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrap
@@ -16,9 +14,8 @@ from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import FEATURES, LOGITS
 from attacks.evaluation.classes import Classes, classify, logit_classes, text_classes, text_tower
 from attacks.evaluation.scores import Acceptance, embed_pictures, signature_method
-from attacks.schema.encoder import GRADIENT_FREE
 from attacks.schema.groups import LOGIT_LOSSES
-from attacks.schema.objective import LayersConfig, TowardConfig
+from attacks.schema.objective import TowardConfig
 from attacks.schema.run import Run
 from attacks.schema.task import ClassificationConfig, ScoreConfig, VerificationConfig
 from attacks.study.make import make
@@ -74,70 +71,6 @@ def check_task(run: Run) -> None:
             "`objective.metric=l2` toward a class would only shorten the embedding, since a text has length 1 here; "
             "with task.classes use cosine"
         )
-
-
-def check_minibatches(run: Run) -> None:
-    """Refuse `attack.pictures` with keys that need all pictures at once."""
-    size, node, optimiser = getattr(run.attack, "pictures", None), run.objective, run.optimiser.name
-    if size is None:
-        return
-    is_shared = getattr(run.perturbation, "shared", run.perturbation.name == "patch")
-    compares, anchor = optimiser in ("apgd", *GRADIENT_FREE), getattr(node, "anchor", "own")
-    is_large = isinstance(node, LayersConfig) or bool(getattr(node, "encoders", None))
-    _refuse_keys(
-        "attack.pictures",
-        size,
-        ("perturbation.shared", "false", is_shared, "each picture is attacked alone", "true"),
-        ("optimiser", optimiser, not compares, "it compares the losses of steps", "wiener"),
-        ("task", run.task.name, not has_classes(run), "all pictures are asked about first", "retrieval"),
-        ("data", run.data.name, run.data.name != "scenes", "each scene has a place of its own", "folder"),
-        ("objective.anchor", anchor, anchor != "views", "all pictures would be seen first", "own"),
-        ("objective", node.name, not is_large, "features of all pictures would be in memory", "retrieval"),
-    )
-
-
-def check_keyframes(run: Run) -> None:
-    """Refuse `perturbation.keyframes` with keys that are about each picture, or about all."""
-    node, attack, optimiser = run.perturbation, run.attack.name, run.optimiser.name
-    start, keys = getattr(run.attack, "start_from", None), getattr(node, "keyframes", None)
-    if keys is None:
-        return
-    _refuse_keys(
-        "perturbation.keyframes",
-        keys,
-        ("perturbation.shared", "true", not node.shared, "that is one change for all clips", "false"),
-        ("perturbation.mask", TABLE, node.mask != TABLE, "each frame would have a mask of its own", "PICTURE"),
-        ("perturbation", node.name, node.name != "l0", "between two key frames lie the pixels of both", "linf"),
-        ("attack", attack, attack != "radius", "each picture has a radius of its own", "single"),
-        ("optimiser", optimiser, optimiser != "label_only", "it searches round each picture", "nes_square"),
-        ("attack.start_from", start, start is None, "files of frames hold no key frames", "null"),
-    )
-
-
-def check_radii(run: Run) -> None:
-    """Refuse `perturbation.eps=table` with keys that need one radius for all pictures."""
-    node, attack, optimiser = run.perturbation, run.attack.name, run.optimiser.name
-    if getattr(node, "eps", None) != TABLE:
-        return
-    _refuse_keys(
-        "perturbation.eps",
-        TABLE,
-        ("perturbation.shared", "true", not node.shared, "that is one change for all pictures", "false"),
-        ("perturbation.keyframes", node.keyframes, node.keyframes is None, "frames share their change", "null"),
-        ("attack", attack, attack != "radius", "it searches the radius of each picture", "single"),
-        ("optimiser", optimiser, optimiser != "label_only", "it searches the radius of each picture", "nes_square"),
-        ("data.size", "null", run.data.size is not None, "the pictures are read one by one", "224"),
-    )
-
-
-def _refuse_keys(name: str, value: Any, *rules: tuple[str, Any, bool, str, str]) -> None:
-    """Raise ValueError where a key cannot be combined with another: key, value, whether it is good, why, a fix."""
-    for key, setting, good, reason, fix in rules:
-        if not good:
-            raise ValueError(
-                f"`{name}` does not go with {key}={setting}, for {reason}; got {value}: say {key}={fix}, or leave "
-                f"{name} out"
-            )
 
 
 def acceptance_of(run: Run, encoder: nn.Module) -> Acceptance | None:

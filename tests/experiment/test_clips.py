@@ -13,7 +13,7 @@ from attacks.data.images import load_image, save_image
 from attacks.eot.faults import NotFinite
 from attacks.report.captions import clips_caption
 from attacks.run import compose
-from attacks.study.task import check_keyframes
+from attacks.study.combinations import check_keyframes
 from tests.helpers.processes import facts
 from tests.helpers.recomputation import read, rows
 from tests.helpers.runs import call
