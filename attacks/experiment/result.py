@@ -115,19 +115,21 @@ def read_result(folder: Path, *, shared: bool = False) -> Result:
         raise ValueError(
             f"`{folder}`: its deltas, data.size=null, fit no pictures but its own: make a run with a data.size"
         )
-    node = run.perturbation  # its masks, of the run's own pictures, change no shape
-    columns = {"mask": None, "eps": repr(content["threat"]["eps"])}  # the largest
-    node = replace(node, **{key: value for key, value in columns.items() if getattr(node, key, None) == TABLE})
-    perturbation = perturb(replace(run, perturbation=node), Pictures(("",), torch.zeros(1, 3, side, side)))
-    if shared and not perturbation.shared:
-        raise ValueError(
-            f"`{folder}`: its deltas, perturbation.shared=false, fit no pictures but its own, in its "
-            "pictures/: make a run with perturbation.shared=true, or of a patch"
-        )
-    arms = [arm for arm in ARMS[1:] if arm in content["arms"]]
+    node, arms = run.perturbation, [arm for arm in ARMS[1:] if arm in content["arms"]]
+    is_by_row = getattr(node, "eps", None) == TABLE
+    shape = SHAPE | ({"threat": {"eps": float}} if is_by_row else {})
     try:
-        if lacking := misfit({"split": None, "fit_pixels": None} | content, SHAPE):
+        if lacking := misfit({"split": None, "fit_pixels": None} | content, shape):
             raise Damaged(f"metrics.json: `{short_path(lacking)}` is missing or malformed")
+        if getattr(node, "mask", None) == TABLE:  # masks, of the run's own pictures, change no shape
+            node = replace(node, mask=None)
+        node = replace(node, eps=repr(content["threat"]["eps"])) if is_by_row else node  # the largest
+        perturbation = perturb(replace(run, perturbation=node), Pictures(("",), torch.zeros(1, 3, side, side)))
+        if shared and not perturbation.shared:
+            raise ValueError(
+                f"`{folder}`: its deltas, perturbation.shared=false, fit no pictures but its own, in its "
+                "pictures/: make a run with perturbation.shared=true, or of a patch"
+            )
         deltas = read_deltas(folder, perturbation, arms, [(side, side)] * len(content["pixels"]))
     except Damaged as error:
         raise ValueError(f"`{folder}` is not what a run writes: {error}; restore it, or make the run again") from None
