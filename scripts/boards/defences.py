@@ -12,6 +12,7 @@ import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -41,9 +42,10 @@ ENCODERS["vit"] = (
     f"torchscript:{VIT} {PREPROCESS}",
 )
 SETTINGS = "config=quickstart transforms=identity engine=fixed sanity=none evaluate.refine=0 evaluate.one_view=false"
+SETTINGS += " evaluate.views=16"
 #: Views of a defence, gradients through it, and views of a step.
-VIEWS, GRADIENTS, STEP = 4, 16, 1
-HEAD = ("encoder", "defence", "eps", "clean", "bare", "its views", "through", "through - bare", "passes")
+VIEWS, GRADIENTS, STEP = 4, 24, 1
+HEAD = ("encoder", "defence", "eps", "clean", "undefended", "bare", "its views", "through", "through - bare", "passes")
 
 
 def table_options() -> argparse.ArgumentParser:
@@ -79,10 +81,22 @@ def words_of(encoder: str, words: str, options: argparse.Namespace) -> list[str]
 
 
 def attack_defence(encoder: str, defence: str, eps: str, options: argparse.Namespace) -> bool:
-    """The run through a defence."""
+    """The run through a defence, whose files are then judged without it."""
+    folder = options.out / encoder / f"{defence}-{eps}"
     views = "" if defence == "ttc" else f"defence.views={VIEWS}"
     words = f"defence={defence} {views} attack.gradients={GRADIENTS} attack.views={STEP} perturbation.eps={eps}/255"
-    return run_cell(options.out / encoder / f"{defence}-{eps}", words_of(encoder, words, options))
+    return run_cell(folder, words_of(encoder, words, options)) and judge_run(folder, encoder, [], options)
+
+
+def judge_run(folder: Path, encoder: str, defences: Sequence[str], options: argparse.Namespace) -> bool:
+    """Judge the files of a run, once, without a defence and behind those given."""
+    if (folder / "transfer.csv").exists():
+        return True
+    name = ENCODERS[encoder][1].replace(VIT, str(options.out / VIT))
+    names = [name, *(f"{name} defence={defence} defence.views={VIEWS}" for defence in defences)]
+    on = [word for name in names for word in ("--on", name)]
+    command = ["viewproof", "judge", str(folder), *on, "--views", "identity", "--out", str(folder)]
+    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def attack_views(encoder: str, eps: str, options: argparse.Namespace) -> bool:
@@ -96,14 +110,8 @@ def attack_views(encoder: str, eps: str, options: argparse.Namespace) -> bool:
     for stages, defences in by_stages.items():
         folder = options.out / encoder / f"views of {defences[0]}-{eps}"
         words = f"attack.gradients={GRADIENTS * (1 + VIEWS)} attack.views={1 + VIEWS} perturbation.eps={eps}/255"
-        results.append(run_cell(folder, [*words_of(encoder, words, options), f"+transforms.stages={stages}"]))
-        if not results[-1] or (folder / "transfer.csv").exists():
-            continue
-        name = ENCODERS[encoder][1].replace(VIT, str(options.out / VIT))
-        names = [name, *(f"{name} defence={defence} defence.views={VIEWS}" for defence in defences)]
-        on = [word for name in names for word in ("--on", name)]  # the first: a program is trusted by its name alone
-        command = ["viewproof", "judge", str(folder), *on, "--views", "identity", "--out", str(folder)]
-        results.append(subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0)
+        run = run_cell(folder, [*words_of(encoder, words, options), f"+transforms.stages={stages}"])
+        results.append(run and judge_run(folder, encoder, defences, options))
     return all(results)
 
 
@@ -113,18 +121,20 @@ def table_row(folder: Path) -> list[str]:
     defence, _, eps = folder.name.partition("-")
     measure = "fooled_accepted" if content["arms"]["eot"].get("fooled_accepted") else "success"
     clean, bare, eot = (figure_text(content["arms"][arm][measure]) for arm in ("clean", "bare", "eot"))
-    views = transfers(folder.parent, defence, eps) if measure == "success" else "-"
+    behind = f" defence={defence} "
+    views = transfer(folder.parent.glob(f"views of *-{eps}"), "eot", behind) if measure == "success" else "-"
     gains = (row for row in content["comparisons"] if (row["bank"], row["measure"]) == ("same", measure))
     gain = next((row["difference"] for row in gains if row["other"] == "bare"), None)
     passes = content["cost"]["forward"] / 1000
-    return [encoder, defence, f"{eps}/255", clean, bare, views, eot, figure_text(gain), f"{passes:.1f}"]
+    undefended = transfer([folder], "bare", " ")
+    return [encoder, defence, f"{eps}/255", clean, undefended, bare, views, eot, figure_text(gain), f"{passes:.1f}"]
 
 
-def transfers(folder: Path, defence: str, eps: str) -> str:
-    """The success behind a defence of the attack on its views."""
-    for file in folder.glob(f"views of *-{eps}/transfer.csv"):
-        for row in read_rows(file):
-            if row["arm"] == "eot" and f" defence={defence} " in f"{row['judged_on']} ":
+def transfer(folders: Iterable[Path], arm: str, name: str) -> str:
+    """The success of an arm's files on the encoder whose name has that part, in whichever folder it was judged."""
+    for file in (folder / "transfer.csv" for folder in folders):
+        for row in read_rows(file) if file.exists() else []:
+            if row["arm"] == arm and name in f"{row['judged_on']} ":
                 ends = {"mean": row["success"], "low": row["success_low"], "high": row["success_high"]}
                 return figure_text({key: float(str(value)) for key, value in ends.items()} | {"kind": "interval"})
     return "-"
@@ -138,8 +148,9 @@ photographs; vit is a small vision transformer, trained on the spot, judged by r
 There is no camera: the defence's {views} views of a picture are the only ones.
 
 - *clean*: before any attack.
-- *bare*: the attack is made on the encoder without the defence, at as many passes of the network. Such files are what
-  papers often report. This attack does not stop at the first wrong answer.
+- *bare*: the attack is made on the encoder without the defence, at as many passes of the network, and judged behind
+  the defence. Such files are what papers often report. This attack does not stop at the first wrong answer.
+- *undefended*: the same files, judged without the defence. What it exceeds *bare* by is the paper's claim.
 - *its views*: made on the mean over the defence's kind of views, without its rule, at as many passes.
 - *through*: {gradients} gradients through the views and the rule, a draw a step, from the better of no change
   and the file of *bare*; Wiener, L-inf, 8-bit files.

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from dataclasses import asdict
 
 import pytest
 from PIL import Image
 
-from attacks.commands import main
+from attacks.commands import judge, main
 from attacks.runtime.tables import read_rows
 from attacks.study import assembly
 
@@ -74,3 +75,18 @@ def test_pictures_that_are_not_those_of_the_run_are_refused(finished, tmp_path, 
 def test_what_cannot_be_judged_is_an_error_in_one_line(finished, encoder, message, capsys):
     assert main(["judge", str(finished), "--on", encoder]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defence", ["none", "bits"])
+def test_a_program_is_trusted_by_its_name_behind_any_defence(finished, tmp_path, defence, capsys):
+    encoder = f"torchscript:{tmp_path / 'missing.pt'} encoder.preprocess={{size:8}}"
+    shutil.copytree(finished, tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    run = judge._composed(f"{encoder} defence={defence}")
+    manifest["config"] |= {"encoder": asdict(run.encoder), "defence": asdict(run.defence)}
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
+    message = {"phash": "a run directory may not choose it", encoder: f"{tmp_path / 'missing.pt'} does not exist"}
+    for name, expected in message.items():
+        assert main(["judge", str(tmp_path / "run"), "--on", name]) == 1
+        assert expected in capsys.readouterr().err
