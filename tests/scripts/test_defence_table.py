@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def write(folder, rng, measure):
     """The files of a finished run with random figures; those of its row."""
-    values = rng.random(15).reshape(5, 3)
+    values = rng.random(18).reshape(6, 3)
     ends = [dict(zip(("mean", "low", "high"), row, strict=True)) for row in values[:4]]
     clean, bare, eot, gain = (end | {"kind": "interval"} for end in ends)
     arms = {"clean": clean, "bare": bare, "eot": eot}
@@ -35,22 +35,30 @@ def write(folder, rng, measure):
     return values
 
 
+def write_transfer(folder, judged_on, values):
+    """The table of `viewproof judge`: `values` for one arm of one encoder, others for the rest."""
+    columns = dict(zip(("success", "success_low", "success_high"), values, strict=True))
+    name, arm = judged_on
+    folder.mkdir(exist_ok=True)
+    with (folder / "transfer.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["judged_on", "arm", *columns])
+        writer.writeheader()
+        for row in ((name, "no_eot"), (name, arm), ("another", arm)):
+            figures = columns if row == (name, arm) else dict.fromkeys(columns, 0.5)
+            writer.writerow({"judged_on": row[0], "arm": row[1]} | figures)
+
+
 def test_every_row_has_the_numbers_of_its_run(tmp_path):
     rng, expected = np.random.default_rng(0), {}
     for encoder, defence, eps in (("vit", "tte", 4), ("vit", "dbd", 4), ("lite0", "consistency", 1)):
         measure = "fooled_accepted" if defence == "consistency" else "success"
-        values = write(tmp_path / encoder / f"{defence}-{eps}", rng, measure)
-        order = values[[0, 1, 4, 2, 3]] if measure == "success" else values[:4]  # of a detector there is no transfer
-        expected[encoder, defence, f"{eps}/255"] = [*order.flatten(), 12.3]
+        folder = tmp_path / encoder / f"{defence}-{eps}"
+        values = write(folder, rng, measure)
+        write_transfer(folder, ("vit", "bare"), values[5])
+        order = [0, 5, 1, 4, 2, 3] if measure == "success" else [0, 5, 1, 2, 3]  # a detector has no such run
+        expected[encoder, defence, f"{eps}/255"] = [*values[order].flatten(), 12.3]
         if measure == "success":
-            folder = tmp_path / encoder / f"views of {defence}-{eps}"
-            folder.mkdir()
-            columns = dict(zip(("success", "success_low", "success_high"), values[4], strict=True))
-            rows = [{"judged_on": f"vit defence={defence} x", "arm": arm} for arm in ("no_eot", "eot")]
-            with (folder / "transfer.csv").open("w", newline="") as file:
-                writer = csv.DictWriter(file, ["judged_on", "arm", *columns])
-                writer.writeheader()
-                writer.writerows([rows[0] | dict.fromkeys(columns, 0.5), rows[1] | columns])
+            write_transfer(folder.parent / f"views of {defence}-{eps}", (f"vit defence={defence} x", "eot"), values[4])
     page = defences.table_page(tmp_path)
     rows = [line.strip("|").split("|") for line in page.splitlines() if re.match(r"\|(vit|lite0)\|", line)]
     assert [row[:2] for row in rows] == [["lite0", "consistency"], ["vit", "tte"], ["vit", "dbd"]]
@@ -80,7 +88,7 @@ def test_a_row_by_the_command(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="0"):
         defences.main()
     rows = [line for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("|vit|")]
-    assert len(rows) == 2 and "|-|" not in rows[0] and "|-|" in rows[1]
+    assert len(rows) == 2 and "|-|" not in rows[0] and rows[1].count("|-|") == 1  # no views
 
 
 def test_the_page_of_the_docs_is_of_this_command():
