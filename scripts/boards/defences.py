@@ -45,7 +45,8 @@ SETTINGS = "config=quickstart transforms=identity engine=fixed sanity=none evalu
 SETTINGS += " evaluate.views=16"
 #: Views of a defence, gradients through it, and views of a step.
 VIEWS, GRADIENTS, STEP = 4, 24, 1
-HEAD = ("encoder", "defence", "eps", "clean", "undefended", "bare", "its views", "through", "through - bare", "passes")
+HEAD = ("encoder", "defence", "eps", "clean")
+HEAD += ("undefended", "bare", "its views", "through", "through - bare", "passes")
 
 
 def table_options() -> argparse.ArgumentParser:
@@ -121,16 +122,16 @@ def table_row(folder: Path) -> list[str]:
     defence, _, eps = folder.name.partition("-")
     measure = "fooled_accepted" if content["arms"]["eot"].get("fooled_accepted") else "success"
     clean, bare, eot = (figure_text(content["arms"][arm][measure]) for arm in ("clean", "bare", "eot"))
-    behind = f" defence={defence} "
-    views = transfer(folder.parent.glob(f"views of *-{eps}"), "eot", behind) if measure == "success" else "-"
+    folders = folder.parent.glob(f"views of *-{eps}") if measure == "success" else ()
+    views = transferred_success(folders, "eot", f" defence={defence} ")
     gains = (row for row in content["comparisons"] if (row["bank"], row["measure"]) == ("same", measure))
     gain = next((row["difference"] for row in gains if row["other"] == "bare"), None)
     passes = content["cost"]["forward"] / 1000
-    undefended = transfer([folder], "bare", " ")
+    undefended = transferred_success([folder], "bare", " ")
     return [encoder, defence, f"{eps}/255", clean, undefended, bare, views, eot, figure_text(gain), f"{passes:.1f}"]
 
 
-def transfer(folders: Iterable[Path], arm: str, name: str) -> str:
+def transferred_success(folders: Iterable[Path], arm: str, name: str) -> str:
     """The success of an arm's files on the encoder whose name has that part, in whichever folder it was judged."""
     for file in (folder / "transfer.csv" for folder in folders):
         for row in read_rows(file) if file.exists() else []:
