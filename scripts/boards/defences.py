@@ -45,8 +45,7 @@ SETTINGS = "config=quickstart transforms=identity engine=fixed sanity=none evalu
 SETTINGS += " evaluate.views=16"
 #: Views of a defence, gradients through it, and views of a step.
 VIEWS, GRADIENTS, STEP = 4, 24, 1
-HEAD = ("encoder", "defence", "eps", "clean")
-HEAD += ("undefended", "bare", "its views", "through", "through - bare", "passes")
+HEAD = "encoder|defence|eps|clean|undefended|bare|its views|through|through - bare|passes".split("|")
 
 
 def table_options() -> argparse.ArgumentParser:
