@@ -45,7 +45,7 @@ SETTINGS = "config=quickstart transforms=identity engine=fixed sanity=none evalu
 SETTINGS += " evaluate.views=16"
 #: Views of a defence, gradients through it, and views of a step.
 VIEWS, GRADIENTS, STEP = 4, 24, 1
-HEAD = "encoder|defence|eps|clean|undefended|bare|its views|through|through - bare|passes".split("|")
+HEAD = ("encoder", "defence", "eps", "clean", "undefended", "bare", "its views", "through", "gain", "passes")
 
 
 def table_options() -> argparse.ArgumentParser:
@@ -154,7 +154,7 @@ There is no camera: the defence's {views} views of a picture are the only ones.
 - *its views*: made on the mean over the defence's kind of views, without its rule, at as many passes.
 - *through*: {gradients} gradients through the views and the rule, a draw a step, from the better of no change
   and the file of *bare*; Wiener, L-inf, 8-bit files.
-- *through - bare*: the difference on the same pictures.
+- *gain*: *through* minus *bare*, on the same pictures.
 - *passes*: thousands of forward passes of the network, in all arms and their judgement.
 - brackets: 95 % [intervals](intervals.md) over photographs; parentheses: the range of photographs.
 
