@@ -1,7 +1,6 @@
 """The scores of every view, in `scores.safetensors`: the rows of per_image.csv follow from them exactly."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,28 +50,14 @@ def write_results(bench: Bench, result: UnitResult, scores: ViewScores) -> None:
     save_image(out / "adversarial.png", exhibits.mosaic())
     write_bytes(out / DELTAS, save(result.saved))
     if study.patch is not None:
-        write_json(out / "placement.json", placement(study, exhibits.names))
+        write_json(out / "placement.json", placement(study))
     write_text(out / "steps.csv", csv(list(result.trace)))
     write_scores(out, scores)
 
 
-def placement(study: Study, names: Sequence[str]) -> dict[str, Any]:
-    """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`, the files `names`.
-    Printing it and scoring photographs of it need this."""
-    patch, corners = study.patch, study.perturbation.corners()
-    assert patch is not None
-    return {
-        "schema": 2,
-        "pictures": [name.removesuffix(".png") for name in names],
-        "size": list(study.queries.images.shape[2:]),
-        "texture": list(study.perturbation.texture_size or ()),
-        "width_mm": patch.width_mm,
-        "id": patch.id,  # on the card of each arm, with the arm's name
-        "card": patch.card,  # whether the attack saw the patch with its card
-        "fixed": patch.fixed,  # whether the patch lies in the scene where `quads` are
-        "quads": corners * (len(names) if len(corners) == 1 else 1),
-        "target": study.threat["patch"]["target"],
-    }
+def placement(study: Study) -> dict[str, Any] | None:
+    """The content of `placement.json`, of a patch: what printing it and scoring photographs of it need."""
+    return None if study.patch is None else {"schema": 3, **asdict(study.patch)}
 
 
 def write_scores(out: Path, run: ViewScores) -> None:

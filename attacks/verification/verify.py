@@ -324,7 +324,7 @@ def _metrics(
     if study.patch is not None:
         with reading("placement.json"):
             places = read_json(out / "placement.json")
-        new_places = records.as_json(placement(study, bench.exhibits.names))
+        new_places = records.as_json(placement(study))
         yield from records.value_differences("placement.json", places, new_places)
 
 
