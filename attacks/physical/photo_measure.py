@@ -186,9 +186,9 @@ def measure_photo(
     if (hiding := physical.hiding(photo.row, quad)) is not None:
         at = (scene if position.match is None else position.match.scene), ground
         declared = hidden_points(hiding, *at, grid_cells(box))
-        corners_of_swatches = np.array([swatch.box.corners for swatch in card.chart])
-        covered = hidden_points(hiding, *at, corners_of_swatches).any(1)
-        swatches = dataclasses.replace(swatches, valid=swatches.valid & ~covered[:, None])
+        ends = np.array([swatch.box.corners for swatch in card.chart])
+        covered = hidden_points(hiding, *at, np.concatenate([ends, ends.mean(1, keepdims=True)], 1)).any(1)
+        swatches = dataclasses.replace(swatches, valid=swatches.valid & ~np.asarray(covered)[:, None])
     height, width = physical.size
     view = photo_view(pixels, height)
     frame = Box(0, 0, width, height)
@@ -209,7 +209,7 @@ def measure_photo(
 def hidden_points(hiding: NDArray[np.bool_], scene: Floats, ground: Floats, points: Floats) -> NDArray[np.bool_]:
     """Which points (...,2) of the flat card, in mm, lie behind what hides it, `hiding` (H,W) in the run's picture;
     beyond the picture its edge goes on. `scene` and `ground` map the picture's pixels and mm to the photograph's."""
-    at = project(np.linalg.inv(scene), project(ground, points))
+    at = project(np.asarray(np.linalg.inv(scene), np.float64), project(ground, points))
     x, y = (np.clip(np.floor(at[..., i]).astype(int), 0, hiding.shape[1 - i] - 1) for i in (0, 1))
     return np.asarray(hiding[y, x])
 

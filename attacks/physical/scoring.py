@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from attacks.data.gallery import Pictures
 from attacks.data.images import load_texture, to_bytes
 from attacks.encoders.description import description_rows
 from attacks.perturbations.patch.card import Card
@@ -25,7 +24,7 @@ from attacks.physical.photo_measure import (
 )
 from attacks.physical.photos import PhotoFile, list_photos, read_photo
 from attacks.physical.score import compare_arms, digital, judge_photos, make_judge, predict
-from attacks.physical.sheet import ARMS, arm_folder, read_texture, subject, texture_file
+from attacks.physical.sheet import ARMS, arm_folder, read_patch, read_texture, subject, texture_file
 from attacks.physical.surface_fit import shared_lens
 from attacks.physical.views import Rerun, read_sheet, rerun
 from attacks.runtime.untrusted import refuse_links
@@ -98,9 +97,9 @@ def score_photos(
         refuse_links(run)
     if folder.resolve() == photos.resolve():
         raise ValueError(f"`{folder}` holds the photographs, so results cannot go there: `--out` another folder")
-    expectation = expected(run, arm)
-    patch = expectation.patch
+    patch = read_patch(run)
     shots, notes = list_photos(photos, patch.pictures, picture)
+    expectation = expected(run, arm)
     origin = rerun(run, device, program)  # before the photographs: it may raise
     scored_photos: list[PhotoMeasurement] = []
     refused_photos: list[PhotoMeasurement] = []
@@ -219,12 +218,7 @@ def _content(
         "left_out": list(notes),
         "colour": colour,
         "no_colour": colours.reason or None,
-        "notes": [
-            *colours.notes,
-            *_subset_notes(pictures, queries),
-            *_place_notes(origin, pictures),
-            *_flag_notes(measurements),
-        ],
+        "notes": [*colours.notes, *_subset_notes(origin, pictures), *_flag_notes(measurements)],
         **compare_arms(photo_scores, digital_scores, queries.clusters, expectation.arm),
     }
     content["prediction"] = None
@@ -237,19 +231,15 @@ def _content(
     return content, colours
 
 
-def _subset_notes(rows: Sequence[int], queries: Pictures) -> list[str]:
+def _subset_notes(origin: Rerun, rows: Sequence[int]) -> list[str]:
+    queries, places = origin.study.queries, max(len(origin.patch.quads[row]) for row in rows)
     number, count, fit = len(rows), len(queries), len({*rows} & {*queries.attacked})
     part = (
         f"digital figures: of the pictures that were photographed, {number} of {count}; those of the run are of all"
     )
     note_of_fit = f"pictures: the patch was made from {fit} of {number}, which say nothing of other scenes"
-    return [part] * (number < count) + [note_of_fit] * (fit > 0)
-
-
-def _place_notes(origin: Rerun, rows: Sequence[int]) -> list[str]:
-    most = max(len(origin.patch.quads[row]) for row in rows)
-    note = f"places: the attack fills up to {most} places of a picture at once, and a photograph shows one card"
-    return [note] * (most > 1)
+    several = f"places: the attack fills up to {places} of a picture at once, and a photograph shows one card"
+    return [part] * (number < count) + [note_of_fit] * (fit > 0) + [several] * (places > 1)
 
 
 def _flag_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:

@@ -63,8 +63,8 @@ def subject(run: Path, arm: str = "eot") -> Subject:
         if not (run / name).is_file():
             refuse_unfinished(run)
             raise ValueError(f"run `{run}` has no {name}: only runs with `perturbation=patch` can be printed")
-    path, patch = texture_file(run, arm), read_patch(run)
-    texture = read_texture(path)
+    path = texture_file(run, arm)
+    texture, patch = read_texture(path), read_patch(run)
     if texture.shape[:2] != patch.texture:
         raise ValueError(f"`{path}` has other texels than placement.json, {patch.texture}: not of one run")
     return Subject(patch, arm, texture, sha256(path))

@@ -249,9 +249,10 @@ def physical_patch(
     """What print, simulation and score read of a run's patch in these pictures, `name` its `patch_id`."""
     quads, mask = perturbation.corners(), perturbation.placements.mask
     masks: list[list[str | None]] = [[None] * len(row) for row in quads]
-    for i, k in [] if mask is None else mask.flatten(2).amin(2).eq(0).nonzero().tolist():
-        if k < len(quads[i]):  # no padding
-            masks[i][k] = pack_mask(mask[i, k].numpy() > 0.5)
+    for i, row in enumerate(masks if mask is not None else []):
+        for k in range(len(row)):
+            if not bool(mask[i, k].all()):
+                row[k] = pack_mask(mask[i, k].numpy() > 0.5)
     times = len(queries) if len(quads) == 1 else 1
     return PhysicalPatch(
         id=name,

@@ -71,7 +71,7 @@ class PhysicalPatch:
 
     def printed_card(self, arm: str, width: float | None = None) -> Card:
         """The card of an arm, with a patch of `width` mm, by default the run's. Raises ValueError, see `card`."""
-        width = width or self.width_mm or WIDTH
+        width = self.width_mm or WIDTH if width is None else width
         return card(width, width * self.texture[0] / self.texture[1], card_words(self.id, arm))
 
 

@@ -83,9 +83,8 @@ class Placements:
     def take(self, rows: Tensor) -> "Placements":
         if len(self.quads) == 1:
             return self
-        parts = (self.quads, self.cover, self.mask)
-        quads, cover, mask = (None if part is None else part[rows.to(part.device)] for part in parts)
-        return replace(self, quads=quads, cover=cover, mask=mask)
+        cover, mask = (None if part is None else part[rows.to(part.device)] for part in (self.cover, self.mask))
+        return Placements(self.quads[rows.to(self.quads.device)], cover, mask)
 
     def covered(self, texture: tuple[int, int], surround: Surround | None) -> "Placements":
         """The same with the `cover` that follows from the mask, of a texture (height, width) or of its surround."""
@@ -112,15 +111,15 @@ def cover_of(mask: Tensor, quad: Tensor, texture: tuple[int, int], surround: Sur
     """The share of each texel of a `texture` (height, width) that shows, or of each pixel of its surround, (h,w) in
     [0,1]: the mean over it of a mask of the picture (H,W), in which the texture lies at `quad` (4,2), in shares."""
     corners = quad.to("cpu", torch.float64) * UNIT.new_tensor([mask.shape[1], mask.shape[0]])
-    size, corner, times = texture, (0, 0), 1
+    (height, width), corner, times = texture, (0, 0), 1
     if surround is not None:
-        size, corner, times = surround.picture.shape[2:], (surround.left, surround.top), surround.times
+        (height, width), corner, times = surround.picture.shape[2:], (surround.left, surround.top), surround.times
     sides = (corners.roll(-1, 0) - corners).norm(dim=1)
     pixels = max(float(sides[[0, 2]].max()) / texture[1], float(sides[[1, 3]].max()) / texture[0]) / times
     samples = min(max(math.ceil(pixels), 1), SAMPLES)
     inner = samples * (UNIT * UNIT.new_tensor([texture[1], texture[0]]) * times + UNIT.new_tensor(corner))
     ends = [transform(edges_to_centres(UNIT)[None], points[None])[0] for points in (inner, corners)]
-    fine = (size[0] * samples, size[1] * samples)
+    fine = (height * samples, width * samples)
     dense = warp_by_matrix(mask[None, None], homography(*ends), fine, border="replicate", antialias=True)
     return F.avg_pool2d(dense, samples)[0, 0].clamp(0, 1)
 

@@ -100,7 +100,7 @@ def behind(light: Pixels, sheet: PrintRecord, patch: PhysicalPatch, row: int, qu
     dots = np.asarray(sheet.card.patch.corners) * sheet.dpi / MM
     to_card = four_point_homography(corners - 0.5, dots - 0.5)
     extent, edge = (light.shape[1], light.shape[0]), cv2.BORDER_REPLICATE
-    shows = cv2.warpPerspective(np.float32(~hiding), to_card, extent, borderMode=edge)[..., None]
+    shows = cv2.warpPerspective((~hiding).astype(np.float32), to_card, extent, borderMode=edge)[..., None]
     return np.dstack([light, shows])
 
 
