@@ -149,8 +149,7 @@ def expected(run: Path, arm: str) -> Expected:
         option = "" if arm == ARMS[0] else f" --arm {arm}"
         raise ValueError(f"`{path.parent}` has no sheet.json: print it first, viewproof print {run}{option}")
     print_data = read_sheet(path)
-    name = source.patch.id
-    if (print_data.id, print_data.arm, print_data.sha256) != (name, arm, source.sha256):
+    if (print_data.id, print_data.arm, print_data.sha256) != (name := source.patch.id, arm, source.sha256):
         raise ValueError(
             f"`{path}` is the print of {print_data.id} {print_data.arm} {print_data.sha256[:8]}, and the patch "
             f"is {name} {arm} {source.sha256[:8]}: print it again, and photograph that"

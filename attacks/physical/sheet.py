@@ -59,10 +59,9 @@ def subject(run: Path, arm: str = "eot") -> Subject:
     """
     if not run.is_dir():
         raise ValueError(f"run `{run}` is no folder (paths are relative to {Path.cwd()})")
-    for name in ("patch.png", "placement.json"):
-        if not (run / name).is_file():
-            refuse_unfinished(run)
-            raise ValueError(f"run `{run}` has no {name}: only runs with `perturbation=patch` can be printed")
+    if not (run / "patch.png").is_file():
+        refuse_unfinished(run)
+        raise ValueError(f"run `{run}` has no patch.png: only runs with `perturbation=patch` can be printed")
     path = texture_file(run, arm)
     texture, patch = read_texture(path), read_patch(run)
     if texture.shape[:2] != patch.texture:
@@ -73,12 +72,11 @@ def subject(run: Path, arm: str = "eot") -> Subject:
 def read_patch(run: Path) -> PhysicalPatch:
     """Read `placement.json` of a run. Raises FileNotFoundError or ValueError."""
     path = run / "placement.json"
-    if not path.is_file() and (run / "manifest.json").is_file():
+    if not path.is_file():
         refuse_unfinished(run)
-        raise FileNotFoundError(f"`{run}` is no run of a patch: it has no placement.json (perturbation=patch)")
-    content = read_json(path)
+        raise FileNotFoundError(f"`{run}` has no placement.json: is it a run with `perturbation=patch`?")
     try:
-        return parse_physical_patch(content)
+        return parse_physical_patch(read_json(path))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"`{path}` is not what a run of this version writes ({type(error).__name__}: {error}); start it again"

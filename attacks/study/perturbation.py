@@ -249,10 +249,9 @@ def physical_patch(
     """What print, simulation and score read of a run's patch in these pictures, `name` its `patch_id`."""
     quads, mask = perturbation.corners(), perturbation.placements.mask
     masks: list[list[str | None]] = [[None] * len(row) for row in quads]
-    for i, row in enumerate(masks if mask is not None else []):
-        for k in range(len(row)):
-            if not bool(mask[i, k].all()):
-                row[k] = pack_mask(mask[i, k].numpy() > 0.5)
+    if mask is not None:
+        shown = [mask[i, : len(row)].numpy() > 0.5 for i, row in enumerate(quads)]
+        masks = [[None if part.all() else pack_mask(part) for part in row] for row in shown]
     times = len(queries) if len(quads) == 1 else 1
     return PhysicalPatch(
         id=name,
@@ -262,11 +261,7 @@ def physical_patch(
         quads=tuple(map(tuple, quads * times)),
         masks=tuple(map(tuple, masks * times)),
         fixed=not node.place,
-        shape=node.shape,
-        grey=node.grey,
-        gamut=node.gamut,
-        width_mm=node.width_mm,
-        card=node.card,
+        **{key: getattr(node, key) for key in ("shape", "grey", "gamut", "width_mm", "card")},
         printer=asdict(printer),
         target=target,
     )

@@ -108,15 +108,11 @@ def _subject(run: Path, strength: float) -> tuple[PhysicalPatch, PrintRecord, Pi
     """The patch of a run, its print, and the light of its card."""
     if not run.is_dir():
         raise FileNotFoundError(f"run directory `{run}` does not exist")
-    if not (run / "placement.json").is_file():
-        raise FileNotFoundError(
-            f"`{run}` has no placement.json: is it the output of a run with `perturbation=patch`?"
-        )
-    sheet, raster = run / "print" / "sheet.json", run / "print" / "card.png"
+    patch, sheet, raster = read_patch(run), run / "print" / "sheet.json", run / "print" / "card.png"
     for path in (sheet, raster):
         if not path.is_file():
             raise FileNotFoundError(f"`{path}` is missing: run `viewproof print {run}` first")
-    record, patch, pixels = read_sheet(sheet), read_patch(run), read_photo(raster)
+    record, pixels = read_sheet(sheet), read_photo(raster)
     sides = zip(pixels.shape, (record.card.height, record.card.width), strict=False)
     if any(abs(side - length * record.dpi / MM) > 2 for side, length in sides):
         raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
