@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -17,7 +17,6 @@ from attacks.experiment.result import NAME as DELTAS
 from attacks.experiment.unit import UnitResult
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import write_bytes, write_json, write_text
-from attacks.study.study import Study
 
 NAME = "scores.safetensors"
 
@@ -50,14 +49,9 @@ def write_results(bench: Bench, result: UnitResult, scores: ViewScores) -> None:
     save_image(out / "adversarial.png", exhibits.mosaic())
     write_bytes(out / DELTAS, save(result.saved))
     if study.patch is not None:
-        write_json(out / "placement.json", placement(study))
+        write_json(out / "placement.json", asdict(study.patch))
     write_text(out / "steps.csv", csv(list(result.trace)))
     write_scores(out, scores)
-
-
-def placement(study: Study) -> dict[str, Any] | None:
-    """The content of `placement.json`, of a patch: what printing it and scoring photographs of it need."""
-    return None if study.patch is None else {"schema": 3, **asdict(study.patch)}
 
 
 def write_scores(out: Path, run: ViewScores) -> None:

@@ -15,7 +15,7 @@ from attacks.perturbations.patch.card import Box, Card, card_words, tag_numbers
 from attacks.perturbations.patch.physical_patch import PhysicalPatch
 from attacks.physical import rectify
 from attacks.physical.colour_fit import Swatches, gains, measure_swatches
-from attacks.physical.detect import Detection, detect, grey_picture
+from attacks.physical.detect import LIGHT, Detection, detect, grey_picture
 from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import MIN_TAGS, Pose, from_corners, pose, project, visible
 from attacks.physical.resemblance import (
@@ -182,13 +182,16 @@ def measure_photo(
     for number, other in scenes[1:]:  # of several placements, the nearest that shows its scene
         if not position.belongs and (candidate := place(ideal, picture, other, card, ground)).belongs:
             quad, scene, position = number, other, candidate
-    declared = None
+    gain = None if position.cells is None else gains(position.cells)
+    declared = before = None
     if (hiding := physical.hiding(photo.row, quad)) is not None:
         at = (scene if position.match is None else position.match.scene), ground
-        declared = hidden_points(hiding, *at, grid_cells(box))
+        declared = at_points(hiding, *at, grid_cells(box))
+        light = LIGHT[at_points(picture, *at, grid_cells(box))]
+        before = None if gain is None else np.clip(light * gain, 0, 1) ** (1 / 2.2)
         ends = np.array([swatch.box.corners for swatch in card.chart])
-        covered = hidden_points(hiding, *at, np.concatenate([ends, ends.mean(1, keepdims=True)], 1)).any(1)
-        swatches = dataclasses.replace(swatches, valid=swatches.valid & ~np.asarray(covered)[:, None])
+        covered = at_points(hiding, *at, np.concatenate([ends, ends.mean(1, keepdims=True)], 1)).any(1)
+        swatches = dataclasses.replace(swatches, valid=swatches.valid & ~covered[:, None])
     height, width = physical.size
     view = photo_view(pixels, height)
     frame = Box(0, 0, width, height)
@@ -198,20 +201,19 @@ def measure_photo(
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
     looks = {arm: expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
     evidence = Evidence(
-        resemblance(patch, cells_inside(surface.project, box, size_of_photo), looks, expected.arm, declared),
+        resemblance(patch, cells_inside(surface.project, box, size_of_photo), looks, expected.arm, declared, before),
         purity(swatches, card),
         position if physical.fixed else None,
     )
-    gain = None if position.cells is None else gains(position.cells)
     return PhotoMeasurement(photo, fit, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence, quad)
 
 
-def hidden_points(hiding: NDArray[np.bool_], scene: Floats, ground: Floats, points: Floats) -> NDArray[np.bool_]:
-    """Which points (...,2) of the flat card, in mm, lie behind what hides it, `hiding` (H,W) in the run's picture;
+def at_points(values: NDArray[Any], scene: Floats, ground: Floats, points: Floats) -> NDArray[Any]:
+    """The values of the run's picture, (H,W) or (H,W,C), where points (...,2) of the flat card, in mm, lie in it;
     beyond the picture its edge goes on. `scene` and `ground` map the picture's pixels and mm to the photograph's."""
     at = project(np.asarray(np.linalg.inv(scene), np.float64), project(ground, points))
-    x, y = (np.clip(np.floor(at[..., i]).astype(int), 0, hiding.shape[1 - i] - 1) for i in (0, 1))
-    return np.asarray(hiding[y, x])
+    x, y = (np.clip(np.floor(at[..., i]).astype(int), 0, values.shape[1 - i] - 1) for i in (0, 1))
+    return np.asarray(values[y, x])
 
 
 def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:

@@ -97,6 +97,7 @@ def resemblance(
     looks: Mapping[str, Floats],
     arm: str,
     declared: NDArray[np.bool_] | None = None,
+    before: Floats | None = None,
 ) -> Resemblance:
     """Compare a rectified patch with what was printed.
 
@@ -105,6 +106,7 @@ def resemblance(
         looks: of each arm of the run, see `expected_look`.
         arm: that which the photograph should show.
         declared: which cells (GRID,GRID) the run declares as hidden; None: none.
+        before: how what hides them looks, as `looks`; None: not known.
     """
     hidden = np.zeros_like(inside) if declared is None else declared
     shown = inside & ~np.asarray(extra("cv2").dilate(np.uint8(hidden), np.ones((WINDOW, WINDOW))), bool)
@@ -125,6 +127,10 @@ def resemblance(
     hidden_cells = windows & differing
     glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     hidden_share, glare_share = (float(cells.sum()) / int(windows.sum()) for cells in (hidden_cells, glare))
+    told = reference_windows.var((3, 4)).mean(2) > VARIES**2  # a flat place may look as what stands before it
+    if before is not None:
+        told |= np.abs(_windows(before) - reference_windows).mean((2, 3, 4)) > DIFFERENT
+    behind &= told
     uncovered = float((behind & ~differing).sum()) / int(behind.sum()) if behind.sum() >= PLACES else 0.0
     return Resemblance(values[""], better, hidden_share, glare_share, float(1 - inside.mean()), uncovered)
 

@@ -12,7 +12,7 @@ from attacks.perturbations.patch.card import card as card_of
 from attacks.perturbations.patch.card import card_words
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.perturbations.patch.physical_patch import pack_mask
-from attacks.physical.photo_measure import Expected, hidden_points, measure_photo
+from attacks.physical.photo_measure import Expected, at_points, measure_photo
 from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import from_corners
 from attacks.physical.resemblance import GRID, resemblance
@@ -80,7 +80,7 @@ def test_points_behind_the_pole_are_those_of_the_mask_from_any_pose():
         x = (0.25 + 0.5 * shares[:, 0]) * SIDE
         points = np.array([CARD.patch.x, CARD.patch.y]) + shares * [CARD.patch.width, CARD.patch.height]
         sure = np.abs(x - 56) + np.abs(x - 72) != 16  # away from an edge
-        assert np.array_equal(hidden_points(POLE, seen, ground, points)[sure], ((x >= 56) & (x < 72))[sure])
+        assert np.array_equal(at_points(POLE, seen, ground, points)[sure], ((x >= 56) & (x < 72))[sure])
 
 
 def test_a_photograph_shows_the_scene_where_something_hides_the_card_and_the_card_elsewhere():
