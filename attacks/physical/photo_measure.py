@@ -168,7 +168,6 @@ def measure_photo(
         ValueError: in one line, why the photograph cannot be scored.
     """
     card, box, size_of_photo = expected.card, expected.card.patch, (pixels.shape[0], pixels.shape[1])
-    physical = expected.patch
     fit = _locate_card(pixels, expected, detected_card)
     surface, ideal = fit.surface, ideal_photo(pixels, fit.surface)
     ground = surface.resting  # where the scene is, which a bent card leaves
@@ -176,7 +175,7 @@ def measure_photo(
     swatches = measure_swatches(flat_picture, flat, card)
     if not visible(surface.homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
-    scenes = _scenes(ground, box, physical, photo.row, size_of_photo)
+    scenes = _scenes(ground, box, expected.patch, photo.row, size_of_photo)
     quad, scene = scenes[0]
     position = place(ideal, picture, scene, card, ground)
     for number, other in scenes[1:]:  # of several placements, the nearest that shows its scene
@@ -184,7 +183,7 @@ def measure_photo(
             quad, scene, position = number, other, candidate
     gain = None if position.cells is None else gains(position.cells)
     declared = before = None
-    if (hiding := physical.hiding(photo.row, quad)) is not None:
+    if (hiding := expected.patch.hiding(photo.row, quad)) is not None:
         at = (scene if position.match is None else position.match.scene), ground
         declared = at_points(hiding, *at, grid_cells(box))
         light = LIGHT[at_points(picture, *at, grid_cells(box))]
@@ -192,10 +191,10 @@ def measure_photo(
         ends = np.array([swatch.box.corners for swatch in card.chart])
         covered = at_points(hiding, *at, np.concatenate([ends, ends.mean(1, keepdims=True)], 1)).any(1)
         swatches = dataclasses.replace(swatches, valid=swatches.valid & ~covered[:, None])
-    height, width = physical.size
+    height, width = expected.patch.size
     view = photo_view(pixels, height)
     frame = Box(0, 0, width, height)
-    known_scene = physical.fixed and visible(scene, frame.corners)
+    known_scene = expected.patch.fixed and visible(scene, frame.corners)
     scene_pose = pose(view.frame() @ scene, frame) if known_scene else None
     corners = from_corners(box.corners, surface.project(box.corners))
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
@@ -203,7 +202,7 @@ def measure_photo(
     evidence = Evidence(
         resemblance(patch, cells_inside(surface.project, box, size_of_photo), looks, expected.arm, declared, before),
         purity(swatches, card),
-        position if physical.fixed else None,
+        position if expected.patch.fixed else None,
     )
     return PhotoMeasurement(photo, fit, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence, quad)
 

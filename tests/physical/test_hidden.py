@@ -103,3 +103,13 @@ def test_a_photograph_with_the_declared_pole_is_scored_and_one_without_it_is_nam
         assert 20 <= result.swatches.valid.all(1).sum() < 32  # the pole crosses the chart
         assert "what should stand before the patch is not there" in measured(gone, picture).evidence.refusal
         assert "covered" in measured(there, picture, undeclared).evidence.refusal
+
+
+@pytest.mark.parametrize("before", [0.25, 0.5, 0.9])
+def test_a_flat_patch_is_told_from_what_stands_before_it_by_colour_alone(before):
+    inside, declared, look = np.ones((GRID, GRID), bool), np.zeros((GRID, GRID), bool), np.full((GRID, GRID, 3), 0.5)
+    look[:8] = RANDOM(0).uniform(0.1, 0.9, (8, GRID, 3))
+    declared[10:, 8:24] = True
+    view = np.full((GRID, GRID, 3), round(255 * 0.5**1.006), np.uint8)  # all of it as printed: nothing stands there
+    result = resemblance(view, inside, {"eot": look}, "eot", declared, np.full_like(look, before))
+    assert result.uncovered == (1 if abs(before - 0.5) > 0.18 else 0)

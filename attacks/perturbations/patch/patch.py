@@ -91,9 +91,7 @@ class Patch(PerturbationSet):
             placements = placements.covered(self.size, self.surround)
         object.__setattr__(self, "placements", placements)
         if (cover := placements.cover) is not None and self._has_regions and cover.shape[2:] != grid:
-            raise ValueError(
-                f"`cover` must be as large as the texture or the card round it, {grid}; got {(*cover.shape[2:],)}"
-            )
+            raise ValueError(f"`cover` must be as large as texture or card, {grid}; got {(*cover.shape[2:],)}")
 
     @property
     def _has_regions(self) -> bool:

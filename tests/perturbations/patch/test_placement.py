@@ -139,8 +139,8 @@ def test_a_grey_patch_stays_grey_and_descends():
     [
         (torch.rand(4, 2), None, 8, None, "four corners"),
         (quads([[LEFT]]), torch.ones(1, 2, 1, 1), 8, None, "`cover` must be"),
-        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 4, None, "as large as the texture"),
-        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 8, sheet(1), "the card round it"),
+        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 4, None, "as large as texture or card"),
+        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 8, sheet(1), "as large as texture or card"),
     ],
 )
 def test_impossible_placements_are_refused(quad, cover, size, surround, message):
