@@ -2,6 +2,7 @@
 there."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from attacks.perturbations.patch.card import card as card_of
+from attacks.commands import main
 from attacks.perturbations.patch.card import card_words
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.perturbations.patch.physical_patch import pack_mask
@@ -22,6 +24,7 @@ from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Ranges, Shot, draw_shot
 from attacks.physical.views import PrintRecord
 from tests.helpers.prints import ID, QUAD, physical
+from tests.helpers.runs import call
 
 SIDE, DPI, SIZE = 128, 100, (480, 640)
 RANDOM = np.random.default_rng
@@ -113,3 +116,31 @@ def test_a_flat_patch_is_told_from_what_stands_before_it_by_colour_alone(before)
     view = np.full((GRID, GRID, 3), round(255 * 0.5**1.006), np.uint8)  # all of it as printed: nothing stands there
     result = resemblance(view, inside, {"eot": look}, "eot", declared, np.full_like(look, before))
     assert result.uncovered == (1 if abs(before - 0.5) > 0.18 else 0)
+
+
+@pytest.mark.slow
+def test_mask_shape_and_two_places_from_the_attack_to_the_score(tmp_path, monkeypatch):
+    picture = scene((60, 60, 60)).repeat(4, 0).repeat(4, 1)
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    Image.fromarray(np.uint8(255 * ~POLE).repeat(4, 0).repeat(4, 1)).save(tmp_path / "mask.png")
+    head = "path," + ",".join(f"{axis}{i}" for i in (1, 2, 3, 4) for axis in "xy") + ",mask\n"
+    lower, upper = "a.png,180,270,360,270,360,450,180,450", "a.png,200,40,380,40,380,220,200,220"
+    (tmp_path / "scenes.csv").write_text(f"{head}{lower},mask.png\n{upper},mask.png\n")
+    run, photos = tmp_path / "run", tmp_path / "photos"
+    words = [
+        "config=patch",
+        "data=scenes",
+        f"data.path={tmp_path}/scenes.csv",
+        "data.size=128",
+        "data.gallery=bundled",
+    ]
+    words += ["perturbation.shape=circle", "perturbation.card=true", "perturbation.width_mm=100", "sanity=none"]
+    words += ["printer=generic", "attack.gradients=64", "evaluate.views=64", f"hydra.run.dir={run}"]
+    assert call(monkeypatch, *words) == 0
+    for command in (["print"], ["simulate", photos, "--count", 16, "--size", "800x640"], ["score", photos]):
+        assert main([command[0], str(run), *map(str, command[1:])]) == 0
+    content = json.loads((run / "photos" / "photos.json").read_text())
+    assert len(content["photos"]) >= 14 and content["notes"][-1].startswith("places: the attack fills up to 2")
+    predicted, scored = content["prediction"]["poses"], content["photographs"]
+    assert abs(predicted["cosine"]["mean"] - scored["cosine"]["mean"]) < 0.06
+    assert abs(predicted["success"]["mean"] - scored["success"]["mean"]) < 0.25
