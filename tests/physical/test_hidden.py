@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attacks.perturbations.patch.card import card as card_of
 from attacks.commands import main
+from attacks.perturbations.patch.card import card as card_of
 from attacks.perturbations.patch.card import card_words
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.perturbations.patch.physical_patch import pack_mask
@@ -124,7 +124,7 @@ def test_mask_shape_and_two_places_from_the_attack_to_the_score(tmp_path, monkey
     Image.fromarray(picture).save(tmp_path / "a.png")
     Image.fromarray(np.uint8(255 * ~POLE).repeat(4, 0).repeat(4, 1)).save(tmp_path / "mask.png")
     head = "path," + ",".join(f"{axis}{i}" for i in (1, 2, 3, 4) for axis in "xy") + ",mask\n"
-    lower, upper = "a.png,180,270,360,270,360,450,180,450", "a.png,200,40,380,40,380,220,200,220"
+    lower, upper = "a.png,180,270,360,270,360,450,180,450", "a.png,200,30,380,30,380,210,200,210"
     (tmp_path / "scenes.csv").write_text(f"{head}{lower},mask.png\n{upper},mask.png\n")
     run, photos = tmp_path / "run", tmp_path / "photos"
     words = [
