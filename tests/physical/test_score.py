@@ -289,7 +289,7 @@ def blacken(run):
 
 MANIFEST, SHEET = "manifest.json", "print/sheet.json"
 FAULTS = {
-    "missing": (lambda run: None, [], "is it the directory of a finished run"),
+    "missing": (lambda run: None, [], "has no placement.json"),
     "encoder": (lambda run: edit(run / MANIFEST, "encoder", {"fingerprint": "0"}), [], "not the one of the run"),
     "config": (lambda run: edit(run / MANIFEST, "config", {"seed": 0}), [], "not of this version"),
     "print": (lambda run: edit(run / SHEET, "id", "vp-00000000"), [], "print it again"),

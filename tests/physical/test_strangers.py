@@ -61,14 +61,17 @@ def test_a_card_of_an_impossible_size_is_refused(side):
 def test_broken_placements_are_refused(tmp_path):
     path = tmp_path / "placement.json"
     path.write_text(json.dumps(PLACEMENT))
-    assert read_patch(tmp_path).pictures == ("a", "b")
+    assert json.loads(json.dumps(dataclasses.asdict(read_patch(tmp_path)))) == PLACEMENT
     harmless = [("target", None), *(("target", text) for text in ("x", "../../x", "a\nb: c")), ("fixed", True)]
+    harmless += [("grey", True), ("card", True), ("masks", None), ("width_mm", None)]
     for location, value, result in faulty_versions(PLACEMENT):
         text, outside = location[0] == "pictures" and value == "x", location[0] == "quads" and len(location) == 5
+        if location[0] in ("shape", "gamut", "medium", "printer"):  # no reader computes with them
+            continue
         if text or (location[0], value) in harmless or (outside and value == -1):
             continue
         path.write_text(json.dumps(result))
-        with pytest.raises(ValueError, match=r"not what a run writes|not JSON"):
+        with pytest.raises(ValueError, match=r"not what a run of this|not JSON"):
             read_patch(tmp_path)
             raise AssertionError(f"{location} = {value!r} was taken")
     path.write_text("[" * 100_000)
