@@ -12,9 +12,10 @@ this run and arm alone. A patch too large for one sheet is tiled.
 import argparse
 from pathlib import Path
 
+from attacks.perturbations.patch.physical_patch import WIDTH
 from attacks.physical.chart import write_chart
 from attacks.physical.paper import PAPERS
-from attacks.physical.sheet import ARMS, WIDTH, write_sheet
+from attacks.physical.sheet import ARMS, write_sheet
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.untrusted import refuse_file
 

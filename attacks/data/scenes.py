@@ -1,31 +1,24 @@
 """Photographs with placements of a patch, as a table lists them, and these placements in the squares that are
 attacked."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import load_image
 from attacks.data.listing import name_entries
-from attacks.data.pictures import Shelf, read_entries, read_mask, to_square
+from attacks.data.pictures import Shelf, read_entries, read_mask, square, to_square
 from attacks.data.table import CORNERS, TABLES, Entry, read_number, read_table
-from attacks.perturbations.patch.placement import Placements
+from attacks.perturbations.patch.placement import UNIT, Placements, cover_of
 from attacks.runtime.untrusted import short_path
-from transforms.sampling.homography import clipped_area, edges_to_centres, homography, transform
-from transforms.sampling.warp import warp_by_matrix
+from transforms.sampling.homography import clipped_area, homography
 
 #: The table that ships with the package; `data.path=bundled` names it.
 BUNDLED_TABLE = Path(__file__).parent / "scenes.csv"
-#: The most samples along each side of a texel; beyond this, antialiasing averages the pixels.
-SAMPLES = 16
-#: The corners of a texture as shares of its sides, in the order of a quad.
-UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
 #: Those of the unit square, as (a, b, c) of a x + b y + c >= 0 inside.
 EDGES = ((1.0, 0.0, 0.0), (-1.0, 0.0, 1.0), (0.0, 1.0, 0.0), (0.0, -1.0, 1.0))
 
@@ -137,23 +130,6 @@ def _area(points: Tensor) -> float:
     return float((x * y.roll(-1) - y * x.roll(-1)).sum()) / 2
 
 
-def texel_cover(placement: Entry, mask: Tensor, corners: Tensor, texture: tuple[int, int]) -> Tensor:
-    """The visible share of each texel, (h,w) in [0,1]: the mean of the mask over the texel's part of the photograph.
-    Raises ValueError if no texel shows."""
-    sides = (corners.roll(-1, 0) - corners).norm(dim=1)
-    pixels = max(float(sides[[0, 2]].max()) / texture[1], float(sides[[1, 3]].max()) / texture[0])
-    samples = min(max(math.ceil(pixels), 1), SAMPLES)
-    size = (texture[0] * samples, texture[1] * samples)
-    to_centres = edges_to_centres(UNIT)
-    outer = UNIT * UNIT.new_tensor([size[1], size[0]])
-    ends = [transform(to_centres[None], points[None])[0] for points in (outer, corners)]
-    dense = warp_by_matrix(mask[None, None], homography(*ends), size, border="reflect", antialias=True)
-    cover = F.avg_pool2d(dense, samples)[0, 0].clamp(0, 1)
-    if not bool((cover > 1 / 255).any()):
-        raise ValueError(f"{placement.where}: `mask` is dark all over the quad; the patch would not show")
-    return cover
-
-
 def read_scenes(path: str, size: int, unreadable: str = "refuse") -> tuple[Shelf, list[Photo]]:
     """The photographs of a table, each cut to a `square`, and the placements in each. Raises FileNotFoundError or
     ValueError, in one line."""
@@ -171,6 +147,7 @@ def placements_in(photos: Sequence[Photo], size: int, texture: tuple[int, int]) 
     quads = torch.empty(len(photos), largest, 4, 2, dtype=torch.float64)
     visible = torch.zeros(len(photos), largest, 1, 1)
     covers: dict[tuple[int, int], Tensor] = {}
+    masks: dict[tuple[int, int], Tensor] = {}
     notes: list[str] = []
     for i, (entry, placements) in enumerate(photos):
         image, _ = load_image(entry.path)
@@ -182,11 +159,14 @@ def placements_in(photos: Sequence[Photo], size: int, texture: tuple[int, int]) 
             notes += [*mask_notes, *check_corners(placement, entry.name, corners, size_of_photo, quads[i, k])]
             visible[i, k] = 1
             if mask is not None:
-                covers[i, k] = texel_cover(placement, mask, corners, texture)
+                masks[i, k] = (square(mask[None], size)[0] > 0.5).float()
+                covers[i, k] = cover_of(masks[i, k], quads[i, k], texture)
+                if not bool((covers[i, k] > 1 / 255).any()):
+                    raise ValueError(f"{placement.where}: `mask` is dark all over the quad; the patch would not show")
         quads[i, len(placements) :] = quads[i, 0]
     if not covers:
         return Placements(quads, None if bool(visible.all()) else visible), notes
-    cover = visible.repeat(1, 1, *texture)
+    cover, mask = visible.repeat(1, 1, *texture), visible.repeat(1, 1, size, size)
     for index, part in covers.items():
-        cover[index] = part
-    return Placements(quads, cover), notes
+        cover[index], mask[index] = part, masks[index]
+    return Placements(quads, cover, mask), notes

@@ -1,9 +1,8 @@
 """The scores of every view, in `scores.safetensors`: the rows of per_image.csv follow from them exactly."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -18,7 +17,6 @@ from attacks.experiment.result import NAME as DELTAS
 from attacks.experiment.unit import UnitResult
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import write_bytes, write_json, write_text
-from attacks.study.study import Study
 
 NAME = "scores.safetensors"
 
@@ -51,28 +49,9 @@ def write_results(bench: Bench, result: UnitResult, scores: ViewScores) -> None:
     save_image(out / "adversarial.png", exhibits.mosaic())
     write_bytes(out / DELTAS, save(result.saved))
     if study.patch is not None:
-        write_json(out / "placement.json", placement(study, exhibits.names))
+        write_json(out / "placement.json", asdict(study.patch))
     write_text(out / "steps.csv", csv(list(result.trace)))
     write_scores(out, scores)
-
-
-def placement(study: Study, names: Sequence[str]) -> dict[str, Any]:
-    """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`, the files `names`.
-    Printing it and scoring photographs of it need this."""
-    patch, corners = study.patch, study.perturbation.corners()
-    assert patch is not None
-    return {
-        "schema": 2,
-        "pictures": [name.removesuffix(".png") for name in names],
-        "size": list(study.queries.images.shape[2:]),
-        "texture": list(study.perturbation.texture_size or ()),
-        "width_mm": patch.width_mm,
-        "id": patch.id,  # on the card of each arm, with the arm's name
-        "card": patch.card,  # whether the attack saw the patch with its card
-        "fixed": patch.fixed,  # whether the patch lies in the scene where `quads` are
-        "quads": corners * (len(names) if len(corners) == 1 else 1),
-        "target": study.threat["patch"]["target"],
-    }
 
 
 def write_scores(out: Path, run: ViewScores) -> None:

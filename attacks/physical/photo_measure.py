@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from attacks.data.images import SUFFIXES
 from attacks.perturbations.patch.card import Box, Card, card_words, tag_numbers
+from attacks.perturbations.patch.physical_patch import PhysicalPatch
 from attacks.physical import rectify
 from attacks.physical.colour_fit import Swatches, gains, measure_swatches
-from attacks.physical.detect import Detection, detect, grey_picture
+from attacks.physical.detect import LIGHT, Detection, detect, grey_picture
 from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import MIN_TAGS, Pose, from_corners, pose, project, visible
 from attacks.physical.resemblance import (
@@ -23,17 +24,20 @@ from attacks.physical.resemblance import (
     Resemblance,
     cells_inside,
     expected_look,
+    grid_cells,
     purity,
     resemblance,
 )
 from attacks.physical.scene_place import CELLS, MATCHES, ScenePlace, place
 from attacks.physical.surface import flattened, ideal_photo
 from attacks.physical.surface_fit import CardFit, locate
-from attacks.physical.views import PlacementRecord, View, photo_view
+from attacks.physical.views import View, photo_view
 
 Floats = NDArray[np.float64]
 #: The largest share of the patch that lies beyond the photograph's edge.
 CUT = 0.5
+#: The largest share of what the run declares as hidden that shows the patch.
+MAX_UNCOVERED = 0.5
 #: No ink is as pure as a screen: the most light of pure red, green and blue relative to white.
 PUREST = 0.95
 #: The most that the scene is turned where it cannot be compared, in degrees, and stretched along one direction.
@@ -42,10 +46,10 @@ MOST_DEGREES, MOST_STRETCH = 45.0, 1.8
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What photographs of a print should show: the id of the run, the arm, its card, and the textures of all arms of
-    the run (h,w,3), 0..255 over white, by name."""
+    """What photographs of a print should show: the patch of the run, the arm, its card, and the textures of all arms
+    of the run (h,w,3), 0..255 over white, by name."""
 
-    id: str
+    patch: PhysicalPatch
     arm: str
     card: Card
     textures: Mapping[str, NDArray[np.float32]]
@@ -66,6 +70,7 @@ class Evidence:
         cut, glare, hidden = self.patch.cut, self.patch.glare, self.patch.hidden_share
         better, correlation, pure = self.patch.better, self.patch.correlation, self.purity or 0.0
         most = f"at most {MAX_HIDDEN_SHARE:.0%}"
+        bare = f"what should stand before the patch is not there: {self.patch.uncovered:.1%} of its place shows it"
         not_it = f"the patch is not the run's: correlation {correlation:.3f}, at least {CORRELATION}"
         rules = [
             (cut > CUT, f"{cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
@@ -73,6 +78,7 @@ class Evidence:
             (glare > MAX_HIDDEN_SHARE, f"glare or bare paper on {glare:.1%} of the patch, {most}"),
             (correlation < CORRELATION, not_it),
             (hidden > MAX_HIDDEN_SHARE, f"{hidden:.1%} of the patch is covered or changed, {most}"),
+            (self.patch.uncovered > MAX_UNCOVERED, f"{bare}, at most {MAX_UNCOVERED:.0%}"),
             (pure > PUREST, f"its colours are purer than ink, {pure:.3f}, at most {PUREST}: a screen or a file"),
         ]
         rules += [] if self.place is None else _of_place(self.place)
@@ -87,6 +93,7 @@ class Evidence:
             "correlation": self.patch.correlation,
             "hidden": self.patch.hidden_share,
             "glare": self.patch.glare,
+            "uncovered": self.patch.uncovered,
             "cut": self.patch.cut,
             "purity": self.purity,
             "scene_correlation": None if place is None else place.correlation,
@@ -128,7 +135,8 @@ class PhotoMeasurement:
 
     `gain` (3,) is that of light against the run's picture, or None if the scenes cannot be compared; `pose` is that
     of the patch, in pixels a mm; `scene` that of the scene in the view's stage frame, or None if it is partly behind
-    the camera, or the patch has no place in it; `evidence` says whether the photograph is scored.
+    the camera, or the patch has no place in it; `quad` the number of the placement that it shows; `evidence` says
+    whether the photograph is scored.
     """
 
     photo: PhotoFile
@@ -140,6 +148,7 @@ class PhotoMeasurement:
     view: View
     patch: NDArray[np.uint8]
     evidence: Evidence
+    quad: int = 0
 
 
 def measure_photo(
@@ -147,7 +156,6 @@ def measure_photo(
     pixels: NDArray[np.uint8],
     picture: NDArray[np.uint8],
     expected: Expected,
-    placement: PlacementRecord,
     detected_card: CardDetection = CardDetection(),
 ) -> PhotoMeasurement:
     """Locate the patch in a photograph, and cut out the view.
@@ -167,26 +175,44 @@ def measure_photo(
     swatches = measure_swatches(flat_picture, flat, card)
     if not visible(surface.homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
-    scenes = _scenes(ground, box, placement, photo.row, size_of_photo)
-    scene, position = scenes[0], place(ideal, picture, scenes[0], card, ground)
-    for other in scenes[1:]:  # of several placements, the nearest that shows its scene
+    scenes = _scenes(ground, box, expected.patch, photo.row, size_of_photo)
+    quad, scene = scenes[0]
+    position = place(ideal, picture, scene, card, ground)
+    for number, other in scenes[1:]:  # of several placements, the nearest that shows its scene
         if not position.belongs and (candidate := place(ideal, picture, other, card, ground)).belongs:
-            scene, position = other, candidate
-    height, width = placement.size
+            quad, scene, position = number, other, candidate
+    gain = None if position.cells is None else gains(position.cells)
+    declared = before = None
+    if (hiding := expected.patch.hiding(photo.row, quad)) is not None:
+        at = (scene if position.match is None else position.match.scene), ground
+        declared = at_points(hiding, *at, grid_cells(box))
+        light = LIGHT[at_points(picture, *at, grid_cells(box))]
+        before = None if gain is None else np.clip(light * gain, 0, 1) ** (1 / 2.2)
+        ends = np.array([swatch.box.corners for swatch in card.chart])
+        covered = at_points(hiding, *at, np.concatenate([ends, ends.mean(1, keepdims=True)], 1)).any(1)
+        swatches = dataclasses.replace(swatches, valid=swatches.valid & ~covered[:, None])
+    height, width = expected.patch.size
     view = photo_view(pixels, height)
     frame = Box(0, 0, width, height)
-    known_scene = placement.fixed and visible(scene, frame.corners)
+    known_scene = expected.patch.fixed and visible(scene, frame.corners)
     scene_pose = pose(view.frame() @ scene, frame) if known_scene else None
     corners = from_corners(box.corners, surface.project(box.corners))
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
     looks = {arm: expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
     evidence = Evidence(
-        resemblance(patch, cells_inside(surface.project, box, size_of_photo), looks, expected.arm),
+        resemblance(patch, cells_inside(surface.project, box, size_of_photo), looks, expected.arm, declared, before),
         purity(swatches, card),
-        position if placement.fixed else None,
+        position if expected.patch.fixed else None,
     )
-    gain = None if position.cells is None else gains(position.cells)
-    return PhotoMeasurement(photo, fit, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence)
+    return PhotoMeasurement(photo, fit, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence, quad)
+
+
+def at_points(values: NDArray[Any], scene: Floats, ground: Floats, points: Floats) -> NDArray[Any]:
+    """The values of the run's picture, (H,W) or (H,W,C), where points (...,2) of the flat card, in mm, lie in it;
+    beyond the picture its edge goes on. `scene` and `ground` map the picture's pixels and mm to the photograph's."""
+    at = project(np.asarray(np.linalg.inv(scene), np.float64), project(ground, points))
+    x, y = (np.clip(np.floor(at[..., i]).astype(int), 0, values.shape[1 - i] - 1) for i in (0, 1))
+    return np.asarray(values[y, x])
 
 
 def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
@@ -209,7 +235,7 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
     if detection.duplicates:
         raise ValueError(f"the card is there more than once (fiducial {detection.duplicates[0]}); photograph one")
     for arm in expected.textures:
-        if len({*detection.foreign} & {*tag_numbers(card_words(expected.id, arm))}) >= 2:
+        if len({*detection.foreign} & {*tag_numbers(card_words(expected.patch.id, arm))}) >= 2:
             raise ValueError(f"it shows the card of the arm {arm}, not of {expected.arm} (--arm {arm} scores it)")
     if detection.foreign and not detection.corners:
         foreign = ", ".join(map(str, detection.foreign[:4]))
@@ -219,17 +245,17 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
     raise ValueError(f"{found} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, or sharper)")
 
 
-def _scenes(at: Floats, box: Box, placement: PlacementRecord, row: int, size: tuple[int, int]) -> list[Floats]:
-    """From the pixels of the run's picture, 0 its edge, to the photograph's: of each placement, by the distance of
-    the scene from the photograph's middle."""
-    height, width = placement.size
+def _scenes(at: Floats, box: Box, patch: PhysicalPatch, row: int, size: tuple[int, int]) -> list[tuple[int, Floats]]:
+    """From the pixels of the run's picture, 0 its edge, to the photograph's: of each placement with its number, by
+    the distance of the scene from the photograph's middle."""
+    height, width = patch.size
     candidates = []
-    for quad in placement.quads[row]:
+    for number, quad in enumerate(patch.quads[row]):
         corners = np.asarray(quad, np.float64) * [width, height]
         scene = at @ from_corners(corners, box.corners)
         off = project(scene, [width / 2, height / 2]) - [size[1] / 2, size[0] / 2]
-        candidates.append((float(np.hypot(*off)), scene))
-    return [scene for _, scene in sorted(candidates, key=lambda candidate: candidate[0])]
+        candidates.append((float(np.hypot(*off)), number, scene))
+    return [(number, scene) for _, number, scene in sorted(candidates, key=lambda candidate: candidate[0])]
 
 
 def record(measurement: PhotoMeasurement) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from attacks.runtime.extras import extra
 Floats = NDArray[np.float64]
 #: Cells along each side of the patch that are compared, and along each side of the window round each.
 GRID, WINDOW = 32, 3
+#: The fewest places that the run declares as hidden that are compared: one or two may look alike by chance.
+PLACES = 10
 #: The least correlation of a patch with the print that it shows.
 CORRELATION = 0.7
 #: A place whose window differs by more than this from the print (mean of the channels, of full scale) is hidden.
@@ -40,13 +42,15 @@ TURNS = ("", "by 90 degrees", "by 180 degrees", "by 270 degrees")
 class Resemblance:
     """Of a patch in a photograph: its `correlation` with its own texture, but for the tenth that differs most; what
     correlates `better`, in words, and by `CORRELATION` or more ("": nothing); and the shares of it that are
-    `hidden_share`, under `glare`, and `cut` off by the photograph's edge."""
+    `hidden_share`, under `glare`, and `cut` off by the photograph's edge. Of what the run declares as hidden nothing
+    counts, but that so much of it is `uncovered`."""
 
     correlation: float
     better: str
     hidden_share: float
     glare: float
     cut: float
+    uncovered: float = 0.0
 
 
 def correlation(a: Floats, b: Floats) -> float:
@@ -74,17 +78,26 @@ def _coarse(light: NDArray[Any]) -> Floats:
     return np.asarray(np.clip(grid, 0, 1), np.float64) ** (1 / 2.2)
 
 
+def grid_cells(box: Box) -> Floats:
+    """The middles (GRID,GRID,2) of the cells of the grid over a box."""
+    at = (np.arange(GRID) + 0.5) / GRID
+    return np.stack(np.meshgrid(box.x + at * box.width, box.y + at * box.height), -1)
+
+
 def cells_inside(to_pixels: Callable[[Any], Floats], box: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
     """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID); `to_pixels` maps
     the box to its pixels."""
-    at = (np.arange(GRID) + 0.5) / GRID
-    x, y = np.meshgrid(box.x + at * box.width, box.y + at * box.height)
-    points = to_pixels(np.stack([x, y], -1))
+    points = to_pixels(grid_cells(box))
     return np.asarray(((points >= 0) & (points <= [size[1] - 1, size[0] - 1])).all(-1))
 
 
 def resemblance(
-    patch: NDArray[np.uint8], inside: NDArray[np.bool_], looks: Mapping[str, Floats], arm: str
+    patch: NDArray[np.uint8],
+    inside: NDArray[np.bool_],
+    looks: Mapping[str, Floats],
+    arm: str,
+    declared: NDArray[np.bool_] | None = None,
+    before: Floats | None = None,
 ) -> Resemblance:
     """Compare a rectified patch with what was printed.
 
@@ -92,24 +105,34 @@ def resemblance(
         inside: see `cells_inside`.
         looks: of each arm of the run, see `expected_look`.
         arm: that which the photograph should show.
+        declared: which cells (GRID,GRID) the run declares as hidden; None: none.
+        before: how what hides them looks, as `looks`; None: not known.
     """
-    windows = _windows(inside).all((2, 3))
+    hidden = np.zeros_like(inside) if declared is None else declared
+    shown = inside & ~np.asarray(extra("cv2").dilate(np.uint8(hidden), np.ones((WINDOW, WINDOW))), bool)
+    windows, behind = (_windows(cells).all((2, 3)) for cells in (shown, inside & hidden))
     if not windows.any():
-        return Resemblance(0.0, "", 0.0, 0.0, 1.0)
+        return Resemblance(0.0, "", 0.0, 0.0, float(1 - inside.mean()))
     photo, reference = _coarse(LIGHT[patch]), looks[arm]
     rivals = {f"the patch of the arm {name}": look for name, look in looks.items() if name != arm}
     for i in range(1, 8):
         words = ("mirrored" if i > 3 else "", f"turned {TURNS[i % 4]}" if i % 4 else "")
         rotation = np.rot90(reference[:, ::-1] if i > 3 else reference, -(i % 4))
         rivals[f"its patch {' and '.join(filter(None, words))}"] = rotation
-    values = {name: _likeness(photo, look, inside) for name, look in ({"": reference} | rivals).items()}
+    values = {name: _likeness(photo, look, shown) for name, look in ({"": reference} | rivals).items()}
     best = max(values, key=lambda name: values[name])
     better = best if values[best] >= CORRELATION else ""
     photo_windows, reference_windows = _windows(photo), _windows(reference)
-    hidden_cells, off = windows & _differences(photo_windows, reference_windows), photo_windows - reference_windows
+    differing, off = _differences(photo_windows, reference_windows), photo_windows - reference_windows
+    hidden_cells = windows & differing
     glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     hidden_share, glare_share = (float(cells.sum()) / int(windows.sum()) for cells in (hidden_cells, glare))
-    return Resemblance(values[""], better, hidden_share, glare_share, float(1 - inside.mean()))
+    told = reference_windows.var((3, 4)).mean(2) > VARIES**2  # a flat place may look as what stands before it
+    if before is not None:
+        told |= np.abs(_windows(before) - reference_windows).mean((2, 3, 4)) > DIFFERENT
+    behind &= told
+    uncovered = float((behind & ~differing).sum()) / int(behind.sum()) if behind.sum() >= PLACES else 0.0
+    return Resemblance(values[""], better, hidden_share, glare_share, float(1 - inside.mean()), uncovered)
 
 
 def _windows(cells: NDArray[Any]) -> NDArray[Any]:

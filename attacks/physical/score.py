@@ -27,7 +27,7 @@ from attacks.study.study import Study
 from transforms import Compose
 from transforms.compose import Homography
 from transforms.sampling.homography import quad_to_quad
-from transforms.scene import Shown, base_of, taken
+from transforms.scene import Scene, Shown, taken
 
 #: As in metrics.json.
 MEASURES = ("cosine", "recall_at_1", "success")
@@ -247,29 +247,30 @@ def predict(
     study, camera = origin.study, reprint(origin.study.transforms, fit.table())
     clusters, pictures = study.queries.clusters, sorted({measurement.photo.row for measurement in measurements})
 
-    def judge_views(views: Compose, rows: Tensor, u: Tensor) -> PhotoScores:
-        views_of_bank = Bank(views, u.to(base_of(attacked_pictures).dtype))
-        return score_views(judge, taken(attacked_pictures, rows), rows, views_of_bank)
+    def judge_views(views: Compose, rows: Tensor, u: Tensor, quad: int | None = None) -> PhotoScores:
+        base, *layers = taken(attacked_pictures, rows).layers
+        shown = Scene((base, *(layers if quad is None else [layers[quad]])), origin.patch.size)
+        return score_views(judge, shown, rows, Bank(views, u.to(base.pixels.dtype)))
 
     u = bank(camera, study.evaluate.views, seed=study.seed, purpose="evaluate").u
     printer = figures(judge_views(camera, torch.tensor(pictures), u), clusters)
     with_pose = [measurement for measurement in measurements if measurement.scene is not None]
-    if not origin.placement.fixed or {measurement.photo.row for measurement in with_pose} != {*pictures}:
+    if not origin.patch.fixed or {measurement.photo.row for measurement in with_pose} != {*pictures}:
         return Prediction(printer, None)
-    times, parts = math.ceil(study.evaluate.views / len(with_pose)), list[PhotoScores]()
-    for row in pictures:
-        with_row = [measurement for measurement in with_pose if measurement.photo.row == row]
-        views = with_poses(camera, with_row, origin.placement.size)
-        u = bank(views, len(with_row) * times, seed=study.seed, purpose="evaluate").u.clone()
-        u[:, views.stages[0].dims] = (torch.arange(len(u)) % len(with_row) + 0.5) / len(with_row)
-        parts.append(judge_views(views, torch.tensor([row]), u))
+    times, parts, numbers = math.ceil(study.evaluate.views / len(with_pose)), list[PhotoScores](), list[int]()
+    for row, quad in sorted({(measurement.photo.row, measurement.quad) for measurement in with_pose}):
+        group = [i for i, item in enumerate(with_pose) if (item.photo.row, item.quad) == (row, quad)]
+        views = with_poses(camera, [with_pose[i] for i in group], origin.patch.size)
+        u = bank(views, len(group) * times, seed=study.seed, purpose="evaluate").u.clone()
+        u[:, views.stages[0].dims] = (torch.arange(len(u)) % len(group) + 0.5) / len(group)
+        parts.append(judge_views(views, torch.tensor([row]), u, quad))  # the one card that they show
+        numbers += group * times
+    cosine, hit, success = (torch.cat([getattr(part, name) for part in parts]) for name in MEASURES)
+    scores = PhotoScores(cosine, hit, success, tuple(row for part in parts for row in part.rows))
     if len(pictures) > 1:
-        cosine, hit, success = (torch.cat([getattr(part, name) for part in parts]) for name in MEASURES)
-        rows_of_views = tuple(row for part in parts for row in part.rows)
-        return Prediction(printer, figures(PhotoScores(cosine, hit, success, rows_of_views), clusters))
+        return Prediction(printer, figures(scores, clusters))
     # Of one picture the photographs are the units, as they are of the photographed figures.
-    numbers = tuple(i % len(with_pose) for i in range(len(with_pose) * times))
-    return Prediction(printer, figures(replace(parts[0], rows=numbers), list(map(str, range(len(with_pose))))))
+    return Prediction(printer, figures(replace(scores, rows=tuple(numbers)), list(map(str, range(len(with_pose))))))
 
 
 def with_poses(camera: Compose, measurements: Sequence[PhotoMeasurement], size: tuple[int, int]) -> Compose:

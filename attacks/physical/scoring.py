@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from attacks.data.gallery import Pictures
 from attacks.data.images import load_texture, to_bytes
 from attacks.encoders.description import description_rows
 from attacks.perturbations.patch.card import Card
@@ -25,9 +24,9 @@ from attacks.physical.photo_measure import (
 )
 from attacks.physical.photos import PhotoFile, list_photos, read_photo
 from attacks.physical.score import compare_arms, digital, judge_photos, make_judge, predict
-from attacks.physical.sheet import ARMS, arm_folder, read_texture, subject, texture_file
+from attacks.physical.sheet import ARMS, arm_folder, read_patch, read_texture, subject, texture_file
 from attacks.physical.surface_fit import shared_lens
-from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
+from attacks.physical.views import Rerun, read_sheet, rerun
 from attacks.runtime.untrusted import refuse_links
 
 SCHEMA = 2
@@ -98,8 +97,8 @@ def score_photos(
         refuse_links(run)
     if folder.resolve() == photos.resolve():
         raise ValueError(f"`{folder}` holds the photographs, so results cannot go there: `--out` another folder")
-    placement = read_placement(run)
-    shots, notes = list_photos(photos, placement.pictures, picture)
+    patch = read_patch(run)
+    shots, notes = list_photos(photos, patch.pictures, picture)
     expectation = expected(run, arm)
     origin = rerun(run, device, program)  # before the photographs: it may raise
     scored_photos: list[PhotoMeasurement] = []
@@ -109,7 +108,7 @@ def score_photos(
         try:
             clean = to_bytes(origin.study.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
             detection = detections.get(photo.name, CardDetection())
-            measurement = measure_photo(photo, read_photo(photo.path), clean, expectation, placement, detection)
+            measurement = measure_photo(photo, read_photo(photo.path), clean, expectation, detection)
             (scored_photos if measurement.evidence.refusal is None else refused_photos).append(measurement)
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
@@ -119,7 +118,7 @@ def score_photos(
     content, colours = _content(origin, scored_photos, expectation, notes)
     content["refused"] = [
         record(measurement)
-        | {"picture": placement.pictures[measurement.photo.row], "reason": measurement.evidence.refusal}
+        | {"picture": patch.pictures[measurement.photo.row], "reason": measurement.evidence.refusal}
         for measurement in refused_photos
     ]
     measurements, config = (scored_photos, refused_photos), origin.manifest["config"]
@@ -150,14 +149,14 @@ def expected(run: Path, arm: str) -> Expected:
         option = "" if arm == ARMS[0] else f" --arm {arm}"
         raise ValueError(f"`{path.parent}` has no sheet.json: print it first, viewproof print {run}{option}")
     print_data = read_sheet(path)
-    if (print_data.id, print_data.arm, print_data.sha256) != (source.id, arm, source.sha256):
+    if (print_data.id, print_data.arm, print_data.sha256) != (name := source.patch.id, arm, source.sha256):
         raise ValueError(
             f"`{path}` is the print of {print_data.id} {print_data.arm} {print_data.sha256[:8]}, and the patch "
-            f"is {source.id} {arm} {source.sha256[:8]}: print it again, and photograph that"
+            f"is {name} {arm} {source.sha256[:8]}: print it again, and photograph that"
         )
     arms = (name for name in ARMS if name != arm and (run / "patches" / f"{name}.png").is_file())
     textures = {arm: source.texture} | {name: read_texture(texture_file(run, name)) for name in arms}
-    return Expected(source.id, arm, print_data.card, textures)
+    return Expected(source.patch, arm, print_data.card, textures)
 
 
 def colours_of_photos(measurements: Sequence[PhotoMeasurement], card: Card) -> Colours:
@@ -188,7 +187,7 @@ def _content(
         record(measurement)
         | _colour_record(measurement, card, colours)
         | {
-            "picture": origin.placement.pictures[measurement.photo.row],
+            "picture": origin.patch.pictures[measurement.photo.row],
             "cosine": float(photo_scores.cosine[i]),
             "nearest": photo_scores.nearest[i],
             "recognised": bool(photo_scores.recall_at_1[i]),
@@ -209,16 +208,16 @@ def _content(
     content = {
         "schema": SCHEMA,
         "run": str(origin.folder),
-        "id": expectation.id,
+        "id": expectation.patch.id,
         "arm": expectation.arm,
-        "size": origin.placement.size[0],
+        "size": origin.patch.size[0],
         "encoder": dict(description_rows(origin.study.identity)),
-        "target": origin.placement.target,
+        "target": origin.patch.target,
         "photos": table,
         "left_out": list(notes),
         "colour": colour,
         "no_colour": colours.reason or None,
-        "notes": [*colours.notes, *_subset_notes(pictures, queries), *_flag_notes(measurements)],
+        "notes": [*colours.notes, *_subset_notes(origin, pictures), *_flag_notes(measurements)],
         **compare_arms(photo_scores, digital_scores, queries.clusters, expectation.arm),
     }
     content["prediction"] = None
@@ -231,13 +230,15 @@ def _content(
     return content, colours
 
 
-def _subset_notes(rows: Sequence[int], queries: Pictures) -> list[str]:
+def _subset_notes(origin: Rerun, rows: Sequence[int]) -> list[str]:
+    queries, places = origin.study.queries, max(len(origin.patch.quads[row]) for row in rows)
     number, count, fit = len(rows), len(queries), len({*rows} & {*queries.attacked})
     part = (
         f"digital figures: of the pictures that were photographed, {number} of {count}; those of the run are of all"
     )
     note_of_fit = f"pictures: the patch was made from {fit} of {number}, which say nothing of other scenes"
-    return [part] * (number < count) + [note_of_fit] * (fit > 0)
+    several = f"places: the attack fills up to {places} of a picture at once, and a photograph shows one card"
+    return [part] * (number < count) + [note_of_fit] * (fit > 0) + [several] * (places > 1)
 
 
 def _flag_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:

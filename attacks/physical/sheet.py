@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from attacks.experiment.directory import read_json
 from attacks.perturbations.patch import card_raster
-from attacks.perturbations.patch.card import SIDES, Card, card, card_words
+from attacks.perturbations.patch.card import Card
 from attacks.perturbations.patch.card_raster import INCH, WHITE, Picture, Texture
+from attacks.perturbations.patch.physical_patch import PhysicalPatch, parse_physical_patch
 from attacks.physical.paper import Page, Plan, draw_page, font_file, plan, write_pdf
 from attacks.runtime.decoding import decoded
 from attacks.runtime.files import atomic, sha256, write_json
-from attacks.runtime.untrusted import parse_json, refuse_links
+from attacks.runtime.untrusted import refuse_links
 
-#: The width of a patch that nobody gave one, in mm.
-WIDTH = 100.0
 #: Of zlib: half the time of the default, and 3 % more bytes.
 FAST = 4
 #: The arms whose patch can be printed, that of the attack first.
@@ -29,15 +29,12 @@ ANCHORS = {"start": "ls", "middle": "ms"}
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The patch of an arm of a run: its texture over white, the file's digest, the run's id, its width in mm if the
-    run has one, and whether the attack saw its card."""
+    """The patch of a run, an arm of it, the arm's texture over white, and the digest of its file."""
 
+    patch: PhysicalPatch
+    arm: str
     texture: Texture
     sha256: str
-    id: str
-    arm: str
-    width: float | None
-    with_card: bool
 
 
 def texture_file(run: Path, arm: str) -> Path:
@@ -62,14 +59,28 @@ def subject(run: Path, arm: str = "eot") -> Subject:
     """
     if not run.is_dir():
         raise ValueError(f"run `{run}` is no folder (paths are relative to {Path.cwd()})")
-    for name in ("patch.png", "placement.json"):
-        if not (run / name).is_file():
-            refuse_unfinished(run)
-            raise ValueError(f"run `{run}` has no {name}: only runs with `perturbation=patch` can be printed")
+    if not (run / "patch.png").is_file():
+        refuse_unfinished(run)
+        raise ValueError(f"run `{run}` has no patch.png: only runs with `perturbation=patch` can be printed")
     path = texture_file(run, arm)
-    texture = read_texture(path)
-    patch_id, width, with_card = _print_settings(run / "placement.json", texture.shape[:2])
-    return Subject(texture, sha256(path), patch_id, arm, width, with_card)
+    texture, patch = read_texture(path), read_patch(run)
+    if texture.shape[:2] != patch.texture:
+        raise ValueError(f"`{path}` has other texels than placement.json, {patch.texture}: not of one run")
+    return Subject(patch, arm, texture, sha256(path))
+
+
+def read_patch(run: Path) -> PhysicalPatch:
+    """Read `placement.json` of a run. Raises FileNotFoundError or ValueError."""
+    path = run / "placement.json"
+    if not path.is_file():
+        refuse_unfinished(run)
+        raise FileNotFoundError(f"`{run}` has no placement.json: is it a run with `perturbation=patch`?")
+    try:
+        return parse_physical_patch(read_json(path))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"`{path}` is not what a run of this version writes ({type(error).__name__}: {error}); start it again"
+        ) from None
 
 
 def refuse_unfinished(run: Path) -> None:
@@ -86,27 +97,6 @@ def read_texture(path: Path) -> Texture:
     values = np.asarray(picture.convert("RGBA"), np.float32)
     alpha = values[..., 3:] / 255
     return np.asarray(values[..., :3] * alpha + WHITE * (1 - alpha), np.float32)
-
-
-def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[str, float | None, bool]:
-    """The id of a run, its width in mm if it has one, and whether the attack saw the card."""
-    try:
-        content: Any = parse_json(path.read_bytes(), path.name)
-        texture, width = content["texture"], content["width_mm"]
-        patch_id, with_card = content.get("id"), content.get("card")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"`{path}` cannot be read ({type(error).__name__}: {error})") from None
-    if texture != list(size):
-        raise ValueError(f"`{path}` has a texture of {texture}, patch.png has {list(size)}: not of one run")
-    if width is not None and not (type(width) in (int, float) and SIDES[0] <= width <= SIDES[1]):
-        got = f"{width!r:.40}"
-        raise ValueError(f"`width_mm` in `{path}` must lie in {SIDES[0]:g}..{SIDES[1]:g}, or be null; got {got}")
-    valid = isinstance(patch_id, str) and re.fullmatch("vp-[0-9a-f]{8}", patch_id)
-    if not valid or not isinstance(with_card, bool):
-        raise ValueError(
-            f"`{path}` has no `id` and `card` of this version, whose cards name run and arm: start the run again"
-        )
-    return patch_id, None if width is None else float(width), with_card
 
 
 @dataclass(frozen=True)
@@ -140,14 +130,11 @@ def write_sheet(
     if out is None:
         refuse_links(run)
     source = subject(run, arm)
-    if width is None:
-        width = source.width or WIDTH
-    rows, columns = source.texture.shape[:2]
-    sheets = plan(card(width, width * rows / columns, card_words(source.id, arm)), paper, dpi)
+    sheets = plan(source.patch.printed_card(arm, width), paper, dpi)
     folder = arm_folder(run, "print", arm) if out is None else out
     write_sheets(folder, sheets, source.texture)
     write_json(folder / "sheet.json", _record(sheets, source))
-    return PrintResult(folder, sheets, _notes(source, width))
+    return PrintResult(folder, sheets, _notes(source.patch, sheets.card.patch.width))
 
 
 def write_sheets(folder: Path, sheets: Plan, texture: Texture) -> None:
@@ -202,7 +189,7 @@ def _record(sheets: Plan, source: Subject) -> dict[str, Any]:
     place = ("left", "top", "row", "column")
     return {
         "schema": 2,
-        "id": source.id,
+        "id": source.patch.id,
         "arm": source.arm,
         "sha256": source.sha256,
         "card": dataclasses.asdict(sheets.card),
@@ -215,14 +202,14 @@ def _record(sheets: Plan, source: Subject) -> dict[str, Any]:
     }
 
 
-def _notes(source: Subject, width: float) -> tuple[str, ...]:
+def _notes(patch: PhysicalPatch, width: float) -> tuple[str, ...]:
     notes = []
-    if not source.with_card:
+    if not patch.card:
         notes.append(
             "the attack has not seen the card that is printed round its patch, and photographs show it: expect less "
             "than the run's figures, or run again with perturbation.card=true perturbation.width_mm=..."
         )
-    if source.width is not None and not math.isclose(source.width, width):
+    if patch.width_mm is not None and not math.isclose(patch.width_mm, width):
         distance = f"one of {width:g} mm is seen from another distance"
-        notes.append(f"the run placed a patch {source.width:g} mm wide; {distance}")
+        notes.append(f"the run placed a patch {patch.width_mm:g} mm wide; {distance}")
     return tuple(notes)

@@ -14,34 +14,18 @@ from torch import Tensor
 from attacks.data.images import load_image
 from attacks.experiment.directory import previous_run, read_json, refuse_program
 from attacks.perturbations.patch.card import Card, parse_card
-from attacks.physical.sheet import refuse_unfinished
+from attacks.perturbations.patch.physical_patch import PhysicalPatch
+from attacks.physical.sheet import read_patch
 from attacks.schema import groups
 from attacks.study.assembly import build
 from attacks.study.study import Study
 
-#: The longest side of a run's pictures and of a texture, and their largest aspect ratio.
-LONGEST, ASPECT = 2**14, 2**10
 #: The highest resolution of a print.
 MOST_DPI = 10_000
-#: The largest coordinate of a quad's corner, in shares of its picture.
-REACH = 1e3
 #: Keys of an encoder's description that must equal those of the run.
 IDENTITY_KEYS = ("fingerprint", "sha256")
 #: The names in `sheet.json`.
 NAME_KEYS = ("id", "arm", "sha256")
-
-
-@dataclass(frozen=True)
-class PlacementRecord:
-    """`placement.json`: the names of the pictures, their (height, width), that of the texture, its quads in each
-    picture in shares of width and height, the name of the target, and whether the patch lies `fixed` in the scene."""
-
-    pictures: tuple[str, ...]
-    size: tuple[int, int]
-    texture: tuple[int, int]
-    quads: tuple[tuple[Any, ...], ...]
-    target: str | None
-    fixed: bool
 
 
 @dataclass(frozen=True)
@@ -54,31 +38,6 @@ class PrintRecord:
     arm: str
     sha256: str
     dpi: int
-
-
-def read_placement(folder: Path) -> PlacementRecord:
-    """Read `placement.json` of a run. Raises FileNotFoundError or ValueError."""
-    path = folder / "placement.json"
-    if not path.is_file() and (folder / "manifest.json").is_file():
-        refuse_unfinished(folder)
-        raise FileNotFoundError(f"`{folder}` is no run of a patch: it has no placement.json (perturbation=patch)")
-    content = read_json(path)
-    try:
-        quads = tuple(tuple(entry) for entry in content["quads"])
-        names = tuple(_name(entry) for entry in content["pictures"])
-        sizes = _size(content["size"]), _size(content["texture"])
-        record = PlacementRecord(names, *sizes, quads, content["target"], content["fixed"])
-        if not names or len(quads) != len(names) or not all(map(len, quads)):
-            raise ValueError("it must name a picture or more, and one quad or more for each")
-        for quad in (quad for entry in quads for quad in entry):
-            _check_quad(quad)
-        if not isinstance(record.target, str | None):
-            raise ValueError("`target` must be a text or null")
-        if not isinstance(record.fixed, bool):
-            raise ValueError("`fixed` must be true or false")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"`{path}` is not what a run writes ({type(error).__name__}: {error})") from None
-    return record
 
 
 def read_sheet(path: Path) -> PrintRecord:
@@ -95,38 +54,14 @@ def read_sheet(path: Path) -> PrintRecord:
     return PrintRecord(card, name, arm, digest, dpi)
 
 
-def _name(name: Any) -> str:
-    """The name of a picture, which must be that of a file: it may not lead to another folder."""
-    if not isinstance(name, str) or not name.isprintable() or name in ("", ".", "..") or {"/", "\\"} & set(name):
-        raise ValueError(f"a picture's name must be that of a file; got {name!r:.80}")
-    return name
-
-
-def _size(size: Any) -> tuple[int, int]:
-    height, width = size
-    if not all(type(side) is int and 1 <= side <= LONGEST for side in (height, width)):
-        raise ValueError(f"a size must be two whole numbers of 1..{LONGEST}; got {size!r:.80}")
-    if max(height, width) > ASPECT * min(height, width):
-        raise ValueError(f"a size must have an aspect ratio of at most {ASPECT}; got {size!r:.80}")
-    return height, width
-
-
-def _check_quad(quad: Any) -> None:
-    numbers = [value for corner in quad for value in corner]
-    if [len(corner) for corner in quad] != [2] * 4 or not all(type(value) in (int, float) for value in numbers):
-        raise ValueError(f"a quad must be four corners [x, y]; got {quad!r:.80}")
-    if not all(-REACH <= value <= REACH for value in numbers):
-        raise ValueError(f"a quad must lie near its picture, in shares of its sides; got {quad!r:.80}")
-
-
 @dataclass(frozen=True, eq=False)
 class Rerun:
-    """A run of a patch: its folder, its study, its manifest, and its placement."""
+    """A run of a patch: its folder, its study, its manifest, and its patch."""
 
     folder: Path
     study: Study
     manifest: dict[str, Any]
-    placement: PlacementRecord
+    patch: PhysicalPatch
 
 
 def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rerun:
@@ -139,7 +74,7 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rer
         FileNotFoundError, ValueError: in one line: not a run of a patch, an encoder that is a program and was not
             named, or other weights or pictures than in the run.
     """
-    placement, previous = read_placement(folder), previous_run(folder)
+    patch, previous = read_patch(folder), previous_run(folder)
     run = previous.run
     refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device
@@ -148,8 +83,8 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rer
         run.data.cache = None  # a folder of the run's own machine
     study = build(run)
     _check_encoder(study.identity, previous.manifest.get("encoder"))
-    _check_pictures(folder, placement, study)
-    return Rerun(folder, study, previous.manifest, placement)
+    _check_pictures(folder, patch, study)
+    return Rerun(folder, study, previous.manifest, patch)
 
 
 def _check_encoder(encoder: dict[str, Any], previous: Any) -> None:
@@ -163,11 +98,11 @@ def _check_encoder(encoder: dict[str, Any], previous: Any) -> None:
             )
 
 
-def _check_pictures(folder: Path, placement: PlacementRecord, study: Study) -> None:
+def _check_pictures(folder: Path, patch: PhysicalPatch, study: Study) -> None:
     images = study.queries.images
-    if len(images) != len(placement.pictures):
-        raise ValueError(f"`data` has {len(images)} pictures now, and had {len(placement.pictures)} in the run")
-    for name, image in zip(placement.pictures, images, strict=True):
+    if len(images) != len(patch.pictures):
+        raise ValueError(f"`data` has {len(images)} pictures now, and had {len(patch.pictures)} in the run")
+    for name, image in zip(patch.pictures, images, strict=True):
         previous, _ = load_image(folder / "pictures" / "clean" / f"{name}.png")
         if previous.shape != image.shape or not torch.equal(previous, image.cpu()):
             raise ValueError(f"`data`: picture {name} is no longer what it was in the run; put the file back")

@@ -24,6 +24,7 @@ from attacks.eot.problem import FIXED, losses_of_a_step
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.deployment import deployed_size
 from attacks.evaluation.scores import embed_pictures
+from attacks.perturbations.patch.patch import Patch
 from attacks.resizers.pipeline import GIVEN, Pipeline, function_pipeline
 from attacks.resizers.pipeline import kernel_pipeline as resizer
 from attacks.runtime.distributed import local_rank
@@ -37,12 +38,12 @@ from attacks.solvers.worst import Adversary
 from attacks.study.combinations import check_keyframes, check_minibatches, check_radii, prices_of
 from attacks.study.data import data, draw_clusters, hidden_rows, idle_columns, targeted
 from attacks.study.encoder import subject_encoder, surrogate
-from attacks.study.perturbation import facts, keyframe_places, patch_id, perturb, refuse_shapes
+from attacks.study.perturbation import facts, keyframe_places, patch_id, perturb, physical_patch, refuse_shapes
 from attacks.study.pipeline import defended_views, input_side
 from attacks.study.plugin_parts import part_name, plugin_parts
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part
-from attacks.study.study import Attack, PatchRecord, Study, Views
+from attacks.study.study import Attack, Study, Views
 from attacks.study.task import (
     acceptance_of,
     check_gallery,
@@ -169,8 +170,11 @@ def build(
         remake=partial(perturb, run) if keeps_shapes else None,
         places=keyframe_places(getattr(run.perturbation, "keyframes", None), queries),
     )
-    if isinstance(node := run.perturbation, PatchConfig):
-        study = replace(study, patch=PatchRecord(patch_id(run), node.width_mm, node.card, not node.place))
+    if isinstance(node := run.perturbation, PatchConfig) and isinstance(perturbation, Patch):
+        goals = [] if study.goal is None else sorted(set(study.goal.tolist()))
+        target = ", ".join(gallery.names[row] for row in goals) or None
+        patch = physical_patch(node, run.printer, perturbation, queries, patch_id(run), target)
+        study = replace(study, patch=patch)
     if fit_rows:
         fit_goal = None if goal is None else goal[len(truth) :]
         study = replace(study, fit=replace(study, queries=fit, truth=fit_truth, goal=fit_goal))
@@ -201,14 +205,9 @@ def attack_of(run: Run, views: Views) -> Attack:
 
 def threat_of(run: Run, study: Study) -> dict[str, Any]:
     """What the attacker may do and wants, for metrics.json."""
-    node, patch, goal = run.perturbation, None, study.goal
+    node, patch, goal = run.perturbation, study.patch, study.goal
     shares = getattr(study.perturbation, "shares", None)
     parts = {name: part.digests()[0] for name, part in plugin_parts(run).items()}
-    if isinstance(node, PatchConfig):
-        goals = [] if goal is None else sorted(set(goal.tolist()))
-        target = ", ".join(study.gallery.names[row] for row in goals) or None
-        size = (study.queries.images.shape[2], study.queries.images.shape[3])
-        patch = facts(node, run.printer, study.perturbation, size, target)
     return {
         "task": run.task.name,
         "objective": part_name(run.objective),
@@ -228,7 +227,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
         **{key: value for key, value in asdict(run.attack).items() if key not in ("name", "prices", *BUDGET_KEYS)},
         **({"prices": list(study.attack.prices)} if any(study.attack.prices) else {}),
         **({} if study.attack.pictures is None else {"pictures": study.attack.pictures}),
-        "patch": patch,  # None for any other perturbation
+        "patch": None if patch is None else facts(node, patch, study.perturbation),  # None for any other perturbation
         **({"plugins": parts} if parts else {}),
     }
 

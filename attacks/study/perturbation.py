@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.gallery import Pictures
-from attacks.data.images import load_image
+from attacks.data.images import file_names, load_image
 from attacks.data.pictures import masks_of
 from attacks.data.table import TABLE, column_cells
 from attacks.eot.protocols import Perturbation
@@ -24,6 +24,7 @@ from attacks.perturbations.patch.card import card as card_of
 from attacks.perturbations.patch.card_raster import Surround, surround
 from attacks.perturbations.patch.colour_profiles import gamut
 from attacks.perturbations.patch.patch import Patch, texture_size
+from attacks.perturbations.patch.physical_patch import PhysicalPatch, pack_mask
 from attacks.perturbations.patch.placement import Placements
 from attacks.perturbations.radii import RadiusByRow
 from attacks.perturbations.sparse import L0, L1
@@ -242,29 +243,45 @@ def _start(start: str, size: tuple[int, int]) -> Any:
     return resize(load_image(start)[0][None], size, "pil_bicubic").clamp(0, 1)
 
 
-def facts(
-    node: PatchConfig, printer: PrinterConfig, perturbation: Perturbation, size: tuple[int, int], target: str | None
-) -> dict[str, Any]:
-    """The block `threat.patch` of metrics.json, for pictures of `size` (height, width). The areas are shares of a
-    picture: the mean, least and most over the pictures. `sheet_area` includes the card."""
+def physical_patch(
+    node: PatchConfig, printer: PrinterConfig, perturbation: Patch, queries: Pictures, name: str, target: str | None
+) -> PhysicalPatch:
+    """What print, simulation and score read of a run's patch in these pictures, `name` its `patch_id`."""
+    quads, mask = perturbation.corners(), perturbation.placements.mask
+    masks: list[list[str | None]] = [[None] * len(row) for row in quads]
+    if mask is not None:
+        shown = [mask[i, : len(row)].numpy() > 0.5 for i, row in enumerate(quads)]
+        masks = [[None if part.all() else pack_mask(part) for part in row] for row in shown]
+    times = len(queries) if len(quads) == 1 else 1
+    return PhysicalPatch(
+        id=name,
+        pictures=tuple(file.removesuffix(".png") for file in file_names(queries.names)),
+        size=queries.shapes[0],
+        texture=perturbation.size,
+        quads=tuple(map(tuple, quads * times)),
+        masks=tuple(map(tuple, masks * times)),
+        fixed=not node.place,
+        **{key: getattr(node, key) for key in ("shape", "grey", "gamut", "width_mm", "card")},
+        printer=asdict(printer),
+        target=target,
+    )
+
+
+def facts(node: PatchConfig, patch: PhysicalPatch, perturbation: Perturbation) -> dict[str, Any]:
+    """The block `threat.patch` of metrics.json. The areas are shares of a picture: the mean, least and most over the
+    pictures. `sheet_area` includes the card."""
     place, ranges = anywhere(node), None
     if place is not None:  # of all keys, also of those left at their defaults
         ends = place.values(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
         ranges = dict(zip(PLACE, ends.T.tolist(), strict=True))
     return {
-        "texture": list(perturbation.texture_size or ()),
+        "texture": list(patch.texture),
         "start": node.start_from,
-        "shape": node.shape,
-        "grey": node.grey,
-        "gamut": node.gamut,
-        "places": max(map(len, perturbation.corners())),
+        **{key: getattr(patch, key) for key in ("shape", "grey", "gamut", "width_mm", "card", "printer", "target")},
+        "places": max(map(len, patch.quads)),
         "anywhere": ranges,
-        "area": _area(perturbation.footprint(size), place),
-        "sheet_area": _area(perturbation.footprint(size, sheet=True), place),
-        "width_mm": node.width_mm,
-        "card": node.card,
-        "printer": asdict(printer),
-        "target": target,
+        "area": _area(perturbation.footprint(patch.size), place),
+        "sheet_area": _area(perturbation.footprint(patch.size, sheet=True), place),
     }
 
 

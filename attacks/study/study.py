@@ -18,6 +18,7 @@ from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.scores import Acceptance
 from attacks.perturbations.keyframes import between
+from attacks.perturbations.patch.physical_patch import PhysicalPatch
 from attacks.resizers.pipeline import Pipeline
 from attacks.schema.encoder import SAMPLING
 from attacks.schema.groups import SanityConfig
@@ -86,17 +87,6 @@ class Attack:
         return self.optimiser in SAMPLING
 
 
-@dataclass(frozen=True)
-class PatchRecord:
-    """What a run records of its patch: the id on its cards, its printed width, whether the attack saw the card, and
-    whether it lies where the scene's corners are."""
-
-    id: str
-    width_mm: float | None
-    card: bool
-    fixed: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Study:
     """Everything that an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for,
@@ -127,7 +117,7 @@ class Study:
     device: torch.device
     identity: dict[str, Any]
     threat: dict[str, Any]
-    patch: PatchRecord | None = None
+    patch: PhysicalPatch | None = None
     members: tuple[nn.Module, ...] = ()  # encoders that are attacked together with `encoder`
     acceptance: Acceptance | None = None  # of a verification
     start: Tensor | None = None  # where the arm `eot` begins, a delta of each query or one for all

@@ -38,7 +38,7 @@ from attacks.experiment.result import with_start
 from attacks.experiment.results import RunFigures, metrics
 from attacks.experiment.sections.section import SectionResult, Sections, rows_of_section, sections_of
 from attacks.experiment.times import time_problems
-from attacks.experiment.view_scores import NAME, ViewScores, placement
+from attacks.experiment.view_scores import NAME, ViewScores
 from attacks.gate.lock import policy_record
 from attacks.gate.policy import POLICY, read_policy, refuse_other_threat
 from attacks.resizers.pipeline import GIVEN
@@ -324,7 +324,7 @@ def _metrics(
     if study.patch is not None:
         with reading("placement.json"):
             places = read_json(out / "placement.json")
-        new_places = records.as_json(placement(study, bench.exhibits.names))
+        new_places = records.as_json(asdict(study.patch))
         yield from records.value_differences("placement.json", places, new_places)
 
 

@@ -17,12 +17,12 @@ from attacks.data.gallery import photographs
 from attacks.data.images import to_bytes
 from attacks.perturbations.patch.card import card, card_words
 from attacks.perturbations.patch.card_raster import card_picture
+from attacks.perturbations.patch.physical_patch import PhysicalPatch
 from attacks.physical.photo_measure import Evidence, Expected, measure_photo
 from attacks.physical.photos import PhotoFile
 from attacks.physical.simulation.camera import PAPER, encode_jpeg, print_raster
 from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import PRESETS, Ranges, Shot, draw_shot
-from attacks.physical.views import PlacementRecord
 
 from .table import BenchmarkTable, Row
 
@@ -121,11 +121,12 @@ def take_photo(case: CardCase, sheet: CardPrint, random: Random) -> Bytes:
 def examination(case: CardCase, photo: Bytes) -> tuple[str | None, Evidence | None]:
     """Why a photograph is left out (None: it is scored as the run's arm `eot`), and the evidence if there is any."""
     size = case.textures[ARMS[0]].shape
-    placement = PlacementRecord(("scene",), (SIDE, SIDE), (size[0], size[1]), ((case.quad.tolist(),),), None, True)
-    expected = Expected(case.id, ARMS[0], card(MM, MM, card_words(case.id, ARMS[0])), case.textures)
+    quads = ((case.quad.tolist(),),)
+    patch = PhysicalPatch(case.id, ("scene",), (SIDE, SIDE), (size[0], size[1]), quads, ((None,),))
+    expected = Expected(patch, ARMS[0], card(MM, MM, card_words(case.id, ARMS[0])), case.textures)
     try:
         photo_file = PhotoFile(None, "photo", 0)  # type: ignore[arg-type]  # a photograph in memory
-        measurement = measure_photo(photo_file, np.ascontiguousarray(photo), case.scene, expected, placement)
+        measurement = measure_photo(photo_file, np.ascontiguousarray(photo), case.scene, expected)
     except ValueError as error:
         return str(error), None
     return measurement.evidence.refusal, measurement.evidence

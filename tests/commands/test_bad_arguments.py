@@ -57,7 +57,9 @@ def patch(folder):
     fake_run(folder / "run")
     path = folder / "run" / "placement.json"
     corners = [[0, 0], [1, 0], [1, 1], [0, 1]]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"pictures": ["a.png"], "quads": [[corners]]}))
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"pictures": ["a.png"], "quads": [[corners]], "masks": [[None]]})
+    )
     (folder / "in").mkdir()
 
 

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from attacks.data.gallery import Pictures
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import surround
 from attacks.perturbations.patch.placement import Placements
@@ -14,7 +15,7 @@ from attacks.report.facts import patch_rows
 from attacks.report.warnings import warnings
 from attacks.schema.groups import CHOICES, PatchConfig, PrinterConfig
 from attacks.schema.validate import validate
-from attacks.study.perturbation import facts, patch, patch_id
+from attacks.study.perturbation import facts, patch, patch_id, physical_patch
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part
 from tests.helpers import report_pages
@@ -31,7 +32,8 @@ def node(**keys):
 
 
 def record(places=None, printer=PLAIN, target=None, **keys):
-    return facts(node(**keys), printer, patch(node(**keys), IMAGES, "vp-01234567", places), (40, 60), target)
+    made, pictures = patch(node(**keys), IMAGES, "vp-01234567", places), Pictures(("a", "b"), IMAGES)
+    return facts(node(**keys), physical_patch(node(**keys), printer, made, pictures, "vp-01234567", target), made)
 
 
 @pytest.mark.parametrize(

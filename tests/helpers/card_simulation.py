@@ -10,6 +10,7 @@ from attacks.perturbations.patch.card import card
 from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Shot
 from tests.helpers.photographs import card_light, encoded
+from tests.helpers.prints import physical
 
 CARD = card(100, 100, words="card 5")
 DPI = 254  # ten dots per mm: every edge of the card but those of swatches is between two dots
@@ -36,8 +37,8 @@ def printed_run(folder, dots):
     for i, name in enumerate(names):
         cv2.imwrite(str(folder / "pictures" / "clean" / f"{name}.png"), smooth(48, 48, i))
     quads = [[QUAD], [[[0.1, 0.1], [0.6, 0.15], [0.6, 0.6], [0.12, 0.55]], QUAD]]
-    placement = {"schema": 1, "pictures": names, "size": [48, 48], "texture": [20, 20], "quads": quads}
-    (folder / "placement.json").write_text(json.dumps(placement | {"width_mm": 100, "target": None, "fixed": True}))
+    patch = physical(names, quads, texture=(20, 20), width_mm=100, id="vp-00000005")
+    (folder / "placement.json").write_text(json.dumps(dataclasses.asdict(patch)))
     cv2.imwrite(str(folder / "print" / "card.png"), dots[..., ::-1])
     sheet = {"schema": 2, "id": "vp-00000005", "arm": "eot", "sha256": "0", "dpi": DPI}
     sheet |= {"card": dataclasses.asdict(CARD)}

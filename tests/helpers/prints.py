@@ -2,14 +2,18 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import cv2
 import numpy as np
 import pypdfium2
 from PIL import Image
 
+from attacks.perturbations.patch.physical_patch import PhysicalPatch
+
 MM = 25.4
 ID = "vp-0123abcd"
+QUAD = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
 
 
 def frame_texture(size=(24, 24), seed=0):
@@ -25,10 +29,15 @@ def fake_run(folder, texture=None, width=None):
     folder.mkdir(parents=True, exist_ok=True)
     texture = frame_texture() if texture is None else texture
     Image.fromarray(texture).save(folder / "patch.png")
-    record = {"schema": 1, "pictures": [], "size": [8, 8], "texture": list(texture.shape[:2]), "width_mm": width}
-    record |= {"id": ID, "card": False, "fixed": True}
-    (folder / "placement.json").write_text(json.dumps(record | {"quads": [], "target": None}))
+    patch = physical(size=(8, 8), texture=texture.shape[:2], width_mm=width)
+    (folder / "placement.json").write_text(json.dumps(asdict(patch)))
     return folder
+
+
+def physical(pictures=("a",), quads=((QUAD,),), size=(48, 48), texture=(16, 16), **values):
+    """A patch that nothing hides, as a run records it."""
+    values = {"id": ID, "masks": tuple((None,) * len(row) for row in quads)} | values
+    return PhysicalPatch(pictures=pictures, quads=quads, size=size, texture=texture, **values)
 
 
 def rasterise(path, dpi=600):

@@ -34,8 +34,8 @@ from attacks.physical.scoring import colours_of_photos
 from attacks.physical.simulation.camera import print_raster, to_light
 from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Ranges, Shot, draw_shot
-from attacks.physical.views import PlacementRecord
 from tests.helpers.photographs import card_light, clutter, encoded, place_card, render_photo
+from tests.helpers.prints import physical
 from transforms.colour import lut as colour_map
 from transforms.colour.spaces import to_linear
 
@@ -149,9 +149,8 @@ def test_light_equals_that_of_the_transforms_and_the_file_names_its_kind():
 
 DPI, SIDE = 75, 64
 QUAD = ((0.35, 0.3), (0.7, 0.3), (0.7, 0.65), (0.35, 0.65))
-PLACEMENT = PlacementRecord(("scene",), (SIDE, SIDE), (16, 16), ((QUAD,),), None, True)
 TEXTURE = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.float32)
-EXPECTED = Expected("vp-00000007", "eot", CARD, {"eot": TEXTURE})
+EXPECTED = Expected(physical(("scene",), ((QUAD,),), (SIDE, SIDE), id="vp-00000007"), "eot", CARD, {"eot": TEXTURE})
 STOPS = -1.0
 
 
@@ -173,7 +172,7 @@ def shots():
 
 def measure(shots, of=0):
     return [
-        measure_photo(PhotoFile(Path("x"), f"{i}.jpg", 0), pixels, picture(of), EXPECTED, PLACEMENT)
+        measure_photo(PhotoFile(Path("x"), f"{i}.jpg", 0), pixels, picture(of), EXPECTED)
         for i, (pixels, _) in enumerate(shots)
     ]
 

@@ -31,6 +31,7 @@ from attacks.schema.presets import read_preset
 from attacks.schema.validate import validate
 from attacks.study.assembly import build
 from tests.helpers.photographs import card_light, place_card, render_photo, stored_scores
+from tests.helpers.prints import physical
 from tests.schema.test_configs import composed
 
 OVERRIDES = ["config=patch", "data.photos=[astronaut]", "data.count=2", "data.size=64", "perturbation.size=[16,16]"]
@@ -55,9 +56,8 @@ def run(tmp_path_factory):
     description = identity(config.encoder, parts.encoder)
     write_json(folder / "manifest.json", {"config": dataclasses.asdict(config), "encoder": description})
     stored_scores(folder, torch.full((2, 4), 0.5), torch.tensor([[True, False] * 2] * 2))
-    record = {"schema": 1, "pictures": names, "size": [64, 64], "texture": [16, 16], "width_mm": None, "target": None}
-    record |= {"id": ID, "card": False, "fixed": True}
-    write_json(folder / "placement.json", record | {"quads": [[QUAD], [QUAD]]})
+    patch = physical(tuple(names), ((QUAD,), (QUAD,)), (64, 64), id=ID)
+    write_json(folder / "placement.json", dataclasses.asdict(patch))
     sheet = {"id": ID, "arm": "eot", "sha256": sha256(folder / "patch.png"), "dpi": 300}
     sheet["card"] = dataclasses.asdict(CARD)
     write_json(folder / "print" / "sheet.json", sheet)
@@ -289,7 +289,7 @@ def blacken(run):
 
 MANIFEST, SHEET = "manifest.json", "print/sheet.json"
 FAULTS = {
-    "missing": (lambda run: None, [], "is it the directory of a finished run"),
+    "missing": (lambda run: None, [], "has no placement.json"),
     "encoder": (lambda run: edit(run / MANIFEST, "encoder", {"fingerprint": "0"}), [], "not the one of the run"),
     "config": (lambda run: edit(run / MANIFEST, "config", {"seed": 0}), [], "not of this version"),
     "print": (lambda run: edit(run / SHEET, "id", "vp-00000000"), [], "print it again"),

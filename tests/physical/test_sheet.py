@@ -18,8 +18,9 @@ from PIL import Image, ImageFont
 from attacks.commands import main
 from attacks.perturbations.patch.card import card, letters, parse_card
 from attacks.perturbations.patch.card_raster import patch_picture
+from attacks.perturbations.patch.physical_patch import WIDTH
 from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, RULER, draw_page, font_file, plan
-from attacks.physical.sheet import WIDTH, pixels, subject, write_sheet
+from attacks.physical.sheet import pixels, subject, write_sheet
 from tests.helpers.prints import ID, MM, detect_tags, edges, fake_run, frame_texture, on_page, rasterise
 from transforms import resize
 

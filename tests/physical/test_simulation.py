@@ -328,6 +328,9 @@ def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, error_line
     assert message in error_line("simulate", run, tmp_path / "photos", "--size", "64x64", *options.split())
 
 
+LINES = [[[[0, 0], [1, 1], [2, 2], [0, 1]]]] * 2
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
@@ -341,7 +344,7 @@ def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, error_line
         (lambda run: change(run / "print" / "sheet.json", dpi=300), "print the run again"),
         (lambda run: change(run / "placement.json", pictures=[], quads=[]), "must name a picture"),
         (lambda run: change(run / "placement.json", quads=[[], []]), "one quad"),
-        (lambda run: change(run / "placement.json", quads=[[[[0, 0], [1, 1], [2, 2], [0, 1]]]] * 2), "in a line"),
+        (lambda run: change(run / "placement.json", quads=LINES, masks=[[None]] * 2), "in a line"),
         (lambda run: (run / "pictures" / "clean" / "bench.png").unlink(), "bench.png` does not exist"),
     ],
 )

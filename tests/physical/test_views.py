@@ -25,11 +25,12 @@ from attacks.physical.photo_report import merge_stages, ranges
 from attacks.physical.photos import PhotoFile, list_photos, read_photo
 from attacks.physical.rectify import Pose, from_corners, pose, project
 from attacks.physical.score import make_judge, predict, score_views, with_poses
-from attacks.physical.views import PlacementRecord, Rerun, photo_view
+from attacks.physical.views import Rerun, photo_view
 from attacks.run import compose
 from attacks.study.assembly import build
 from attacks.study.printer import reprint
 from tests.helpers.photographs import stored_scores
+from tests.helpers.prints import physical
 from tests.helpers.recomputation import share
 from tests.helpers.wrong import refused
 from transforms import Affine, Compose, Perspective
@@ -251,14 +252,14 @@ def test_an_ideal_printer_predicts_what_the_run_has_measured():
     study = replace(study, queries=replace(study.queries, clusters=("one", "one", "other")))
     view = study.perturbation.evaluated(study.queries.images, torch.rand(1, 3, 16, 16))
     quads = ((run.perturbation.quad,),) * 3
-    placement = PlacementRecord(("a", "b", "c"), (64, 64), (16, 16), quads, None, True)
-    origin, judge = Rerun(Path(), study, {}, placement), make_judge(study)
+    origin = Rerun(Path(), study, {}, physical(("a", "b", "c"), quads, (64, 64)))
+    judge = make_judge(study)
     square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], float)
     box = Box(0, 0, 64, 64)
     pose_of_all = pose(from_corners(box.corners, square), box)
 
     def photographs(*rows, scene=pose_of_all):
-        return [SimpleNamespace(scene=scene, photo=SimpleNamespace(row=row)) for row in rows]
+        return [SimpleNamespace(scene=scene, quad=0, photo=SimpleNamespace(row=row)) for row in rows]
 
     rows, held_out = torch.arange(3), bank(study.transforms, 16, seed=run.seed, purpose="evaluate")
     original = score_views(judge, view, rows, held_out._replace(u=held_out.u.float())).cosine.view(3, 16).mean(1)

@@ -85,12 +85,13 @@ class Patch(PerturbationSet):
         elif self.start_from not in get_args(Start):
             raise ValueError(f"`start_from` must be grey, noise or an image; got {self.start_from!r}")
         object.__setattr__(self, "alpha", shape_alpha(self.shape, self.size))
-        object.__setattr__(self, "placements", make_placements(self.quad))
-        if (cover := self.placements.cover) is not None and self._has_regions:
-            if cover.shape[2:] != self.size:
-                raise ValueError(f"`cover` must be as large as the texture, {self.size}; got {(*cover.shape[2:],)}")
-            if self.surround is not None:
-                raise ValueError("`surround` is a whole sheet; a region that shows a part of it cannot be given too")
+        placements = make_placements(self.quad)
+        grid = self.size if self.surround is None else (*self.surround.picture.shape[2:],)
+        if placements.cover is None or placements.cover.shape[2:] != grid:
+            placements = placements.covered(self.size, self.surround)
+        object.__setattr__(self, "placements", placements)
+        if (cover := placements.cover) is not None and self._has_regions and cover.shape[2:] != grid:
+            raise ValueError(f"`cover` must be as large as texture or card, {grid}; got {(*cover.shape[2:],)}")
 
     @property
     def _has_regions(self) -> bool:
@@ -130,7 +131,7 @@ class Patch(PerturbationSet):
         if self.surround is not None:  # a sheet ends where its paper does
             pixels, alpha, outline = self.surround.embed(delta, alpha), None, Outline()
             inward = self.surround.pull(self.size)
-        elif self._has_regions:  # a region has an edge of its own
+        if self._has_regions:  # a region has an edge of its own
             outline = None
         layers = []
         for k, pull in enumerate(self.placements.pulls(base.size, self.size)):

@@ -1,18 +1,24 @@
-"""The corners of a patch in each picture."""
+"""The corners of a patch in each picture, and what stands before it there."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.perturbations.base import Corners
-from transforms.sampling.homography import homography
+from attacks.perturbations.patch.card_raster import Surround
+from transforms.sampling.homography import edges_to_centres, homography, transform
+from transforms.sampling.warp import warp_by_matrix
 
 #: (x, y) of the upper left, upper right, lower right and lower left corner.
 Quad = Sequence[Sequence[float]]
 #: The corners of a texture in shares of it, in the order of a quad.
 UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
+#: The most samples along each side of a texel; beyond this, antialiasing averages the pixels.
+SAMPLES = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +29,9 @@ class Placements:
         quads: (N,K,4,2) corners of K placements in each of N pictures (N = 1: the same in all), as shares of the
             picture's width and height: (x, y) from (0, 0), its upper left corner, to (1, 1), its lower right one. In
             the order upper left, upper right, lower right, lower left of the texture; a mirrored quad mirrors it.
-        cover: (N,K,h,w) how much of each texel shows, in [0,1], or (N,K,1,1): 0 where a picture has fewer than K
-            placements. None: all of it.
+        cover: (N,K,h,w) how much of each texel shows, or of each pixel of the card round it, in [0,1]; or (N,K,1,1):
+            0 where a picture has fewer than K placements. None: all of it.
+        mask: (N,K,H,W) the same of each pixel of the picture, from which `covered` makes `cover`.
 
     Raises:
         ValueError: a degenerate quad, one outside the picture, pixels instead of shares, or shapes that do not match.
@@ -32,6 +39,7 @@ class Placements:
 
     quads: Tensor
     cover: Tensor | None = None
+    mask: Tensor | None = None
 
     def __post_init__(self) -> None:
         corners = self.quads
@@ -75,8 +83,16 @@ class Placements:
     def take(self, rows: Tensor) -> "Placements":
         if len(self.quads) == 1:
             return self
-        rows = rows.to(self.quads.device)
-        return Placements(self.quads[rows], None if self.cover is None else self.cover[rows.to(self.cover.device)])
+        cover, mask = (None if part is None else part[rows.to(part.device)] for part in (self.cover, self.mask))
+        return Placements(self.quads[rows.to(self.quads.device)], cover, mask)
+
+    def covered(self, texture: tuple[int, int], surround: Surround | None) -> "Placements":
+        """The same with the `cover` that follows from the mask, of a texture (height, width) or of its surround."""
+        if self.mask is None:
+            return self
+        pairs = zip(self.mask.flatten(0, 1), self.quads.flatten(0, 1), strict=True)
+        cover = torch.stack([cover_of(mask, quad, texture, surround) for mask, quad in pairs])
+        return replace(self, cover=cover.unflatten(0, self.quads.shape[:2]))
 
 
 def make_placements(quad: Quad | Tensor | Placements) -> Placements:
@@ -89,6 +105,23 @@ def make_placements(quad: Quad | Tensor | Placements) -> Placements:
     if corners.dim() != 3:
         raise ValueError(f"`quad` must hold four corners (x, y); got shape {tuple(corners.shape)}")
     return Placements(corners[None])
+
+
+def cover_of(mask: Tensor, quad: Tensor, texture: tuple[int, int], surround: Surround | None = None) -> Tensor:
+    """The share of each texel of a `texture` (height, width) that shows, or of each pixel of its surround, (h,w) in
+    [0,1]: the mean over it of a mask of the picture (H,W), in which the texture lies at `quad` (4,2), in shares."""
+    corners = quad.to("cpu", torch.float64) * UNIT.new_tensor([mask.shape[1], mask.shape[0]])
+    (height, width), corner, times = texture, (0, 0), 1
+    if surround is not None:
+        (height, width), corner, times = surround.picture.shape[2:], (surround.left, surround.top), surround.times
+    sides = (corners.roll(-1, 0) - corners).norm(dim=1)
+    pixels = max(float(sides[[0, 2]].max()) / texture[1], float(sides[[1, 3]].max()) / texture[0]) / times
+    samples = min(max(math.ceil(pixels), 1), SAMPLES)
+    inner = samples * (UNIT * UNIT.new_tensor([texture[1], texture[0]]) * times + UNIT.new_tensor(corner))
+    ends = [transform(edges_to_centres(UNIT)[None], points[None])[0] for points in (inner, corners)]
+    fine = (height * samples, width * samples)
+    dense = warp_by_matrix(mask[None, None], homography(*ends), fine, border="replicate", antialias=True)
+    return F.avg_pool2d(dense, samples)[0, 0].clamp(0, 1)
 
 
 def _to_frame(shares: Tensor, size: tuple[int, int]) -> Tensor:

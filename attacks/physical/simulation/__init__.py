@@ -7,15 +7,17 @@ docstrings.
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
+import cv2
 import numpy as np
 
+from attacks.perturbations.patch.physical_patch import PhysicalPatch
 from attacks.physical.photos import read_photo
+from attacks.physical.sheet import read_patch
 from attacks.physical.simulation.camera import Pixels, encode_jpeg, print_raster
 from attacks.physical.simulation.photographs import MM, take_photograph
-from attacks.physical.simulation.shots import Ranges, draw_shot
-from attacks.physical.views import PrintRecord, read_placement, read_sheet
+from attacks.physical.simulation.shots import Ranges, draw_shot, four_point_homography
+from attacks.physical.views import PrintRecord, read_sheet
 from attacks.runtime.files import write_bytes, write_json
 
 __all__ = ["Ranges", "simulate"]
@@ -54,18 +56,20 @@ def simulate(
     ):
         if not low <= value <= high:
             raise ValueError(f"`{name}` must lie in {low}..{high}; got {value}")
-    sheet, light, pictures = _subject(run, ink)
+    patch, sheet, light = _subject(run, ink)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"`{out}` must be a new or an empty folder: photographs that lie there would be scored too")
     out.mkdir(parents=True, exist_ok=True)
     records, files = [], []
     lens = float(np.random.default_rng(seed).uniform(*ranges.k1))  # all photographs are of one camera
     for index in range(count):
-        picture, path, quads = pictures[index % len(pictures)]
-        quad = index // len(pictures) % len(quads)
+        row = index % len(patch.pictures)
+        quads, picture = patch.quads[row], patch.pictures[row]
+        path, quad = run / "pictures" / "clean" / f"{picture}.png", index // len(patch.pictures) % len(quads)
+        shown = behind(light, sheet, patch, row, quad)
         rng = np.random.default_rng((seed, index))
         shot = dataclasses.replace(draw_shot(ranges, rng), k1=lens)
-        shot_picture = take_photograph(read_photo(path), quads[quad], sheet.card, light, sheet.dpi, shot, size, rng)
+        shot_picture = take_photograph(read_photo(path), quads[quad], sheet.card, shown, sheet.dpi, shot, size, rng)
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
         write_bytes(files[-1], encode_jpeg(shot_picture.pixels, shot.quality))
         corners = {f"{name}_px": getattr(shot_picture, name) for name in ("patch", "card", "tags", "scene")}
@@ -86,23 +90,30 @@ def simulate(
     return files
 
 
-def _subject(run: Path, strength: float) -> tuple[PrintRecord, Pixels, list[tuple[str, Path, tuple[Any, ...]]]]:
-    """The print of a run, the light of its card, and its pictures: name, file and quads of each."""
+def behind(light: Pixels, sheet: PrintRecord, patch: PhysicalPatch, row: int, quad: int) -> Pixels:
+    """The light of a card (h,w,3), and, if something may hide it at a quad of the patch in a picture, as a fourth
+    channel the share of it that shows."""
+    hiding = patch.hiding(row, quad)
+    if hiding is None:
+        return light
+    corners = np.asarray(patch.quads[row][quad], np.float64) * patch.size[::-1]
+    dots = np.asarray(sheet.card.patch.corners) * sheet.dpi / MM
+    to_card = four_point_homography(corners - 0.5, dots - 0.5)
+    extent, edge = (light.shape[1], light.shape[0]), cv2.BORDER_REPLICATE
+    shows = cv2.warpPerspective((~hiding).astype(np.float32), to_card, extent, borderMode=edge)[..., None]
+    return np.dstack([light, shows])
+
+
+def _subject(run: Path, strength: float) -> tuple[PhysicalPatch, PrintRecord, Pixels]:
+    """The patch of a run, its print, and the light of its card."""
     if not run.is_dir():
         raise FileNotFoundError(f"run directory `{run}` does not exist")
-    if not (run / "placement.json").is_file():
-        raise FileNotFoundError(
-            f"`{run}` has no placement.json: is it the output of a run with `perturbation=patch`?"
-        )
-    sheet, raster = run / "print" / "sheet.json", run / "print" / "card.png"
+    patch, sheet, raster = read_patch(run), run / "print" / "sheet.json", run / "print" / "card.png"
     for path in (sheet, raster):
         if not path.is_file():
             raise FileNotFoundError(f"`{path}` is missing: run `viewproof print {run}` first")
-    record, placement = read_sheet(sheet), read_placement(run)
-    pairs, clean = zip(placement.pictures, placement.quads, strict=True), run / "pictures" / "clean"
-    pictures = [(name, clean / f"{name}.png", quads) for name, quads in pairs]
-    pixels = read_photo(raster)
+    record, pixels = read_sheet(sheet), read_photo(raster)
     sides = zip(pixels.shape, (record.card.height, record.card.width), strict=False)
     if any(abs(side - length * record.dpi / MM) > 2 for side, length in sides):
         raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
-    return record, print_raster(pixels, strength), pictures
+    return patch, record, print_raster(pixels, strength)

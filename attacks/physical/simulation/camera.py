@@ -78,11 +78,13 @@ def render(
     """The light on the pixels of a photograph of `size` (height, width).
 
     Each layer is sampled `SAMPLES`^2 times per pixel through one homography from its pixels to the photograph's, or
-    through the lens and over the sheet of `warp`. Beyond the scene it is mid-grey.
+    through the lens and over the sheet of `warp`. Beyond the scene it is mid-grey. A fourth channel of `card` is the
+    share of it that nothing hides.
     """
     grey = float(to_light(np.array(GREY)))
     card, dots = _reduce(card, card_at)
-    ink = np.dstack([card, np.ones_like(card[:, :, :1])])  # the coverage goes through the same filter as the colour
+    shows = card[:, :, 3:] if card.shape[2] == 4 else np.ones_like(card[:, :, :1])
+    ink = np.dstack([card[:, :, :3] * shows, shows])  # the coverage goes through the same filter as the colour
     outline = None if warp is None else warp.outline()
     bands = []
     for top in range(0, size[0], BAND):

@@ -139,10 +139,25 @@ def test_a_grey_patch_stays_grey_and_descends():
     [
         (torch.rand(4, 2), None, 8, None, "four corners"),
         (quads([[LEFT]]), torch.ones(1, 2, 1, 1), 8, None, "`cover` must be"),
-        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 4, None, "as large as the texture"),
-        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 8, sheet(1), "whole sheet"),
+        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 4, None, "as large as texture or card"),
+        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 8, sheet(1), "as large as texture or card"),
     ],
 )
 def test_impossible_placements_are_refused(quad, cover, size, surround, message):
     with pytest.raises(ValueError, match=message):
         Patch((size, size), Placements(quad, cover), surround=surround)
+
+
+@pytest.mark.parametrize("surround", [None, sheet(1), sheet(3)])
+def test_a_mask_of_the_picture_hides_patch_and_card_where_it_is_dark(surround):
+    mask = torch.zeros(1, 1, 16, 32)
+    mask[..., 10:] = 1
+    quad, camera = quads([[[[x + 0.25, y] for x, y in LEFT]]]), Compose()
+    bare, card = Patch((8, 8), Placements(quad), surround=surround), images(1)
+    hidden = Patch((8, 8), Placements(quad, None, mask), surround=surround)
+    result = camera(hidden.scene(card, texture()), torch.zeros(1, 0, dtype=double))
+    expected = camera(bare.scene(card, texture()), torch.zeros(1, 0, dtype=double))
+    assert torch.equal(result[..., :9], card[..., :9])
+    torch.testing.assert_close(result[..., 11:15], expected[..., 11:15], rtol=0, atol=1e-6)
+    assert hidden.take(torch.tensor([0])).placements.cover.shape == hidden.placements.cover.shape
+    assert (hidden.footprint((16, 32)).layers[1].pixels.shape[2:]) == (8, 8)
