@@ -43,13 +43,12 @@ def main(config: DictConfig) -> float | None:
         from attacks.experiment.job import job, show_part
         from attacks.report.warnings import refuse_failed
 
-        preset, overrides = settings.runtime.choices["config"], list(settings.overrides.task)
         if run.show is not None:
-            show_part(run, preset, overrides)
+            show_part(run, settings.runtime.choices["config"], settings.overrides.task)
             return None
-        out = Path(settings.runtime.output_dir)
+        out, overrides = Path(settings.runtime.output_dir), list(settings.overrides.task)
         with stoppable(out):
-            content = job(run, out, preset, overrides)
+            content = job(run, out, settings.runtime.choices["config"], overrides)
         refuse_failed(content)
         if settings.mode is RunMode.RUN:
             _end_by_policy(content)

@@ -70,10 +70,10 @@ def optimise(
     take at most `gradients` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
     sign, trace = shown_sign(attempt.study.objective), list[Trace]()
     best = state = look = held_out = None
-    encoder, follow, progress = attempt.bench.encoder, attempt.bench.follow, attempt.bench.progress
-    attack = attempt.study.attack
+    encoder, follow = attempt.bench.encoder, attempt.bench.follow
+    attack, progress = attempt.study.attack, attempt.bench.progress
     total = gradients or attack.views.steps * attack.restarts * len(_members(attempt))
-    progress.part(arm, len(attempt.study.queries) * attempt.study.views.gradients, total)
+    progress.part(arm, len(attempt.study.queries) * attack.views.gradients, total)
     with checkpoint.task(arm) as task:
         engine_reset(encoder)  # an arm does not depend on the ones before it
         if task.state is not None:

@@ -49,8 +49,8 @@ from attacks.experiment.results import (
     table_text,
 )
 from attacks.experiment.sections.section import measure_sections
-from attacks.experiment.unit import Failure, Unit, UnitResult, joined_units, share_of
-from attacks.experiment.units import Execute, OtherProcessFinishes, in_process, tables, work
+from attacks.experiment.unit import Failure, UnitResult, joined_units, share_of
+from attacks.experiment.units import Execute, OtherProcessFinishes, in_process, tables, units_of, work
 from attacks.experiment.view_scores import view_scores, write_results
 from attacks.experiment.workers import Site, cluster, processes
 from attacks.gate.verdict import verdict_text
@@ -187,13 +187,14 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
 def _announced(preparation: Preparation, bench: Bench, entry: RunEntry | None) -> Progress:
     """The progress of a run, after its first lines: what it does and for how long, its notes, its clean views."""
     views = look_first(bench, preparation.manifest)
-    text = first_words(bench, preparation.manifest["preset"], workers(preparation.run.workers) or 1)
+    at, shards = shard(preparation.run.shard)
+    units, count = units_of(bench.study)[at::shards], workers(preparation.run.workers) or 1
+    text = first_words(bench, preparation.manifest["preset"], units, count)
     if entry is not None:
         print(*[fill(text, 200), *filter(None, [views])], sep="\n", file=sys.stderr)
         notes = [] if entry.is_resumed else [*preparation.study.queries.notes, *describe(preparation.choice)]
         print_notes(notes, "manifest.json")
-    total = share_of(bench, Unit(0, len(bench.study.queries), 0))
-    return Progress("attack", total, visible=entry is not None)
+    return Progress("attack", sum(share_of(bench, unit) for unit in units), visible=entry is not None)
 
 
 def _stops_after(bench: Bench, results: Sequence[UnitResult], count: int) -> bool:

@@ -4,6 +4,7 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from attacks.experiment.clean_views import PICTURES, CleanViews, clean_views, re
 from attacks.experiment.preparation import prepare_run
 from attacks.experiment.sections.section import sections_of
 from attacks.experiment.unit import Unit, attempt_of, share_of
-from attacks.experiment.units import FAULTS, units_of
+from attacks.experiment.units import FAULTS
 from attacks.report.facts import encoder_name
 from attacks.report.words import count_text, radius
 from attacks.runtime.checkpoint import NOWHERE
@@ -29,7 +30,7 @@ from attacks.study.objective import watching_layers
 from attacks.study.study import Study
 
 #: Steps that are timed.
-STEPS = 6
+STEPS = 4
 #: The time of a run beside that of its gradients and judged views, as it also chooses among iterates, and writes;
 #: and the ends of an estimate beside it: other programs share the machine, and attacks end early.
 OVERHEAD, LOW, HIGH = 1.1, 0.6, 2
@@ -66,26 +67,24 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
     study, decision = preparation.study, preparation.choice.decision
     if black_box(study.encoder) is not None:
         raise ValueError("`show` must not be plan for an encoder that is only asked: each question counts")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        watching_layers(study.encoder, study.objective, study.members) as encoder,
-    ):
-        place = replace(preparation.place(Path(folder)), checkpoint=NOWHERE)
-        bench = bench_of(study, encoder, decision, place)
+    layers = watching_layers(study.encoder, study.objective, study.members)
+    with tempfile.TemporaryDirectory() as folder, layers as encoder:
+        bench = bench_of(study, encoder, decision, replace(preparation.place(Path(folder)), checkpoint=NOWHERE))
         setup = time.perf_counter() - began
         refuse_loss(clean := clean_views(bench), preparation.manifest)
         pace, checks, picture = _pace(bench), share_of(bench, Unit(0, 0, 0)), share_of(bench, Unit(1, 2, 1))
-    import resource  # only Unix has it
+    setup, seconds, count, memory = setup + pace * checks, pace * picture, len(study.queries), ""
+    with suppress(ImportError):  # of what only Unix has
+        import resource
 
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    planned, shapes = preparation.manifest["artefacts"], study.queries.shapes
-    setup, arms = setup + pace * checks, len(planned["pictures"]["arms"])
-    size = 3e-6 * arms * sum(height * width for height, width in shapes)
-    plan = f"""{task_text(bench, preset)}; {_time_text(setup + len(shapes) * pace * picture)}
-memory: about {max(held, torch.cuda.max_memory_allocated()) / 1e9:.1f} GB
-files: at most {arms * len(shapes) + len(planned["files"])}, {size:.1f} MB of pictures\n{clean}"""
+        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        memory = f"memory: about {max(held, torch.cuda.max_memory_allocated()) / 1e9:.1f} GB\n"
+    planned, pixels = preparation.manifest["artefacts"], sum(height * width for height, width in study.queries.shapes)
+    arms = len(planned["pictures"]["arms"])
+    files = f"files: at most {arms * count + len(planned['files'])}, {3e-6 * arms * pixels:.1f} MB of pictures"
+    plan = f"{task_text(bench, preset)}; {_time_text(setup + count * seconds)}\n{memory}{files}\n{clean}"
     unreadable = sum(": left out, " in note for note in study.queries.notes)
-    return Rehearsal(len(shapes), unreadable, _gallery(study), clean, pace * picture, setup, plan)
+    return Rehearsal(count, unreadable, _gallery(study), clean, seconds, setup, plan)
 
 
 def task_text(bench: Bench, preset: str) -> str:
@@ -99,9 +98,9 @@ def task_text(bench: Bench, preset: str) -> str:
     return text + (f"; then {', '.join(parts)}" if parts else "")
 
 
-def first_words(bench: Bench, preset: str, workers: int) -> str:
-    """The first line of a run: what it does, on what, and for how long from now on."""
-    text, units = task_text(bench, preset), units_of(bench.study)
+def first_words(bench: Bench, preset: str, units: Sequence[Unit], workers: int) -> str:
+    """The first line of a run that does some units: what it does, on what, and for how long from now on."""
+    text = task_text(bench, preset)
     if black_box(bench.study.encoder) is None:  # where each question counts
         with suppress(*FAULTS):  # the fault of a picture costs only that, when it is attacked
             left = sum(share_of(bench, unit) for unit in units if not bench.checkpoint.has(unit.name))

@@ -16,9 +16,8 @@ class Progress(AbstractContextManager["Progress"]):
     is `visible`. What was `skipped`, being done before, says nothing of the time that is left."""
 
     def __init__(self, name: str, total: float, *, visible: bool = True) -> None:
-        self.name, self.total, self.visible, self.start = name, total, visible, time.perf_counter()
+        self.name, self.total, self.visible, self.size, self.start = name, total, visible, 1.0, time.perf_counter()
         self.count = self.skipped = self.closed = self.end = 0.0
-        self.size = 1.0
         columns, lines = shutil.get_terminal_size()  # 80x24 where a terminal has no size; tqdm would be silent
         shape = {"ncols": columns, "nrows": lines, "bar_format": "{desc}{percentage:3.0f} %|{bar}| {unit}"}
         self.bar = tqdm(total=total, file=sys.stderr, disable=not (visible and sys.stderr.isatty()), **shape)

@@ -152,18 +152,17 @@ def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tup
     first = bench.exhibits.pictures("eot", rows) - knowledge.images
     trial = RadiusTrial(success, len(views.u))
     state: RadiusState | None = None
-    progress = bench.progress
-    progress.part("radii", len(rows) * passes, 1 + trial_plan(options, trial, passes)[1])
+    bench.progress.part("radii", len(rows) * passes, 1 + trial_plan(options, trial, passes)[1])
     with bench.checkpoint.under("radii").task("search") as task:
         engine_reset(encoder)
         if task.state is not None:
             state, engine, _, _, offset = task.state
             engine_restore(encoder, engine)
             meter.begin(offset)
-            progress.skip(state.trials)
+            bench.progress.skip(state.trials)
         for latest in smallest_radius(problem, options, trial, first, passes=passes, state=state):
             state = latest
-            progress.step(broken=int(state.broken.sum()))
+            bench.progress.step(broken=int(state.broken.sum()))
             task.update(partial(ArmState, state, engine_state(encoder), None, (), meter.peek()))
     assert state is not None  # the first trial is always made
     return state, knowledge.images
