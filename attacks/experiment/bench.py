@@ -116,14 +116,13 @@ MAIN, WIDE = "same", "wide"
 @dataclass(frozen=True, eq=False)
 class Place:
     """Where an experiment runs: its directory, the processes that share it, its checkpoint, a cache of embeddings,
-    a function to call after every step of an attack, and what shows how much is done."""
+    and a function to call after every step of an attack."""
 
     out: Path
     world: World = ALONE
     checkpoint: Checkpoint = NOWHERE
     cache: Cache | None = None
     follow: Callable[[Trace], None] | None = None
-    progress: Progress = SILENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,9 +218,7 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
         cost += bare.costs["gallery"]
     cost, cached = place.checkpoint.once("gallery", lambda: (cost, cached))  # as the first attempt measured it
     parts = (module, encoder, exact, counter, judge, banks_of(study, first), layers, exhibits)
-    return Bench(
-        study, world, place.checkpoint, place.follow, *parts, chunk, {"gallery": cost}, cached, bare, place.progress
-    )
+    return Bench(study, world, place.checkpoint, place.follow, *parts, chunk, {"gallery": cost}, cached, bare)
 
 
 def banks_of(study: Study, like: Tensor) -> dict[str, Bank]:
