@@ -160,9 +160,8 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         return result
 
     fit = [row for row in bench.study.queries.attacked if row in rows]
-    benches = (
-        {"eot": bench} if bench.bare is None else {BARE: replace(bench.bare, progress=bench.progress), "eot": bench}
-    )
+    bare = [] if bench.bare is None else [(BARE, replace(bench.bare, progress=bench.progress))]
+    benches = dict([*bare, ("eot", bench)])
     make = partial(attempt_of, rows=fit, seed=seed, batch=unit.number)
     attempts = {arm: make(part, part.study.fit or part.study.only(fit)) for arm, part in benches.items()}
     attempt = attempts["eot"]
