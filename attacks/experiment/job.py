@@ -41,12 +41,12 @@ from attacks.experiment.results import (
     RunFigures,
     comparison_lines,
     encoder_line,
-    fill,
     headline,
     metrics,
     next_command,
     rows_of,
     table_text,
+    wrap_lines,
 )
 from attacks.experiment.sections.section import measure_sections
 from attacks.experiment.unit import Failure, UnitResult, joined_units, share_of
@@ -191,7 +191,7 @@ def _announced(preparation: Preparation, bench: Bench, entry: RunEntry | None) -
     units, count = units_of(bench.study)[at::shards], workers(preparation.run.workers) or 1
     text = first_words(bench, preparation.manifest["preset"], units, count)
     if entry is not None:
-        print(*[fill(text, 200), *filter(None, [views])], sep="\n", file=sys.stderr)
+        print(*[wrap_lines(text, 200), *filter(None, [views])], sep="\n", file=sys.stderr)
         notes = [] if entry.is_resumed else [*preparation.study.queries.notes, *describe(preparation.choice)]
         print_notes(notes, "manifest.json")
     return Progress("attack", sum(share_of(bench, unit) for unit in units), visible=entry is not None)
@@ -335,4 +335,4 @@ def _print(out: Path, content: dict[str, Any], sanity: Sanity | None) -> None:
     lines += [f"record: sha256 {content['files']} (viewproof verify {out} checks it)"]
     lines += [f"warning: {warning}" for warning in warnings(content)]
     answered = headline(content, f"report: {out / 'report.html'}")
-    print("\n".join([*(fill(line, 500) for line in lines), "", answered, f"    {next_command(content, out)}"]))
+    print("\n".join([*(wrap_lines(line, 500) for line in lines), "", answered, f"    {next_command(content, out)}"]))

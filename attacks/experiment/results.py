@@ -224,8 +224,8 @@ def headline(content: dict[str, Any], place: str = "") -> str:
     """The first words of the report in lines of a terminal: the verdict, the reason, what they leave open, the
     `place` of more, and what is next."""
     words = answer(content)
-    lines = [*map(fill, (words.verdict, words.reason, words.comparison, words.limits)), place]
-    return "\n".join([*filter(None, lines), fill(f"Next: {words.step}")])
+    lines = [*map(wrap_lines, (words.verdict, words.reason, words.comparison, words.limits)), place]
+    return "\n".join([*filter(None, lines), wrap_lines(f"Next: {words.step}")])
 
 
 def next_command(content: dict[str, Any], out: Path) -> str:
@@ -235,7 +235,7 @@ def next_command(content: dict[str, Any], out: Path) -> str:
     return f"viewproof compare {out} OTHER_RUN" if gate and gate["verdict"] == "FAIL" else f"viewproof verify {out}"
 
 
-def fill(text: str, most: int = WIDTH) -> str:
+def wrap_lines(text: str, most: int = WIDTH) -> str:
     """A text in lines of at most so many characters, or those of a narrower terminal."""
     width = min(most, shutil.get_terminal_size((most, 0)).columns)
     wrap = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
@@ -266,7 +266,7 @@ def table_text(content: dict[str, Any]) -> str:
         cosines = ", ".join(f"{arm} {interval_text(worst[arm])}" for arm in sorted(worst))
         lines.append(f"most resistant view{bank_note}: cosine {cosines}")
         columns.append("worst_cosine")
-    return "\n".join([*lines, fill(definitions(*columns))])
+    return "\n".join([*lines, wrap_lines(definitions(*columns))])
 
 
 def encoder_line(content: dict[str, Any]) -> str:

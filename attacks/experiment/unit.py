@@ -62,7 +62,7 @@ class Unit:
         return stream(seed, "batch", self.number) if self.number else seed
 
 
-def search_of(bench: Bench) -> int:
+def worst_gradients(bench: Bench) -> int:
     """The gradients of a picture in an arm's search for the most resistant view."""
     return STARTS * (bench.refine_steps + 1) if bench.refine_steps else 0
 
@@ -71,7 +71,7 @@ def share_of(bench: Bench, unit: Unit) -> float:
     """The work of a unit in gradients, with the sanity checks of the first, but for attacks that end early."""
     study, sanity, arms = bench.study, bench.study.sanity, len(bench.study.arms)
     judged = JUDGED * sum(len(bank.u) for bank in bench.banks.values())
-    work = (arms - 2) * study.views.gradients + arms * (search_of(bench) + judged)
+    work = (arms - 2) * study.views.gradients + arms * (worst_gradients(bench) + judged)
     checks = CHECKS * sanity.pictures * sanity.steps * sanity.views
     return (unit.stop - unit.start) * work + checks * (unit.start == 0)
 
@@ -220,7 +220,7 @@ def score_arms(
         scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
     worst = {}
     for arm in arms:
-        bench.progress.part(f"worst view, {arm}", search_of(bench) * len(rows))
+        bench.progress.part(f"worst view, {arm}", worst_gradients(bench) * len(rows))
         search = partial(worst_cosine, bench, pictures[arm], embeddings, scores[MAIN][arm])
         worst[arm] = task(f"{arm} worst", "judging", search)
     return scores, worst

@@ -130,6 +130,20 @@ def test_progress_without_a_terminal_is_plain_lines(finished):
     assert re.match(rf"{first}views; about [\d.]+ to [\d.]+ s\n", error)
 
 
+def test_a_dry_run_says_what_the_run_does_and_writes_nothing(finished, monkeypatch, capsys, tmp_path):
+    folder, output = finished
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "config=smoke", "--dry-run") == 0
+    task, memory, files, views = capsys.readouterr().out.splitlines()
+    assert task.rpartition("; about ")[0] == output.stderr.split("; about ")[0].replace("\n", " ")
+    count, size = re.fullmatch(r"files: at most (\d+), ([\d.]+) MB of pictures", files).groups()
+    pictures = [*(folder / "pictures").rglob("*.png")]
+    assert int(count) >= len([path for path in folder.rglob("*") if path.is_file()]) - 1  # .lock
+    assert 1e6 * float(size) >= 0.9 * sum(path.stat().st_size for path in pictures) > 0
+    assert re.fullmatch(r"memory: about [\d.]+ GB", memory) and views in output.stderr
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.slow
 def test_torch_is_not_loaded_for_help_or_a_typo():
     text = (
