@@ -77,7 +77,7 @@ class Robustness:
         return run_verdict(policy_origin(policy_file(policy)), self.folder)
 
     def __str__(self) -> str:
-        return f"{headline(self.metrics)}\n{table_text(self.metrics)}\nreport: {self.folder / 'report.html'}"
+        return f"{table_text(self.metrics)}\n\n{headline(self.metrics)}\nreport: {self.folder / 'report.html'}"
 
     __repr__ = __str__
 

@@ -44,7 +44,7 @@ def main(config: DictConfig) -> float | None:
         from attacks.report.warnings import refuse_failed
 
         if run.show is not None:
-            show_part(run)
+            show_part(run, settings.runtime.choices["config"], settings.overrides.task)
             return None
         out, overrides = Path(settings.runtime.output_dir), list(settings.overrides.task)
         with stoppable(out):
@@ -72,6 +72,7 @@ def cli() -> None:
     if "--version" in sys.argv[1:]:  # Hydra would print its own
         print(f"viewproof {__version__}")
         return
+    sys.argv[1:] = ("show=plan" if word == "--dry-run" else presets.config_word(word) for word in sys.argv[1:])
     # Makes Hydra raise exceptions instead of printing them.
     os.environ[USERS_VALUE] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -125,7 +126,6 @@ def _end_by_policy(content: Mapping[str, Any]) -> None:
 
 
 def _run() -> None:
-    sys.argv[1:] = map(presets.config_word, sys.argv[1:])
     presets.refuse_repeats(sys.argv[1:])
     if any(argument.startswith("resume=") for argument in sys.argv[1:]):
         _resume(sys.argv[1:])

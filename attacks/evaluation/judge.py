@@ -17,7 +17,6 @@ from attacks.evaluation.retrieval import Rows, impostors
 from attacks.evaluation.scores import Acceptance, Right, Scores, evaluate
 from attacks.inference.bounded import interval, rate
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.progress import Progress
 from attacks.runtime.values import stored
 from transforms.scene import Shown
 
@@ -108,8 +107,10 @@ class Judge:
     acceptance: Acceptance | None = None
     limits: Tensor | None = None
 
-    def __call__(self, scenes: Shown, rows: Tensor, bank: Bank, title: str = "") -> Scores:
-        """The scores, on the CPU, of the pictures with numbers `rows` (n,); with a `title` progress is displayed."""
+    def __call__(
+        self, scenes: Shown, rows: Tensor, bank: Bank, progress: Callable[[], None] = lambda: None
+    ) -> Scores:
+        """The scores, on the CPU, of the pictures with numbers `rows` (n,); `progress` is called after each."""
         voters = 0 if self.known.alone(self.truth) is None else self.neighbours
         goal = None if self.goal is None else self.goal[rows]
         embeddings = self.own[rows.to(self.own.device)]
@@ -118,19 +119,18 @@ class Judge:
             centre = embeddings if goal is None else self.gallery[goal.to(self.gallery.device)]
         limits = None if self.limits is None else self.limits[rows]
         threshold = self.known.threshold if isinstance(self.known, Classes) else None
-        with Progress(title, len(rows), visible=bool(title) and self.world.first) as progress:
-            scores = evaluate(
-                scenes,
-                embeddings,
-                self.gallery,
-                encoder=self.encoder,
-                bank=bank,
-                chunk=self.chunk,
-                world=self.world,
-                signature=self.signature,
-                right=Right(self.truth[rows], goal, self.known.label_numbers, voters, centre, threshold, limits),
-                progress=progress.step,
-            )
+        scores = evaluate(
+            scenes,
+            embeddings,
+            self.gallery,
+            encoder=self.encoder,
+            bank=bank,
+            chunk=self.chunk,
+            world=self.world,
+            signature=self.signature,
+            right=Right(self.truth[rows], goal, self.known.label_numbers, voters, centre, threshold, limits),
+            progress=progress,
+        )
         return concatenate([scores])
 
     def impostors(self) -> Tensor | None:

@@ -20,7 +20,6 @@ from attacks.experiment.bench import Bench, Cost, Meter
 from attacks.objectives.aim import Aim, Knowledge
 from attacks.objectives.composite import Evasion
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
-from attacks.runtime.progress import Progress
 from attacks.runtime.values import reading, stored
 from attacks.solvers.loop import Step, Trace, start
 from attacks.solvers.selection import FEWEST, Selection, overfitting, plan_for, selection
@@ -71,11 +70,11 @@ def optimise(
     take at most `gradients` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
     sign, trace = shown_sign(attempt.study.objective), list[Trace]()
     best = state = look = held_out = None
-    title = f"{arm}, batch {attempt.batch}" if attempt.batch else arm
     encoder, follow = attempt.bench.encoder, attempt.bench.follow
-    attack, first = attempt.study.attack, attempt.bench.world.first
+    attack, progress = attempt.study.attack, attempt.bench.progress
     total = gradients or attack.views.steps * attack.restarts * len(_members(attempt))
-    with checkpoint.task(arm) as task, Progress(title, total, visible=first) as progress:
+    progress.part(arm, len(attempt.study.queries) * attack.views.gradients, total)
+    with checkpoint.task(arm) as task:
         engine_reset(encoder)  # an arm does not depend on the ones before it
         if task.state is not None:
             state, engine, best, resumed_rows, earlier_cost = task.state

@@ -1,6 +1,5 @@
 """What all units of a run share: encoders and their cost, the judge, the held-out views, and the run directory."""
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,9 @@ from attacks.experiment.embeddings import Cache, embed_gallery
 from attacks.experiment.exhibits import Exhibits
 from attacks.objectives.composite import Ensemble
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
+from attacks.runtime.command_line import print_notes
 from attacks.runtime.distributed import ALONE, World
+from attacks.runtime.progress import SILENT, Progress
 from attacks.runtime.values import stored
 from attacks.solvers.loop import Trace
 from attacks.study.study import BARE, Study
@@ -145,6 +146,7 @@ class Bench:
     costs: dict[str, Cost] = field(default_factory=dict)
     cached: int = 0
     bare: "Bench | None" = None  # of `study.bare`: where the arm `bare` is made
+    progress: Progress = SILENT
 
     def under(self, name: str) -> "Bench":
         """The same with the checkpoint of the task `name`."""
@@ -190,8 +192,7 @@ def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) 
         study.gallery, counter.encoder, device, chunk, place.cache, keep=world.first
     )
     if world.first:
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
+        print_notes(notes)
     if black_box(study.encoder) is not None and not isinstance(study.gallery, Classes):
         refuse_unanswered(study.encoder, gallery[torch.arange(len(gallery))], study.gallery.names, "data.gallery")
     anchors = gallery[study.truth]

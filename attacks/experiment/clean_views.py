@@ -1,9 +1,9 @@
 """The clean views of the first pictures, judged before anything is attacked: do the views fit the encoder?"""
 
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -57,20 +57,14 @@ def clean_views(bench: Bench) -> CleanViews:
     return CleanViews(loss, right.numel(), int(right.sum()), cosine, None if classes is None else classes.right)
 
 
-def look_first(bench: Bench, manifest: Mapping[str, Any]) -> None:
-    """Print the clean views of a run that begins, once. A black box is not asked: each question counts. Raises
-    LostViews."""
-    if black_box(bench.study.encoder) is not None:
-        return
-
-    def look() -> CleanViews:
-        views = clean_views(bench)
-        if bench.world.first:
-            print(views, file=sys.stderr)
-        return views
-
-    with suppress(*FAULTS), memory_told():  # the fault of a picture costs only that, when it is attacked
-        refuse_loss(bench.checkpoint.once("clean views", look), manifest)
+def look_first(bench: Bench, manifest: Mapping[str, Any]) -> CleanViews | None:
+    """The clean views of a run that begins. A black box is not asked: each question counts. Raises LostViews."""
+    if black_box(bench.study.encoder) is None:
+        with suppress(*FAULTS), memory_told():  # the fault of a picture costs only that, when it is attacked
+            views: CleanViews = bench.checkpoint.once("clean views", partial(clean_views, bench))
+            refuse_loss(views, manifest)
+            return views
+    return None
 
 
 def refuse_loss(views: CleanViews, manifest: Mapping[str, Any]) -> None:

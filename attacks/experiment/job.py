@@ -3,7 +3,7 @@
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from attacks.experiment.directory import (
 )
 from attacks.experiment.identity import refuse_other_command
 from attacks.experiment.preparation import Preparation, prepare_run, resume_preparation
+from attacks.experiment.rehearsal import first_words, rehearse
 from attacks.experiment.required import is_decided, keep, refuse_changed
 from attacks.experiment.results import (
     RunFigures,
@@ -42,12 +43,14 @@ from attacks.experiment.results import (
     encoder_line,
     headline,
     metrics,
+    next_command,
     rows_of,
     table_text,
+    wrap_lines,
 )
 from attacks.experiment.sections.section import measure_sections
-from attacks.experiment.unit import Failure, UnitResult, joined_units
-from attacks.experiment.units import Execute, OtherProcessFinishes, in_process, tables, work
+from attacks.experiment.unit import Failure, UnitResult, joined_units, share_of
+from attacks.experiment.units import Execute, OtherProcessFinishes, in_process, tables, units_of, work
 from attacks.experiment.view_scores import view_scores, write_results
 from attacks.experiment.workers import Site, cluster, processes
 from attacks.gate.verdict import verdict_text
@@ -56,9 +59,11 @@ from attacks.report.facts import gallery, legend
 from attacks.report.runs import collect
 from attacks.report.warnings import warnings
 from attacks.resizers.pipeline import function_name
+from attacks.runtime.command_line import print_notes
 from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, make_folder, write_json, write_text
 from attacks.runtime.plugins import given_parts
+from attacks.runtime.progress import Progress
 from attacks.runtime.tables import write_rows
 from attacks.runtime.tracking import Tracker, Trackers, journal, log_end, log_step, started, tracker_state
 from attacks.schema.encoder import in_memory
@@ -149,14 +154,14 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
     start = partial(started, run.tracker, out / CHECKPOINT, out, preparation.manifest["config"])
     if entry is not None:
         _begin(out, preparation, entry)
-    with ledger_at(study.encoder, out / LEDGER), Trackers() as trackers:
+    with ledger_at(study.encoder, out / LEDGER), Trackers() as trackers, ExitStack() as showing:
         try:
             if entry is not None:
                 _follow(trackers, run, out, start if entry.is_exclusive else None)
             with watching_layers(study.encoder, study.objective, study.members) as encoder, memory_told():
                 place = preparation.place(out, lambda line: log_step(trackers, line, line.batch))
                 bench = bench_of(study, encoder, preparation.choice.decision, place)
-                look_first(bench, preparation.manifest)
+                bench = replace(bench, progress=showing.enter_context(_announced(preparation, bench, entry)))
                 stop_rule = None if study.evaluate.most is None else partial(_stops_after, bench)
                 results = work(bench, _executor(preparation, bench), shard(run.shard), stop_rule)
                 if (box := black_box(encoder)) is not None:
@@ -177,6 +182,19 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
     if world.first:
         _print(out, content, sanity)
     return content
+
+
+def _announced(preparation: Preparation, bench: Bench, entry: RunEntry | None) -> Progress:
+    """The progress of a run, after its first lines: what it does and for how long, its notes, its clean views."""
+    views = look_first(bench, preparation.manifest)
+    at, shards = shard(preparation.run.shard)
+    units, count = units_of(bench.study)[at::shards], workers(preparation.run.workers) or 1
+    text = first_words(bench, preparation.manifest["preset"], units, count)
+    if entry is not None:
+        print(*[wrap_lines(text, 200), *filter(None, [views])], sep="\n", file=sys.stderr)
+        notes = [] if entry.is_resumed else [*preparation.study.queries.notes, *describe(preparation.choice)]
+        print_notes(notes, "manifest.json")
+    return Progress("attack", sum(share_of(bench, unit) for unit in units), visible=entry is not None)
 
 
 def _stops_after(bench: Bench, results: Sequence[UnitResult], count: int) -> bool:
@@ -211,15 +229,13 @@ def _result_of_other(error: Exception, checkpoint: Path, out: Path, world: World
         if content:  # the other one has removed it, and this one may have made it again
             shutil.rmtree(checkpoint, ignore_errors=True)
         reason = error if isinstance(error, OtherProcessFinishes) else "another process has made the tables"
-        print(f"note: {out}: {reason}", file=sys.stderr)
+        print_notes([f"{out}: {reason}"])
     return {}
 
 
 def _begin(out: Path, preparation: Preparation, entry: RunEntry) -> None:
     """Prepare a run directory before anything is attacked."""
     if not entry.is_resumed:
-        for note in (*preparation.study.queries.notes, *describe(preparation.choice)):
-            print(f"note: {note}", file=sys.stderr)
         keep(preparation.run, out)
         write_json(out / "manifest.json", preparation.manifest)  # a directory with it can be resumed
     make_folder(out / CHECKPOINT)
@@ -246,14 +262,17 @@ def index(sweep: Path) -> None:
     folders.sort(key=lambda path: (len(path.name), path.name))  # 2 before 10
     page = sweep / "index.html"
     if folders and page.exists() and not own_page(page):
-        print(f"note: {page} was not written by viewproof, so the sweep has no table of its runs", file=sys.stderr)
+        print_notes([f"{page} was not written by viewproof, so the sweep has no table of its runs"])
     elif folders:
         write_page(ComparedRuns(*collect({folder: folder.name for folder in folders})), sweep)
         print(f"sweep: {page}")
 
 
-def show_part(run: Run) -> None:
-    """Print the encoder and all its layers for the first picture of the run."""
+def show_part(run: Run, preset: str = "", overrides: Sequence[str] = ()) -> None:
+    """Print what a run would do and take, or the encoder and all its layers for its first picture."""
+    if run.show == "plan":
+        print(rehearse(run, preset, [*overrides]).plan)
+        return
     target_device = device(run.engine.device)
     image = data(run.data)[0].images[:1].to(target_device)
     view_stage = view_defence(defended_views(run.transforms, run.defence))
@@ -278,6 +297,7 @@ def _tables(
     if world.first:
         write_results(bench, result, scores)
     extras = measure_sections(bench, result.drift)
+    bench.progress.part("report")
     world.meet()  # the checkpoint is deleted next, and the others may still read it
     sanity = result.sanity
     if sanity is None and bench.study.sanity.pictures:
@@ -306,19 +326,13 @@ def _tables(
 
 
 def _print(out: Path, content: dict[str, Any], sanity: Sanity | None) -> None:
-    notes = (f"warning: {warning}" for warning in warnings(content))
-    table = [] if content["gate"] is None else [verdict_text(content["gate"])]
-    lines = [
-        headline(content),
-        encoder_line(content),
-        f"gallery: {gallery(content)}",
-        *notes,
-        *table,
-        table_text(content),
-        legend(content),
-    ]
+    """Print the tables of a run, and last its answer, where the report is, and what is next."""
+    lines = [encoder_line(content), f"gallery: {gallery(content)}", table_text(content), legend(content)]
     lines += comparison_lines(content)
     lines += [] if content["drift"] is None else [drift_line(content["drift"])]
     lines += [] if sanity is None else [sanity_table(sanity)]
-    lines += [f"report: {out / 'report.html'}"]
-    print("\n".join([*lines, f"record: sha256 {content['files']} (viewproof verify {out} checks it)"]))
+    lines += [] if content["gate"] is None else [verdict_text(content["gate"])]
+    lines += [f"record: sha256 {content['files']} (viewproof verify {out} checks it)"]
+    lines += [f"warning: {warning}" for warning in warnings(content)]
+    answered = headline(content, f"report: {out / 'report.html'}")
+    print("\n".join([*(wrap_lines(line, 500) for line in lines), "", answered, f"    {next_command(content, out)}"]))

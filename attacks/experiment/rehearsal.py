@@ -1,20 +1,27 @@
-"""A rehearsal before a run: its gallery and its clean views are looked at, and one step is timed."""
+"""Before a run: what it will do and for how long, from timed steps, and its gallery and clean views."""
 
 import math
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from attacks.encoders.black_box.asked import black_box
 from attacks.evaluation.classes import Classes
 from attacks.experiment.arms import options_of, problem_of
 from attacks.experiment.bench import MAIN, Bench, bench_of
 from attacks.experiment.clean_views import PICTURES, CleanViews, clean_views, refuse_loss
 from attacks.experiment.preparation import prepare_run
-from attacks.experiment.unit import STARTS, attempt_of
+from attacks.experiment.sections.section import sections_of
+from attacks.experiment.unit import Unit, attempt_of, share_of
+from attacks.experiment.units import FAULTS
+from attacks.report.facts import encoder_name
+from attacks.report.words import count_text, radius
 from attacks.runtime.checkpoint import NOWHERE
 from attacks.runtime.distributed import join
 from attacks.schema.validate import Run
@@ -23,16 +30,17 @@ from attacks.study.objective import watching_layers
 from attacks.study.study import Study
 
 #: Steps that are timed.
-STEPS = 6
-#: Gradients of a sanity check beside those of a short run of it, and the time of a run beside that of its gradients
-#: and judged views: it also chooses among iterates, and writes.
-CHECKS, OVERHEAD = 13, 1.1
+STEPS = 4
+#: The time of a run beside that of its gradients and judged views, as it also chooses among iterates, and writes;
+#: and the ends of an estimate beside it: other programs share the machine, and attacks end early.
+OVERHEAD, LOW, HIGH = 1.1, 0.6, 2
 
 
 @dataclass(frozen=True)
 class Rehearsal:
     """What is known before a run: how many `pictures` it could attack, how many files are `unreadable`, the `gallery`
-    in a line, the `clean` views of the first pictures, and the seconds that a picture and the rest take."""
+    in a line, the `clean` views of the first pictures, the seconds that a picture and the rest take, and a
+    `plan`: what the run will do, in what time, memory and files."""
 
     pictures: int
     unreadable: int
@@ -40,6 +48,7 @@ class Rehearsal:
     clean: CleanViews
     seconds: float
     setup_seconds: float
+    plan: str = ""
 
     def fitting(self, minutes: float, least: int = PICTURES) -> int:
         """How many pictures fit into so many minutes: at least `least`, a unit, and at most all."""
@@ -56,38 +65,62 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
     them. Raises ValueError or OSError for what would stop the run, as LostViews."""
     began, preparation = time.perf_counter(), prepare_run(run, join(), preset, overrides)
     study, decision = preparation.study, preparation.choice.decision
-    rows = torch.tensor(study.queries.of_one_shape(PICTURES))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        watching_layers(study.encoder, study.objective, study.members) as encoder,
-    ):
-        place = replace(preparation.place(Path(folder)), checkpoint=NOWHERE)
-        bench = bench_of(study, encoder, decision, place)
+    if black_box(study.encoder) is not None:
+        raise ValueError("`show` must not be plan for an encoder that is only asked: each question counts")
+    layers = watching_layers(study.encoder, study.objective, study.members)
+    with tempfile.TemporaryDirectory() as folder, layers as encoder:
+        bench = bench_of(study, encoder, decision, replace(preparation.place(Path(folder)), checkpoint=NOWHERE))
         setup = time.perf_counter() - began
-        images = study.queries.only(rows.tolist()).images.to(study.device)
         refuse_loss(clean := clean_views(bench), preparation.manifest)
-        judging = _seconds_of(lambda: bench.judge(images, rows, bench.banks[MAIN]))
-        gradient = _seconds_of_a_step(bench, rows.tolist()) / (len(rows) * study.views.per_step)
-    arms, checks = len(study.arms), CHECKS * study.sanity.pictures * study.sanity.steps * study.sanity.views
-    search = STARTS * (bench.refine_steps + 1) if bench.refine_steps else 0
-    gradients = (arms - 2) * study.views.gradients + arms * search
-    seconds = OVERHEAD * (gradients * gradient + arms * judging / len(rows))
+        pace, checks, picture = _pace(bench), share_of(bench, Unit(0, 0, 0)), share_of(bench, Unit(1, 2, 1))
+    setup, seconds, count, memory = setup + pace * checks, pace * picture, len(study.queries), ""
+    with suppress(ImportError):  # of what only Unix has
+        import resource
+
+        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        memory = f"memory: about {max(held, torch.cuda.max_memory_allocated()) / 1e9:.1f} GB\n"
+    planned, pixels = preparation.manifest["artefacts"], sum(height * width for height, width in study.queries.shapes)
+    arms = len(planned["pictures"]["arms"])
+    files = f"files: at most {arms * count + len(planned['files'])}, {3e-6 * arms * pixels:.1f} MB of pictures"
+    plan = f"{task_text(bench, preset)}; {_time_text(setup + count * seconds)}\n{memory}{files}\n{clean}"
     unreadable = sum(": left out, " in note for note in study.queries.notes)
-    return Rehearsal(len(study.queries), unreadable, _gallery(study), clean, seconds, setup + checks * gradient)
+    return Rehearsal(count, unreadable, _gallery(study), clean, seconds, setup, plan)
 
 
-def _seconds_of(task: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    task()
-    return time.perf_counter() - began
+def task_text(bench: Bench, preset: str) -> str:
+    """What a run does, and on what, in a line."""
+    study, threat = bench.study, bench.study.threat
+    size = "with a patch" if threat["patch"] else f"within {threat['norm']} {radius(threat)}"
+    attack = f"attack {count_text(len(study.queries), 'picture')} {size}, {study.views.gradients} gradients each"
+    views = count_text(len(bench.banks[MAIN].u), "unseen view")
+    text = f"{preset}: {attack}; judge the encoder {encoder_name({'encoder': study.identity})} on {views}"
+    parts = [name for name, section in sections_of(study).items() if section is not None]
+    return text + (f"; then {', '.join(parts)}" if parts else "")
 
 
-def _seconds_of_a_step(bench: Bench, rows: list[int]) -> float:
-    """The median of a few steps of the attack on the pictures `rows`, without the first."""
+def first_words(bench: Bench, preset: str, units: Sequence[Unit], workers: int) -> str:
+    """The first line of a run that does some units: what it does, on what, and for how long from now on."""
+    text = task_text(bench, preset)
+    if black_box(bench.study.encoder) is None:  # where each question counts
+        with suppress(*FAULTS):  # the fault of a picture costs only that, when it is attacked
+            left = sum(share_of(bench, unit) for unit in units if not bench.checkpoint.has(unit.name))
+            text += f"; {_time_text(_pace(bench) * left, workers)}"
+    return text
+
+
+def _time_text(seconds: float, workers: int = 1) -> str:
+    scale, unit = (60, "minutes") if seconds > 100 else (1, "s")
+    return f"about {LOW * seconds / workers / scale:.2g} to {HIGH * seconds / scale:.2g} {unit}"
+
+
+def _pace(bench: Bench) -> float:
+    """The seconds of a gradient of a picture, from a few steps of the attack on the first pictures."""
+    rows = bench.study.queries.of_one_shape(PICTURES)
     attempt = attempt_of(bench, bench.study.only(rows), rows, bench.study.seed)
     options = replace(options_of("eot", attempt), steps=STEPS)
     times = [time.perf_counter() for _ in run_steps(problem_of("eot", attempt), options)]
-    return float(torch.tensor(times, dtype=torch.float64).diff().median().nan_to_num(0))  # one step has no next
+    step = torch.tensor(times, dtype=torch.float64).diff().median().nan_to_num(0)  # one step has no next
+    return OVERHEAD * float(step) / (len(rows) * bench.study.views.per_step)
 
 
 def _gallery(study: Study) -> str:

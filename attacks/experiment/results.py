@@ -1,9 +1,11 @@
 """From scores to results: metrics.json, and the table in the terminal."""
 
+import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -25,8 +27,9 @@ from attacks.experiment.view_scores import ViewScores
 from attacks.inference.pairs import Measure
 from attacks.report.answer import answer
 from attacks.report.environment import join_percent
-from attacks.report.facts import step_text
+from attacks.report.facts import encoder_name, step_text
 from attacks.report.words import definitions, fit_arms, interval_text, p_value
+from attacks.schema.encoder import ENCODERS
 from attacks.study.pipeline import input_side
 from attacks.study.study import Study
 
@@ -217,12 +220,26 @@ def _identities(study: Study) -> list[str]:
     return ["" if label is None else label for label in labels]
 
 
-def headline(content: dict[str, Any]) -> str:
-    """The first words of the report in lines of a terminal: the verdict, the reason, what they leave open."""
+def headline(content: dict[str, Any], place: str = "") -> str:
+    """The first words of the report in lines of a terminal: the verdict, the reason, what they leave open, the
+    `place` of more, and what is next."""
     words = answer(content)
-    lines = [words.verdict, words.reason, words.comparison, words.limits, f"Next: {words.step}"]
-    fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(fill(join_percent(line)) for line in lines if line).replace("\u00a0", " ")
+    lines = [*map(wrap_lines, (words.verdict, words.reason, words.comparison, words.limits)), place]
+    return "\n".join([*filter(None, lines), wrap_lines(f"Next: {words.step}")])
+
+
+def next_command(content: dict[str, Any], out: Path) -> str:
+    """The command of the next step; words in capitals are the user's to give."""
+    if (gate := content["gate"]) is None and content["encoder"]["name"] in ENCODERS and "asked" not in content:
+        return f"viewproof check {encoder_name(content)} PICTURES --for USE"
+    return f"viewproof compare {out} OTHER_RUN" if gate and gate["verdict"] == "FAIL" else f"viewproof verify {out}"
+
+
+def wrap_lines(text: str, most: int = WIDTH) -> str:
+    """A text in lines of at most so many characters, or those of a narrower terminal."""
+    width = min(most, shutil.get_terminal_size((most, 0)).columns)
+    wrap = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrap(join_percent(line)) for line in text.splitlines()).replace("\u00a0", " ")
 
 
 def table_columns(content: dict[str, Any]) -> list[str]:
@@ -249,7 +266,7 @@ def table_text(content: dict[str, Any]) -> str:
         cosines = ", ".join(f"{arm} {interval_text(worst[arm])}" for arm in sorted(worst))
         lines.append(f"most resistant view{bank_note}: cosine {cosines}")
         columns.append("worst_cosine")
-    return "\n".join([*lines, textwrap.fill(definitions(*columns), WIDTH)])
+    return "\n".join([*lines, wrap_lines(definitions(*columns))])
 
 
 def encoder_line(content: dict[str, Any]) -> str:

@@ -36,6 +36,8 @@ from transforms.scene import Shown
 Task = Callable[[str, str, Callable[[], Any]], Any]
 #: Worst views of each picture from which the gradient search for a worse one starts.
 STARTS = 4
+#: Gradients of a sanity check beside those of a short run of it; the time of a judged view beside a gradient's.
+CHECKS, JUDGED = 13, 1 / 3
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,20 @@ class Unit:
         if self.alone:
             return stream(seed, "alone", self.start)
         return stream(seed, "batch", self.number) if self.number else seed
+
+
+def worst_gradients(bench: Bench) -> int:
+    """The gradients of a picture in an arm's search for the most resistant view."""
+    return STARTS * (bench.refine_steps + 1) if bench.refine_steps else 0
+
+
+def share_of(bench: Bench, unit: Unit) -> float:
+    """The work of a unit in gradients, with the sanity checks of the first, but for attacks that end early."""
+    study, sanity, arms = bench.study, bench.study.sanity, len(bench.study.arms)
+    judged = JUDGED * sum(len(bank.u) for bank in bench.banks.values())
+    work = (arms - 2) * study.views.gradients + arms * (worst_gradients(bench) + judged)
+    checks = CHECKS * sanity.pictures * sanity.steps * sanity.views
+    return (unit.stop - unit.start) * work + checks * (unit.start == 0)
 
 
 @stored("batch_result")
@@ -144,7 +160,8 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         return result
 
     fit = [row for row in bench.study.queries.attacked if row in rows]
-    benches = {"eot": bench} if bench.bare is None else {BARE: bench.bare, "eot": bench}
+    bare = [] if bench.bare is None else [(BARE, replace(bench.bare, progress=bench.progress))]
+    benches = dict([*bare, ("eot", bench)])
     make = partial(attempt_of, rows=fit, seed=seed, batch=unit.number)
     attempts = {arm: make(part, part.study.fit or part.study.only(fit)) for arm, part in benches.items()}
     attempt = attempts["eot"]
@@ -168,6 +185,7 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         choices[arm] = steps.cpu() + 1
     sanity = None
     if unit.start == 0 and study.sanity.pictures:  # its cost is reported apart
+        bench.progress.part("sanity checks", share_of(bench, Unit(0, 0, 0)))
         sanity = checkpoint.once("sanity", lambda: check_pictures(attempt, trace["eot"], deltas))
         meter.read()
 
@@ -197,11 +215,12 @@ def score_arms(
     scores: dict[str, dict[str, Scores]] = {bank: {} for bank in bench.banks}
     for bank, arm in product(bench.banks, arms):
         pictures[arm] = pictures[arm] if arm in pictures else bench.exhibits.displayed(arm, rows)
-        title = f"judging {arm}" + f", {bank}" * (bank != MAIN) + f", batch {unit.number}" * (unit.number > 0)
-        score = partial(bench.judge, pictures[arm], numbers, bench.banks[bank], title)
+        bench.progress.part(f"judging {arm}", JUDGED * len(rows) * len(bench.banks[bank].u), len(rows))
+        score = partial(bench.judge, pictures[arm], numbers, bench.banks[bank], bench.progress.step)
         scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
     worst = {}
     for arm in arms:
+        bench.progress.part(f"worst view, {arm}", worst_gradients(bench) * len(rows))
         search = partial(worst_cosine, bench, pictures[arm], embeddings, scores[MAIN][arm])
         worst[arm] = task(f"{arm} worst", "judging", search)
     return scores, worst

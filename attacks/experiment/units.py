@@ -1,6 +1,5 @@
 """Work through the units of a run. Files say which are done; a lock on each spares two processes the same unit."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -11,7 +10,8 @@ from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, write
 from attacks.experiment.bench import Bench
 from attacks.experiment.directory import finished
-from attacks.experiment.unit import Failure, Unit, UnitResult, attack_unit
+from attacks.experiment.unit import Failure, Unit, UnitResult, attack_unit, share_of
+from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import Lock, sha256
 from attacks.solvers.checks import DeadGradient
 from attacks.study.study import Study
@@ -112,17 +112,19 @@ def tables(folder: Path, leave: Callable[[], None] | None = None) -> Iterator[No
 
 def _do_units(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
     pictures, reasons = 0, list[str]()
+    done = {unit for unit in units if bench.checkpoint.has(unit.name)}
     for wait in (False, True):
         busy = []
         for unit, outcome in execute(units, wait):
             busy += [] if outcome.ended else [unit]
             pictures, reasons = pictures + outcome.pictures, [*reasons, *outcome.reasons]
+            bench.progress.close(share_of(bench, unit) * outcome.ended, before=unit in done)
             if not pictures and len(reasons) >= max(HOPELESS, *map(len, bench.study.ranges)):
                 raise FloatingPointError(reasons[0])
         if not busy:
             return
         units, count = busy, sum(unit.stop - unit.start for unit in busy)
-        print(f"note: other processes attack {count} picture(s); waiting", file=sys.stderr)
+        print_notes([f"other processes attack {count} picture(s); waiting"])
 
 
 def do(bench: Bench, unit: Unit, wait: bool) -> UnitOutcome:
@@ -149,7 +151,7 @@ def _result(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
         if not bench.world.agree(bool(changes)):
             break
         if bench.world.first:
-            print(f"note: {changes[0]} is not as it was written; this part of the run is done again", file=sys.stderr)
+            print_notes([f"{changes[0]} is not as it was written; this part of the run is done again"])
         bench.checkpoint.drop(unit.name)
     return result
 
@@ -178,7 +180,7 @@ def _try(bench: Bench, unit: Unit) -> UnitResult | Failure:
         keep_fault(bench, error, f"{unit.start:06d}")
         name, *rest = bench.study.queries.names[unit.start : unit.stop]
         suffix = f" and {len(rest)} more" if rest else ""
-        print(f"note: picture {name}{suffix} failed: {error}", file=sys.stderr)
+        print_notes([f"picture {name}{suffix} failed: {error}"])
         return Failure(unit.start, name, str(error))
 
 

@@ -4,7 +4,6 @@ prepares the run from its directory and leaves its results there, so the bytes d
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,10 +17,10 @@ from attacks.experiment.directory import LOCK, interrupted_run
 from attacks.experiment.preparation import resume_preparation
 from attacks.experiment.unit import Unit
 from attacks.experiment.units import Execute, UnitOutcome, do
+from attacks.runtime.command_line import print_notes
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.extras import extra
 from attacks.runtime.files import Lock
-from attacks.runtime.progress import Progress
 from attacks.runtime.signals import StopSignal, stoppable
 from attacks.study.objective import watching_layers
 
@@ -58,7 +57,7 @@ def processes(site: Site, count: int) -> Execute:
                 deaths += 1
                 if deaths == DEATHS:
                     raise ChildProcessError(DIED) from None
-                print("note: a process of this run has ended; another one does its unit", file=sys.stderr)
+                print_notes(["a process of this run has ended; another one does its unit"])
 
     return execute
 
@@ -135,7 +134,6 @@ def _bench(site: Site) -> Bench:
     out = Path(site.out)
     _LOCKS.append(Lock(out / LOCK))
     _LOCKS[-1].shared()
-    Progress.enabled = False  # the bars of several processes would overwrite each other
     previous = interrupted_run(out, site.program)
     if getattr(previous.run.data, "cache", None) is not None:
         previous.run.data.cache = site.cache

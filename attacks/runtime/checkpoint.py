@@ -4,7 +4,6 @@ The result of a finished task is stored in a file; a running task stores its sta
 stopped. A file that is damaged, or a copy of another task's, is noticed, and its task done again.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from attacks.runtime.command_line import print_notes
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import CPU, Damaged, check_value, load_values, write_values
 
@@ -119,7 +119,7 @@ def _is_whole(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except Damaged as error:
-        print(f"note: {error}; this part of the run is done again", file=sys.stderr)
+        print_notes([f"{error}; this part of the run is done again"])
         path.unlink(missing_ok=True)
         return False
     return True

@@ -1,9 +1,12 @@
 """What the commands share: a parser whose errors are exceptions, and errors as one line and an exit code."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
+
+from tqdm import tqdm
 
 #: Errors that a user can fix; any other is a bug and shows its traceback.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
@@ -34,7 +37,12 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def print_notes(notes: Iterable[str]) -> None:
-    """A line on stderr for each note."""
+def print_notes(notes: Iterable[str], record: str = "") -> None:
+    """A line on stderr, above a bar, for each kind of note: of those that differ only in numbers, and in a file's
+    name in front, the first and how many more there are; all are in the file `record`."""
+    kinds = dict[str, list[str]]()
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        kinds.setdefault(re.sub(r"\d+", "0", note.partition(": ")[2] or note), []).append(note)
+    for first, *rest in kinds.values():
+        more = f" (and {len(rest)} more like it{record and f', in {record}'})" if rest else ""
+        tqdm.write(f"note: {first}{more}", file=sys.stderr)

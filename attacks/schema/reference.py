@@ -38,7 +38,8 @@ Your own pictures:   python -m attacks.run config=quickstart data=folder data.pa
 Your own preset:     python -m attacks.run config=./mine.yaml
 Sweep:               python -m attacks.run -m config=quickstart perturbation.eps=4/255,8/255
 Go on after a stop:  python -m attacks.run resume=outputs/DATE/RUN
-Print a preset:      python -m attacks.run config=quickstart --cfg job"""
+Print a preset:      python -m attacks.run config=quickstart --cfg job
+Minutes, memory:     python -m attacks.run config=quickstart --dry-run"""
 
 
 def reference_page() -> str:

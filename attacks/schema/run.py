@@ -78,7 +78,7 @@ class Run:
     """One experiment: the keys of a run, and by group the chosen parts."""
 
     seed: int = option(0, "of everything that is drawn")
-    show: str | None = option(None, "encoder: print it and its layers by name, and run nothing")
+    show: str | None = option(None, "run nothing; encoder: print its layers by name; plan: minutes, memory, files")
     workers: Any = option(1, "processes that share the pictures; ray: tasks of a cluster", range="at least 1, or ray")
     shard: str | None = option(None, "only these pictures, as 0/3: the first of three shards", range="i/n, i from 0")
     overwrite: bool = option(False, "first remove what an earlier run has written into the run directory")

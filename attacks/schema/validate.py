@@ -78,8 +78,8 @@ def _run(node: Any) -> Run:
     evaluate.layers = [str(name) for name in layers]
     if evaluate.primary not in ("success", "cosine"):
         raise ValueError(f"`evaluate.primary` must be success or cosine; got {printable_config(evaluate.primary)}")
-    if node.show not in (None, "encoder"):
-        raise ValueError(f"`show` must be encoder, or null for a run; got {node.show!r}")
+    if node.show not in (None, "encoder", "plan"):
+        raise ValueError(f"`show` must be encoder or plan, or null for a run; got {node.show!r}")
     pace: Any = OmegaConf.to_object(node.checkpoint)
     for name, value in vars(pace).items():
         if value is not None and not 0 < value < float("inf"):

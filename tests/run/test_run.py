@@ -104,18 +104,44 @@ def test_steps_are_written_one_per_line(finished):
     assert rows[-1]["held_out"] and rows[-1]["evals"] == str(2 * 4 * 2)
 
 
-def test_the_output_ends_with_the_table_and_the_report(finished):
+def test_the_output_ends_with_the_answer_the_report_and_a_command(finished):
     folder, output = finished
     lines = [line for line in output.stdout.splitlines() if not line.startswith("warning: ")]
     (head,) = (i for i, line in enumerate(lines) if line.startswith("arm "))
     assert [line.split()[0] for line in lines[head + 1 : head + 6]] == ["clean", "noise", "no_eot", "one_view", "eot"]
-    assert lines[-2] == f"report: {folder / 'report.html'}"
-    assert re.fullmatch(rf"record: sha256 [0-9a-f]{{64}} \(viewproof verify {folder} checks it\)", lines[-1])
+    assert any(
+        re.fullmatch(rf"record: sha256 [0-9a-f]{{64}} \(viewproof verify {folder} .*\)", line) for line in lines
+    )
+    answered = lines[lines.index("") + 1 :]
+    assert re.match(r"After the attack, \d+ % .* of unseen camera views are taken for", answered[0])
+    place = answered.index(f"report: {folder / 'report.html'}")
+    assert (
+        answered[place + 1].startswith("Next: ") and answered[-1] == "    viewproof check pocket PICTURES --for USE"
+    )
 
 
 def test_progress_without_a_terminal_is_plain_lines(finished):
     error = finished[1].stderr
-    assert "\r" not in error and re.search(r"(?m)^eot: 4/4 .* loss -?\d.* held out -?\d.* snr \d", error)
+    assert "\r" not in error and "\x1b" not in error and len(re.findall(r"(?m)^[a-z_, ]+: \d+ %", error)) <= 10
+    assert re.search(r"(?m)^eot: \d+ %  \d\d:\d\d, .* loss -?\d.* held out -?\d.* snr \d", error)
+    first = (
+        r"smoke: attack 2 pictures within linf 16/255 .*, 16 gradients each; judge the encoder pocket on 4 unseen "
+    )
+    assert re.match(rf"{first}views; about [\d.]+ to [\d.]+ s\n", error)
+
+
+def test_a_dry_run_says_what_the_run_does_and_writes_nothing(finished, monkeypatch, capsys, tmp_path):
+    folder, output = finished
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "config=smoke", "--dry-run") == 0
+    task, memory, files, views = capsys.readouterr().out.splitlines()
+    assert task.rpartition("; about ")[0] == output.stderr.split("; about ")[0].replace("\n", " ")
+    count, size = re.fullmatch(r"files: at most (\d+), ([\d.]+) MB of pictures", files).groups()
+    pictures = [*(folder / "pictures").rglob("*.png")]
+    assert int(count) >= len([path for path in folder.rglob("*") if path.is_file()]) - 1  # .lock
+    assert 1e6 * float(size) >= 0.9 * sum(path.stat().st_size for path in pictures) > 0
+    assert re.fullmatch(r"memory: about [\d.]+ GB", memory) and views in output.stderr
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from attacks.experiment.sections.section import Section, SectionResult, sample_o
 from attacks.experiment.unit import attempt_of
 from attacks.inference.bounded import Interval, median, rate
 from attacks.objectives.retrieval import Retrieval
-from attacks.runtime.progress import Progress
 from attacks.schema.objective import LayersConfig
 from attacks.solvers.radius import RadiusState, RadiusTrial, smallest_radius, trial_plan, views_of
 from attacks.study.study import Study
@@ -153,20 +152,17 @@ def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tup
     first = bench.exhibits.pictures("eot", rows) - knowledge.images
     trial = RadiusTrial(success, len(views.u))
     state: RadiusState | None = None
-    total, is_first = 1 + trial_plan(options, trial, passes)[1], bench.world.first
-    with (
-        bench.checkpoint.under("radii").task("search") as task,
-        Progress("radii", total, visible=is_first) as progress,
-    ):
+    bench.progress.part("radii", len(rows) * passes, 1 + trial_plan(options, trial, passes)[1])
+    with bench.checkpoint.under("radii").task("search") as task:
         engine_reset(encoder)
         if task.state is not None:
             state, engine, _, _, offset = task.state
             engine_restore(encoder, engine)
             meter.begin(offset)
-            progress.skip(state.trials)
+            bench.progress.skip(state.trials)
         for latest in smallest_radius(problem, options, trial, first, passes=passes, state=state):
             state = latest
-            progress.step(broken=int(state.broken.sum()))
+            bench.progress.step(broken=int(state.broken.sum()))
             task.update(partial(ArmState, state, engine_state(encoder), None, (), meter.peek()))
     assert state is not None  # the first trial is always made
     return state, knowledge.images

@@ -185,6 +185,7 @@ def measure_sections(bench: Bench, drift: Drift | None) -> Sections:
         if name == "drift" and drift is not None:
             results[name] = drift_result(drift, section.sample(bench))
             continue
+        bench.progress.part(name)
         try:
             with memory_told():
                 results[name], costs[name] = bench.checkpoint.once(
