@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 from attacks.evidence.facts import Facts, RunFacts, WorstView, requirement_rule
 from attacks.gate.verdict import RequirementResult, size_text
-from attacks.report.answer import Answer, answer, subject_rows
 from attacks.report.environment import environment
 from attacks.report.sheets import Picture, from_file
 from attacks.report.warnings import warnings
-from attacks.report.words import arm_names, counts_text, fate, interval_text, radius, sample_words
+from attacks.report.words import arm_names, counts_text, extreme_words, fate, interval_text, radius, sample_words
 from attacks.runtime.extras import extra
 
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -164,13 +163,11 @@ def _json(value: Any) -> str:
 
 
 class RunPage(NamedTuple):
-    """A run on the page: its facts, the section `gate`, the first words with what was tested, warnings, rows, and the
-    worst picture beside its original."""
+    """A run on the page: its facts, metrics.json with its `gate`, warnings, rows, and the worst picture beside its
+    original."""
 
     facts: RunFacts
-    gate: dict[str, Any]
-    words: Answer
-    subject: list[tuple[str, str]]
+    content: dict[str, Any]
     warnings: list[str]
     rows: list[tuple[str, str]]
     pictures: list[Picture]
@@ -186,8 +183,7 @@ def evidence_page(facts: Facts) -> str:
 def _run_page(run: RunFacts) -> RunPage:
     gate = run.verdict.as_dict() | {"notes": run.custody.problems}
     content = dict(run.content) | {"gate": gate}
-    subject = subject_rows(content, run.manifest)
-    return RunPage(run, gate, answer(content), subject, warnings(content), _rows(run), _pictures(run))
+    return RunPage(run, content, warnings(content), _rows(run), _pictures(run))
 
 
 def _rows(run: RunFacts) -> list[tuple[str, str]]:
@@ -218,7 +214,9 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
             text = f"{row['words']} over all views of {row['picture']}, the largest of {counts}"
             rows.append((names[arm], text))
     if run.shown_view is not None:
-        rows.append(("worst view", f"{run.shown_view[1]} ({run.shown_view[0].requirement})"))
+        result, worst = run.shown_view
+        words = f"{worst.picture}, view {worst.number}, cosine {worst.cosine:.2f} ({result.requirement})"
+        rows.append(("worst view", f"{words}: {extreme_words(dict(worst.values), bank)}".removesuffix(": ")))
     return rows
 
 

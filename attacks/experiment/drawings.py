@@ -46,7 +46,8 @@ def report_page(bench: Bench, content: dict[str, Any], record: Mapping[str, Any]
     """The content of `report.html` of a run directory that has all other files but metrics.json."""
     out = bench.exhibits.out
     first = [line for line in trace_of(out) if line.batch == 0]
-    return page(out, content, record, warnings(content), first, typical(bench, scores.scores[MAIN]))
+    shown = typical(bench, scores.scores[MAIN]), *most_fooled(bench, scores)
+    return page(out, content, record, warnings(content), first, shown)
 
 
 def typical(bench: Bench, scores: Mapping[str, Scores]) -> int:
@@ -54,6 +55,13 @@ def typical(bench: Bench, scores: Mapping[str, Scores]) -> int:
     rows = bench.study.queries.judged
     cosine = scores["eot"].cosine[rows]
     return rows[int(cosine.mean(1).argsort()[(len(cosine) - 1) // 2])]
+
+
+def most_fooled(bench: Bench, scores: ViewScores) -> tuple[int, float]:
+    """The judged picture with the most success, of equals the one with the least mean cosine, and that success."""
+    success, cosine = scores.success[MAIN]["eot"].double().mean(1), scores.scores[MAIN]["eot"].cosine.mean(1)
+    worst = max(bench.study.queries.judged, key=lambda row: (float(success[row]), -float(cosine[row])))
+    return worst, float(success[worst])
 
 
 def contact_sheet(path: str | Path, bench: Bench, scores: Mapping[str, Scores]) -> None:

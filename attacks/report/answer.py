@@ -1,6 +1,7 @@
 """The first words of every page about a run: may the encoder be deployed, why, how sure is that, and what is next."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,11 @@ class Answer:
     def __str__(self) -> str:
         return f"{self.verdict} {self.reason}".strip()
 
+    @property
+    def headline(self) -> str:
+        """The verdict or, without a policy, the reason without its intervals."""
+        return self.verdict or re.sub(r" \([^()]*%[^()]*\)", "", self.reason)
+
 
 def answer(content: Mapping[str, Any]) -> Answer:
     """The first words about a run, from the content of metrics.json."""
@@ -70,8 +76,40 @@ def answer(content: Mapping[str, Any]) -> Answer:
     return Answer(verdict, reason, (gate and pair) or _comparison(content), limits, step)
 
 
-def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was tested and when, how sure the answer is, and what to do next, in rows (question, text)."""
+def first_numbers(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The three numbers of the first screen (share, sentence, interval): of the attack, of the one on the encoder
+    without its defence or the strongest other one, and of untouched pictures."""
+    arms, key = content["arms"], headline_measure(content)
+    when = WHEN | {"clean": "before the attack", "no_eot": "after an attack made for the file alone"}
+    defended = {"eot": "after the attack through the defence", "bare": "after one on the encoder without its defence"}
+    when |= defended if "bare" in arms else {}
+    words = f"of {'unseen views' if content['bank']['coordinates'] else 'pictures'} are {fate(content, key)}"
+    words += " and not flagged" * (key == "fooled_accepted")
+    names = ("eot", "bare" if "bare" in arms else content["primary"]["against"], "clean")
+    texts = ((arm, percent(arms[arm][key]).partition(" (")) for arm in names)
+    return [(share, f"{words} {when[arm]}", ends.rstrip(")")) for arm, (share, _, ends) in texts]
+
+
+def headline_measure(content: Mapping[str, Any]) -> str:
+    """The measure of the first sentence: success or, of a defence, what is right behind it or passes its detector."""
+    arm, threat = content["arms"]["eot"], content["threat"]
+    if "bare" not in content["arms"] or flaw(content) == TASK:
+        return "success"
+    if arm.get("fooled_accepted"):
+        return "fooled_accepted"
+    is_right = not threat["targeted"] and threat.get("task") != "verification" and arm.get("recall_at_1")
+    return "recall_at_1" if is_right else "success"
+
+
+def subject_line(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+    """The encoder's name, when it was tested, and on which machine."""
+    started, machine = (str(manifest.get(key, "unknown")) for key in ("started", "device"))
+    machine = manifest.get("cpu", machine) if machine == "cpu" else machine
+    return f"{encoder_name(content)}, {started.replace('T', ', ').replace('+00:00', ' UTC')}, {machine}"
+
+
+def subject_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was tested, how sure the answer is, and what to do next, in rows (question, text)."""
     words, encoder, threat = answer(content), content["encoder"], content["threat"]
     attack = "a patch" if threat["patch"] else f"changes within {threat['norm']} {radius(threat)}"
     if threat["norm"] == "linf":
@@ -83,7 +121,6 @@ def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> lis
         ("On what", f"{encoder_name(content)}, SHA-256 of the tensors {digest}; {photographs}"),
         ("Gallery", gallery(content)),
         ("Against", f"{attack}, found by {threat['optimiser']}, in {threat['transforms']} views"),
-        ("When", str(manifest.get("started", "unknown")).replace("T", ", ").replace("+00:00", " UTC")),
         ("How sure", f"The limits hold with 95 % confidence. {words.limits}"),
         ("What next", words.step),
     ]
@@ -92,7 +129,7 @@ def subject_rows(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> lis
 def percent(value: Mapping[str, Any]) -> str:
     """A share with the ends of its interval, such as "80 % (51-95 %)"; with as many digits as tables have."""
     digits = 1 if 0 < value["high"] - value["low"] < 0.02 else 0
-    mean, low, high = (f"{100 * value[key]:.{digits}f}" for key in ("mean", "low", "high"))
+    mean, low, high = (f"{100 * round(value[key], 2 + digits):.{digits}f}" for key in ("mean", "low", "high"))
     return (
         f"{mean} % ({low}-{high} %)" if value.get("kind") != "range" else f"{mean} % ({low} to {high} % among them)"
     )
@@ -200,10 +237,8 @@ def _effect(content: Mapping[str, Any]) -> str:
 
 def _defence_sentence(content: Mapping[str, Any]) -> str:
     """What an attack made on the encoder within a defence leaves, and one made through the defence."""
-    arms, threat = content["arms"], content["threat"]
-    is_right = not threat["targeted"] and threat.get("task") != "verification" and arms["eot"].get("recall_at_1")
-    key, verb = ("recall_at_1", "leaves") if is_right else ("success", "has")
-    key = "fooled_accepted" if arms["eot"].get("fooled_accepted") else key
+    arms, key = content["arms"], headline_measure(content)
+    verb = "leaves" if key == "recall_at_1" else "has"
     bare, defence = (percent(arms[arm][key]) for arm in ("bare", "eot"))
     views = f"{bare.partition(' (')[0]} of {'views' if content['bank']['coordinates'] else 'files'}"
     first = f"Made on the bare encoder, the attack {verb} {views} {fate(content, key)}"

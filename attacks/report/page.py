@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from attacks.report import figures
 from attacks.report.environment import environment
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation, picture_file
+from attacks.report.words import fate
 from attacks.solvers.loop import Trace
 
 COUNTS = {3: "Three", 4: "Four", 5: "Five", 6: "Six"}
@@ -15,8 +16,8 @@ COUNTS = {3: "Three", 4: "Four", 5: "Five", 6: "Six"}
 
 @dataclass(frozen=True)
 class Images:
-    """The pictures of a page; those that are None or empty are left out. `picture_name` names the picture in `sheet`
-    and `perturbation`."""
+    """The pictures of a page; those that are None or empty are left out. `picture_name` names the picture in `sheet`;
+    the one in `perturbation` has the most success."""
 
     picture_name: str = ""
     sheet: Picture | None = None
@@ -42,22 +43,26 @@ def page(
     manifest: Mapping[str, Any],
     warnings: Sequence[str],
     trace: Sequence[Trace],
-    number: int | None = None,
+    shown: tuple[int, int, float] | None = None,
 ) -> str:
-    """`report.html` of a run directory; picture `number` of metrics.json is the one in `views.png`."""
-    return render_page(content, manifest, warnings, trace, _images(out, content, manifest, number))
+    """`report.html` of a run directory. `shown`: the pictures of metrics.json in `views.png` and at the top, and the
+    success of the latter."""
+    return render_page(content, manifest, warnings, trace, _images(out, content, manifest, shown or (0, 0, 0.0)))
 
 
-def _images(out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], number: int | None) -> Images:
-    patch, name = content["threat"]["patch"], "" if number is None else content["queries"][number]
+def _images(
+    out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], shown: tuple[int, int, float]
+) -> Images:
+    patch, (name, worst) = content["threat"]["patch"], (content["queries"][number] for number in shown[:2])
     arms = f"{name} in {len(content['arms'])} arms, each as a file and from held-out views, with the cosine to its"
     example = content["explanations"]["pictures"][0] if content["explanations"] else "a picture"
-    file = "" if number is None or patch else picture_file(content, manifest, number)
+    file, success = picture_file(content, manifest, shown[1]), f"{100 * shown[2]:.0f} % of its views"
+    captions = (f"Untouched: {worst}", f"Attacked, the worst: {success} are {fate(content)}")
     return Images(
         name,
         from_file(out / "views.png", f"{arms} clean embedding"),
         from_file(out / "patch.png", "The texture of the patch") if patch else None,
-        perturbation(*(out / "pictures" / arm / file for arm in ("clean", "eot"))) if file else (),
+        perturbation(*(out / "pictures" / arm / file for arm in ("clean", "eot")), captions),
         from_file(out / "explanations.png", f"Explanations of {example} before and after the attack"),
         from_file(out / "failure.png", "The views that fail most, with the values of their coordinates"),
         from_file(out / "deployment.png", "An attacked picture, and what each resizer makes of it"),
@@ -117,7 +122,7 @@ def sections(content: Mapping[str, Any], pictures: Images, has_trace: bool) -> l
         *((key, title := key.replace("_", " ").capitalize(), title) for key in pictures.by_section),
         ("sanity", "Sanity checks", "Can this attack be believed?"),
         ("cost", "Cost", "What it cost"),
-        ("subject", "Encoder", "What was tested"),
-        ("protocol", "Protocol", "Protocol, and how to repeat it"),
+        ("protocol", "Protocol", "What was tested, and how to repeat it"),
+        ("glossary", "Words", "What the words mean"),
     ]
     return [PageSection(*row) for row in table if present.get(row[0], True)]

@@ -46,8 +46,9 @@ def from_file(path: Path, alt: str, caption: str = "") -> Picture | None:
     return Picture(_uri(path.read_bytes()), width, height, alt, caption)
 
 
-def perturbation(clean_file: Path, attacked_file: Path) -> list[Picture]:
-    """The picture, the attacked one, and their difference, to scale and amplified. Empty if a file is missing."""
+def perturbation(clean_file: Path, attacked_file: Path, captions: tuple[str, str]) -> list[Picture]:
+    """The picture, the attacked one, with their captions, and their difference, to scale and amplified. Empty if a
+    file is missing."""
     if not (clean_file.is_file() and attacked_file.is_file()):
         return []
     clean_pixels, attacked_pixels = (_centre(path) for path in (clean_file, attacked_file))
@@ -58,8 +59,8 @@ def perturbation(clean_file: Path, attacked_file: Path) -> list[Picture]:
     clipped = "nothing is clipped" if peak <= 127 else "changes of more than 127 steps are clipped"
     text = f"amplified {times} times: {clipped}"
     return [
-        _picture(clean_pixels, "The untouched picture", "the untouched file"),
-        _picture(attacked_pixels, "The attacked picture", "the attacked file"),
+        _picture(clean_pixels, "The untouched picture", captions[0]),
+        _picture(attacked_pixels, "The attacked picture", captions[1]),
         _picture(delta + 128, f"The perturbation on grey, to scale: {size}", "the perturbation to scale"),
         _picture(delta * times + 128, f"The perturbation on grey, {text}", text),
     ]
@@ -142,10 +143,7 @@ def draw_failures(path: Path, failures: Sequence[PictureFailure]) -> None:
     arms = dict.fromkeys(failure.arm for failure in failures)
     rows = [row for arm in arms for row in [row for row in candidates if row.arm == arm][: MAX_VIEWS // len(arms)]]
     views = [row.view for row in rows if row.view is not None]
-    values = [
-        [r.picture, r.arm, f"{r.high:.2g}", f"{r.estimate:.2g}", *(f"{value:.3g}" for value in r.values.values())]
-        for r in rows
-    ]
-    names = ["picture", "arm", "P at most", "estimate", *rows[0].values]
+    values = [[row.picture, row.arm, f"{row.high:.2g}", f"{row.estimate:.2g}"] for row in rows]
+    names = ["picture", "arm", "P at most", "estimate"]
     with atomic(path) as temporary:
         view_sheet_figure(None, views, names, values, min(COLUMNS, len(views))).save(temporary, format="PNG")

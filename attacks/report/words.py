@@ -22,6 +22,20 @@ BANKS = {"same": "Views from the attack's own ranges", "wide": "Views from wider
 OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean features"}
 
 
+#: The words that need a definition: a card at each section of a page, an entry in its glossary and in the docs.
+GLOSSARY = {
+    "success": "The share of unseen views that the encoder gets wrong; with a target, that it takes for the target.",
+    "EOT": "Expectation over transformation: each step of an attack takes the mean loss over random camera views.",
+    "arm": "A variant that is judged, such as untouched pictures, random noise, attacks without and with EOT.",
+    "bank": "A fixed set of views.",
+    "held-out": "Not used by the attack, nor to choose its result.",
+    "cluster": "Pictures that count as one, such as tiles of a photograph, near duplicates, frames of a clip.",
+    "interval": "The range that holds the mean over all such photographs, with 95 % confidence.",
+    "primary": "The comparison that was declared before the run.",
+    "gate": "The decision whether a run meets the requirements of a policy: PASS, FAIL or UNDECIDED.",
+    "eps": "The largest change that the attack may make, measured by its norm.",
+}
+
 #: What a view is, by the task: where the attacker succeeds, without a target and with one, and where it is right.
 FATES = {
     "retrieval": ("taken for something else", "taken for the attacker's target", "matched to the right picture"),
@@ -199,6 +213,14 @@ def counts_text(pictures: int, clusters: int) -> str:
 def short(value: float) -> str:
     """A coordinate with three significant digits."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def extreme_words(values: Mapping[str, float], bank: Mapping[str, Any]) -> str:
+    """The three coordinates of a view that are nearest to the ends of their ranges in a bank, without numbers."""
+    ranges = zip(bank["coordinates"], bank.get("ranges", ()), strict=False)
+    places = {name: (values[name] - low) / (high - low) for name, (low, high) in ranges if low < high}
+    names = sorted(places, key=lambda name: -abs(places[name] - 0.5))[:3]
+    return ", ".join(f"{'high' if places[name] > 0.5 else 'low'} {name.partition(' (')[0]}" for name in names)
 
 
 def radius(threat: Mapping[str, Any]) -> str:

@@ -286,4 +286,5 @@ def write(path, values):
 
 
 def write_report(out, *values):
-    write_text(out / "report.html", page(out, *values))
+    *values, number = values
+    write_text(out / "report.html", page(out, *values, (number, number, FORCE["eot"])))
