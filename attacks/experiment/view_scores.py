@@ -72,6 +72,7 @@ def placement(study: Study, names: Sequence[str]) -> dict[str, Any]:
         "fixed": patch.fixed,  # whether the patch lies in the scene where `quads` are
         "quads": corners * (len(names) if len(corners) == 1 else 1),
         "target": study.threat["patch"]["target"],
+        "medium": study.threat["patch"]["printer"]["medium"],
     }
 
 

@@ -17,6 +17,7 @@ from attacks.perturbations.patch.card import Card, parse_card
 from attacks.physical.sheet import refuse_unfinished
 from attacks.schema import groups
 from attacks.study.assembly import build
+from attacks.study.printer import MEDIA
 from attacks.study.study import Study
 
 #: The longest side of a run's pictures and of a texture, and their largest aspect ratio.
@@ -34,7 +35,8 @@ NAME_KEYS = ("id", "arm", "sha256")
 @dataclass(frozen=True)
 class PlacementRecord:
     """`placement.json`: the names of the pictures, their (height, width), that of the texture, its quads in each
-    picture in shares of width and height, the name of the target, and whether the patch lies `fixed` in the scene."""
+    picture in shares of width and height, the name of the target, whether the patch lies `fixed` in the scene, and the
+    medium that photographs show it on (see `attacks.study.printer.MEDIA`)."""
 
     pictures: tuple[str, ...]
     size: tuple[int, int]
@@ -42,6 +44,7 @@ class PlacementRecord:
     quads: tuple[tuple[Any, ...], ...]
     target: str | None
     fixed: bool
+    medium: str = MEDIA[0]
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ def read_placement(folder: Path) -> PlacementRecord:
         quads = tuple(tuple(entry) for entry in content["quads"])
         names = tuple(_name(entry) for entry in content["pictures"])
         sizes = _size(content["size"]), _size(content["texture"])
-        record = PlacementRecord(names, *sizes, quads, content["target"], content["fixed"])
+        medium = content.get("medium", MEDIA[0])
+        record = PlacementRecord(names, *sizes, quads, content["target"], content["fixed"], medium)
         if not names or len(quads) != len(names) or not all(map(len, quads)):
             raise ValueError("it must name a picture or more, and one quad or more for each")
         for quad in (quad for entry in quads for quad in entry):
@@ -76,6 +80,8 @@ def read_placement(folder: Path) -> PlacementRecord:
             raise ValueError("`target` must be a text or null")
         if not isinstance(record.fixed, bool):
             raise ValueError("`fixed` must be true or false")
+        if record.medium not in MEDIA:
+            raise ValueError(f"`medium` must be one of {', '.join(MEDIA)}")
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"`{path}` is not what a run writes ({type(error).__name__}: {error})") from None
     return record

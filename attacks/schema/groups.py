@@ -99,6 +99,7 @@ class PrinterConfig:
     )
     intent: str = option("relative", "of a profile: relative, perceptual, absolute")
     stages: dict[str, Any] = option({}, "stage: its arguments, in order; what happens to the sheet")
+    medium: str = option("paper", "what photographs show it on, paper, screen, cloth or glass; changes no view")
 
 
 @dataclass
@@ -308,6 +309,7 @@ _SCHEMAS = {
 }
 #: Defences that are stages alone, before the encoder or among the views.
 STAGE_DEFENCES = ("none", "jpeg", "bits", "blur", "resize", "resize_pad", "area", "median", "random_phase")
+PRINTERS = ("none", "generic", "paper", "family", "measured", "screen", "cloth", "glass")
 #: group -> choice -> its schema.
 CHOICES: dict[str, dict[str, type]] = {
     "attack": _by_name(
@@ -342,7 +344,7 @@ CHOICES: dict[str, dict[str, type]] = {
         PatchConfig,
         PLUGINS["perturbation"],
     ),
-    "printer": dict.fromkeys(("none", "generic", "paper", "family", "measured"), PrinterConfig),
+    "printer": dict.fromkeys(PRINTERS, PrinterConfig),
     "optimiser": {**_SCHEMAS["optimiser"], "plugin": PLUGINS["optimiser"]},
     **{group: _SCHEMAS[group] for group in ("draws", "risk")},
     "penalty": {"none": NoPenaltyConfig, **_SCHEMAS["penalty"]},

@@ -20,9 +20,11 @@ from transforms.wrappers import OnLayers
 
 #: Stages of the print itself: the printer's errors in colour and sharpness, and the light on the sheet.
 PRINT: tuple[str, ...] = ("brightness", "contrast", "gain", "channel_gain", "gamma", "saturation", "hue", "exposure")
-PRINT += ("white_balance", "shading", "shadow", "gaussian_blur")
-#: Stages that bend the sheet; they follow those of `PRINT`.
-PAPER = ("cylinder", "thin_plate")
+PRINT += ("white_balance", "shading", "shadow", "gaussian_blur", "moire", "reflection")
+#: Stages that bend and stretch the sheet; they follow those of `PRINT`.
+PAPER = ("cylinder", "perspective", "thin_plate")
+#: What a patch is shown on.
+MEDIA = ("paper", "screen", "cloth", "glass")
 
 
 def printer_stages(node: PrinterConfig) -> list[Stage]:
@@ -30,9 +32,12 @@ def printer_stages(node: PrinterConfig) -> list[Stage]:
     return make(sheet_views, node, "printer")
 
 
-def sheet_views(colour: str, intent: str, stages: dict[str, Any]) -> list[Stage]:
+def sheet_views(colour: str, intent: str, stages: dict[str, Any], medium: str = "paper") -> list[Stage]:
     """The printer's colours, unless they are ideal, then the stages of the sheet in their order. Raises ValueError or
-    FileNotFoundError in one line, also for a stage of a camera, and for a stage of `PRINT` after one of `PAPER`."""
+    FileNotFoundError in one line, also for a stage of a camera, for a stage of `PRINT` after one of `PAPER`, and for
+    an unknown medium, which changes no stage: it says what photographs show."""
+    if medium not in MEDIA:
+        raise ValueError(f"`medium` must be one of {', '.join(MEDIA)}; got {medium!r}{closest(medium, MEDIA)}")
     parts = made_stages(stages, "printer.stages")  # refuses an unknown stage
     paper_label = ""
     for label in stages:

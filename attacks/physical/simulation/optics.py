@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attacks.physical.simulation.media import Cloth, cloth_of
 from attacks.physical.simulation.shots import Matrix, Points, Shot, map_points
 
 #: The focal length of a telephone's main camera, 26 mm on a frame of 36 x 24 mm, in half diagonals.
@@ -61,6 +62,7 @@ class Sheet:
         across: the direction in which the sheet is curled, in degrees clockwise from the right.
         radius: of the cylinder in mm; positive: the middle is nearest to the camera; infinite: flat.
         rise: the height of the middle in mm.
+        cloth: its folds, before it is curled; None: paper.
     """
 
     camera: Matrix
@@ -68,6 +70,7 @@ class Sheet:
     direction: float
     radius: float
     rise: float
+    cloth: Cloth | None = None
 
     @property
     def _axes(self) -> Matrix:
@@ -77,7 +80,8 @@ class Sheet:
 
     def project(self, card: Points) -> Points:
         """Pixels of an ideal photograph for mm of the flat card (n,2)."""
-        off = (np.asarray(card, np.float64) - self.middle) @ self._axes.T
+        card = np.asarray(card, np.float64) if self.cloth is None else self.cloth.lay(np.asarray(card, np.float64))
+        off = (card - self.middle) @ self._axes.T
         height = np.zeros(len(off))
         if math.isfinite(self.radius):
             angle = off[:, 0] / self.radius
@@ -89,6 +93,11 @@ class Sheet:
 
     def card(self, ideal: Points) -> Points:
         """The inverse (...,2): where each pixel's ray meets the sheet; NaN where it misses the cylinder."""
+        flat = self._flat(ideal)
+        return flat if self.cloth is None else self.cloth.card(flat)
+
+    def _flat(self, ideal: Points) -> Points:
+        """Points of the sheet as it was before it was curled."""
         x, y = np.moveaxis(np.asarray(ideal, np.float64), -1, 0)
         back = np.linalg.inv(self.camera[:, :3])
         eye = -back @ self.camera[:, 3]
@@ -155,8 +164,9 @@ def sheet_light(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, 
     unit = float(np.linalg.norm(ends[1] - ends[0]))  # of the frame, a mm
     camera = np.zeros((3, 4))
     camera[:, [0, 1, 3]], camera[:, 2] = view[:, [0, 1, 3]] @ placement, view[:, 2] * unit
+    cloth = cloth_of(shot, size)
     if shot.sag == 0:
-        return Sheet(camera, middle, 0.0, math.inf, 0.0)
+        return Sheet(camera, middle, 0.0, math.inf, 0.0, cloth)
     half = 4 * abs(shot.sag) * (1 + (4 * shot.sag) ** 2 / 12)  # of the arc: sag = (1 - cos half) / (2 half)
     radius = math.copysign(size[0] / 2 / half, shot.sag)
-    return Sheet(camera, middle, shot.curl, radius, max(0.0, radius * (1 - math.cos(half))))
+    return Sheet(camera, middle, shot.curl, radius, max(0.0, radius * (1 - math.cos(half))), cloth)

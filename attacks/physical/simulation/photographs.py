@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, add_noise, blurred, develop, enlarge, lit, render
+from attacks.physical.simulation.media import add_front, mosaicked, with_pixels
 from attacks.physical.simulation.optics import CameraLens, LensWarp, sheet_light
 from attacks.physical.simulation.shots import (
     Matrix,
@@ -120,18 +121,25 @@ def take_photograph(
     edge = ((0, 0), (card.width, 0), (card.width, card.height), (0, card.height))
     map_points(plane_view @ placement, edge)  # raises before anything is rendered
     lens, paper = CameraLens(shot.k1, size), sheet_light(shot, eye, placement, (card.width, card.height))
+    warp = LensWarp(lens, paper, MM / dpi)
     ends = lens.project(map_points(plane_view @ plane, SHARES))
     light = add_objects(enlarge(scene, min(size)), shot)
+    if paper.cloth is not None:
+        ink = ink * paper.cloth.shade((ink.shape[0], ink.shape[1]), MM / dpi)
+    if shot.grid > 0:
+        ink = with_pixels(ink, shot.grid * dpi / MM) * np.float32(2**shot.glow)
     picture = render(
         light,
         plane_view @ plane @ _from_pixels(1 / light.shape[1], 1 / light.shape[0]),
         ink,
         plane_view @ placement @ _from_pixels(MM / dpi, MM / dpi),
         size,
-        LensWarp(lens, paper, MM / dpi) if shot.k1 or shot.sag else None,
+        warp if shot.k1 or shot.sag or paper.cloth is not None else None,
     )
+    picture = add_front(picture, warp.outline(), shot)
     picture = add_disturbances(picture, lens.project(paper.project(np.array(edge, np.float64))), shot)
-    picture = add_noise(blurred(lit(picture, shot), shot), shot, rng)
+    picture = blurred(lit(picture, shot), shot)
+    picture = add_noise(mosaicked(picture) if shot.grid > 0 else picture, shot, rng)
 
     def points(box: Any) -> list[list[float]]:
         return lens.project(paper.project(np.asarray(box, np.float64))).tolist()  # type: ignore[no-any-return]
