@@ -219,12 +219,10 @@ def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
 
 
 def _embed_srgb(canvas: Any) -> None:
-    """All colours of the file are those of a profile, which LittleCMS makes; without its date, so that files equal."""
-    profile, pdf = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()), "reportlab.pdfbase"
-    profile[24:36] = bytes(12)
-    objects = extra(f"{pdf}.pdfdoc")
-    stream = objects.PDFStream(content=bytes(profile), filters=[objects.PDFZCompress])
-    stream.dictionary["N"] = 3
+    """All colours of the file are those of LittleCMS's profile, without its date, so that equal prints are equal."""
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    profile[24:36], objects = bytes(12), extra("reportlab.pdfbase.pdfdoc")
+    stream = objects.PDFStream(objects.PDFDictionary({"N": 3}), bytes(profile), [objects.PDFZCompress])
     space = objects.PDFArray([objects.PDFName("ICCBased"), canvas._doc.Reference(stream)])
     canvas._doc.Reference(space, "sRGB")
     canvas._colorsUsed = {"sRGB": "DefaultRGB"}  # the name that stands for RGB without a profile

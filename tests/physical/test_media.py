@@ -65,7 +65,9 @@ def test_the_corners_of_a_card_on_cloth_are_where_it_shows_them(sag):
     """A card whose patch is black: its centre of mass is that of the quadrilateral of curved sides."""
     dots = np.full((1300, 1300, 3), 1, np.float32)
     box = CARD.patch
-    part = np.s_[round(box.y * 10) : round((box.y + box.height) * 10), round(box.x * 10) : round((box.x + box.width) * 10)]
+    part = np.s_[
+        round(box.y * 10) : round((box.y + box.height) * 10), round(box.x * 10) : round((box.x + box.width) * 10)
+    ]
     dots[part] = 0
     shot = Shot(fold=0.01, stretch=0.04, sag=sag, seed=4)
     black, white = (take_photo(ink, shot, (400, 400), np.zeros((9, 9, 3), np.uint8)) for ink in (dots, flat(1)))
@@ -86,7 +88,9 @@ def test_glass_adds_light_to_the_card_alone_and_a_refresh_changes_it_by_rows():
     assert off[inside].min() >= -1 and off[inside].max() > 20
     inside[round(top) - 5 : round(low) + 5, round(left) - 5 : round(right) + 5] = True
     assert np.abs(off[~inside]).max() == 0
-    bands = media.add_front(flat(0.5)[:100, :100], np.array([[0, 0], [99, 0], [99, 99], [0, 99.0]]), Shot(refresh=0.2))
+    bands = media.add_front(
+        flat(0.5)[:100, :100], np.array([[0, 0], [99, 0], [99, 99], [0, 99.0]]), Shot(refresh=0.2)
+    )
     inner = bands[3:-3, 3:-3]
     assert np.ptp(inner, axis=1).max() < 1e-6 and 0.4 - 1e-6 <= inner.min() < inner.max() <= 0.6 + 1e-6
 
@@ -98,7 +102,10 @@ def test_a_run_names_its_medium_and_the_simulator_follows_it(tmp_path, error_lin
     (made,) = simulate(run, tmp_path / "glass", 1, size=(96, 128))
     assert main(["simulate", str(run), str(tmp_path / "same"), "--count", "1", "--size", "128x96"]) == 0
     assert made.read_bytes() == next((tmp_path / "same").glob("*.jpg")).read_bytes()
-    assert main(["simulate", str(run), str(tmp_path / "s"), "--count", "1", "--size", "128x96", "--medium", "screen"]) == 0
+    assert (
+        main(["simulate", str(run), str(tmp_path / "s"), "--count", "1", "--size", "128x96", "--medium", "screen"])
+        == 0
+    )
     assert made.read_bytes() != next((tmp_path / "s").glob("*.jpg")).read_bytes()
     place.write_text(place.read_text().replace("glass", "wood", 1))
     assert "`medium` must be one of paper" in error_line("simulate", run, tmp_path / "wood", "--count", 1)

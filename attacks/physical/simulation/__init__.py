@@ -90,9 +90,7 @@ def simulate(
     return files
 
 
-def _subject(
-    run: Path, strength: float, medium: str | None
-) -> tuple[PrintRecord, Pixels, list[tuple[str, Path, tuple[Any, ...]]], str]:
+def _subject(run: Path, strength: float, medium: str | None) -> tuple[PrintRecord, Pixels, list[Any], str]:
     """The print of a run, the light of its card, its pictures (name, file and quads of each), and the medium."""
     if not run.is_dir():
         raise FileNotFoundError(f"run directory `{run}` does not exist")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, add_noise, blurred, develop, enlarge, lit, render
-from attacks.physical.simulation.media import add_front, mosaicked, with_pixels
+from attacks.physical.simulation.media import add_front, mosaicked, on_medium
 from attacks.physical.simulation.optics import CameraLens, LensWarp, sheet_light
 from attacks.physical.simulation.shots import (
     Matrix,
@@ -124,14 +124,10 @@ def take_photograph(
     warp = LensWarp(lens, paper, MM / dpi)
     ends = lens.project(map_points(plane_view @ plane, SHARES))
     light = add_objects(enlarge(scene, min(size)), shot)
-    if paper.cloth is not None:
-        ink = ink * paper.cloth.shade((ink.shape[0], ink.shape[1]), MM / dpi)
-    if shot.grid > 0:
-        ink = with_pixels(ink, shot.grid * dpi / MM) * np.float32(2**shot.glow)
     picture = render(
         light,
         plane_view @ plane @ _from_pixels(1 / light.shape[1], 1 / light.shape[0]),
-        ink,
+        on_medium(ink, shot, paper.cloth, MM / dpi),
         plane_view @ placement @ _from_pixels(MM / dpi, MM / dpi),
         size,
         warp if shot.k1 or shot.sag or paper.cloth is not None else None,
