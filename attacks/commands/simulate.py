@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--size", default="1280x960", metavar="WxH", help="of a photograph (default: 1280x960)")
     parser.add_argument("--ink", type=float, default=1.0, help="0: an ideal printer, 1: a generic one (default: 1)")
-    media = "what shows the card: its colours, pixels, folds or reflections (default: the run's printer.medium)"
-    parser.add_argument("--medium", choices=("paper", "screen", "cloth", "glass"), help=media)
+    media = ("paper", "screen", "cloth", "glass")
+    parser.add_argument("--medium", choices=media, help="what shows the card (default: the run's printer.medium)")
     parser.add_argument("--jitter", type=float, help="most that a corner moves, of half the side (default: 0.15)")
     ranges = (
         "those that the attack is optimised for, or hard: with lens, curl, clutter, glare, an object on the card,"

@@ -309,7 +309,6 @@ _SCHEMAS = {
 }
 #: Defences that are stages alone, before the encoder or among the views.
 STAGE_DEFENCES = ("none", "jpeg", "bits", "blur", "resize", "resize_pad", "area", "median", "random_phase")
-PRINTERS = ("none", "generic", "paper", "family", "measured", "screen", "cloth", "glass")
 #: group -> choice -> its schema.
 CHOICES: dict[str, dict[str, type]] = {
     "attack": _by_name(
@@ -344,7 +343,9 @@ CHOICES: dict[str, dict[str, type]] = {
         PatchConfig,
         PLUGINS["perturbation"],
     ),
-    "printer": dict.fromkeys(PRINTERS, PrinterConfig),
+    "printer": dict.fromkeys(
+        ("none", "generic", "paper", "family", "measured", "screen", "cloth", "glass"), PrinterConfig
+    ),
     "optimiser": {**_SCHEMAS["optimiser"], "plugin": PLUGINS["optimiser"]},
     **{group: _SCHEMAS[group] for group in ("draws", "risk")},
     "penalty": {"none": NoPenaltyConfig, **_SCHEMAS["penalty"]},

@@ -32,10 +32,10 @@ def printer_stages(node: PrinterConfig) -> list[Stage]:
     return make(sheet_views, node, "printer")
 
 
-def sheet_views(colour: str, intent: str, stages: dict[str, Any], medium: str = "paper") -> list[Stage]:
-    """The printer's colours, unless they are ideal, then the stages of the sheet in their order. Raises ValueError or
-    FileNotFoundError in one line, also for a stage of a camera, for a stage of `PRINT` after one of `PAPER`, and for
-    an unknown medium, which changes no stage: it says what photographs show."""
+def sheet_views(colour: str, intent: str, stages: dict[str, Any], medium: str = MEDIA[0]) -> list[Stage]:
+    """The printer's colours, unless they are ideal, then the stages of the sheet in their order, whatever the medium.
+    Raises ValueError or FileNotFoundError in one line, also for a stage of a camera, a stage of `PRINT` after one of
+    `PAPER`, and an unknown medium."""
     if medium not in MEDIA:
         raise ValueError(f"`medium` must be one of {', '.join(MEDIA)}; got {medium!r}{closest(medium, MEDIA)}")
     parts = made_stages(stages, "printer.stages")  # refuses an unknown stage

@@ -15,8 +15,6 @@ from transforms.sampling.straight_through import saturate
 MOST_STOPS = 16
 #: Controls of a `Shading` along each side: each is a coordinate of its own, with a name.
 MOST_CONTROLS = 64
-#: How steep the edge of a reflected window is, in its sides: from 10 % to 90 % in a tenth of them.
-SHARP = 20 * math.log(9)
 
 
 def relight(images: Tensor, gain: Tensor, more: Tensor | float = 0.0) -> Tensor:
@@ -297,18 +295,16 @@ class Reflection(Ranged):
     Args:
         veil: the even light, as a share of white's, within [0, 1].
         window: the light of the window's image, as a share of white's, within [0, 1].
-        side: of the window, as a share of the shorter side, 0.01 or more. The edge is a logistic curve a tenth as
-            wide.
+        side: of the window, as a share of the shorter side, 0.01 or more; the edge, 10 % to 90 %, is a tenth of it.
         x, y: how far its middle lies right and down of the picture's, as a share of the shorter side; a number x
             means (-x, x).
 
     Examples:
         >>> from transforms.colour import Reflection
         >>> from transforms.colour.spaces import to_linear
-        >>> black = torch.zeros(1, 1, 9, 9)
-        >>> light = to_linear(Reflection((0.1, 0.1), (0.5, 0.5), x=0, y=0)(black, torch.zeros(1, 5)))[0, 0]
-        >>> round(float(light[4, 4]), 2), round(float(light[0, 0]), 2)  # in the window; in a corner
-        (0.6, 0.1)
+        >>> view = Reflection((0.1, 0.1), (0.5, 0.5), x=0, y=0)(torch.zeros(1, 1, 9, 9), torch.zeros(1, 5))
+        >>> to_linear(view)[0, 0, 4, [0, 4]].round(decimals=2).tolist()  # beside the window, and in it
+        [0.1, 0.6]
     """
 
     veil: Range = (0.0, 0.0)
@@ -330,7 +326,7 @@ class Reflection(Ranged):
         veil, window, side, *middle = self.values(u).to(like)[..., None, None, None].unbind(1)
         shape = torch.ones_like(like[:1, :1])
         for places, at in zip(_places(like), middle, strict=True):
-            shape = shape * torch.sigmoid((side / 2 - (places / 2 - at).abs()) * (SHARP / side))
+            shape = shape * torch.sigmoid((side / 2 - (places / 2 - at).abs()) * (20 * math.log(9) / side))
         return relight(images, torch.ones_like(like[:1, :1]), veil + window * shape)
 
 

@@ -5,10 +5,11 @@ Both ways are in closed form and in float64, and share nothing with the fit in `
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from attacks.physical.simulation.media import Cloth, cloth_of
+from attacks.physical.simulation.media import Cloth
 from attacks.physical.simulation.shots import Matrix, Points, Shot, map_points
 
 #: The focal length of a telephone's main camera, 26 mm on a frame of 36 x 24 mm, in half diagonals.
@@ -62,7 +63,6 @@ class Sheet:
         across: the direction in which the sheet is curled, in degrees clockwise from the right.
         radius: of the cylinder in mm; positive: the middle is nearest to the camera; infinite: flat.
         rise: the height of the middle in mm.
-        cloth: its folds, before it is curled; None: paper.
     """
 
     camera: Matrix
@@ -70,7 +70,6 @@ class Sheet:
     direction: float
     radius: float
     rise: float
-    cloth: Cloth | None = None
 
     @property
     def _axes(self) -> Matrix:
@@ -80,8 +79,7 @@ class Sheet:
 
     def project(self, card: Points) -> Points:
         """Pixels of an ideal photograph for mm of the flat card (n,2)."""
-        card = np.asarray(card, np.float64) if self.cloth is None else self.cloth.lay(np.asarray(card, np.float64))
-        off = (card - self.middle) @ self._axes.T
+        off = (np.asarray(card, np.float64) - self.middle) @ self._axes.T
         height = np.zeros(len(off))
         if math.isfinite(self.radius):
             angle = off[:, 0] / self.radius
@@ -93,11 +91,6 @@ class Sheet:
 
     def card(self, ideal: Points) -> Points:
         """The inverse (...,2): where each pixel's ray meets the sheet; NaN where it misses the cylinder."""
-        flat = self._flat(ideal)
-        return flat if self.cloth is None else self.cloth.card(flat)
-
-    def _flat(self, ideal: Points) -> Points:
-        """Points of the sheet as it was before it was curled."""
         x, y = np.moveaxis(np.asarray(ideal, np.float64), -1, 0)
         back = np.linalg.inv(self.camera[:, :3])
         eye = -back @ self.camera[:, 3]
@@ -122,11 +115,12 @@ class Sheet:
 
 @dataclass(frozen=True, eq=False)
 class LensWarp:
-    """A lens, and a card whose raster has dots of `dot` mm."""
+    """A lens, and a card of cloth on a sheet, whose raster has dots of `dot` mm."""
 
     lens: CameraLens
     sheet: Sheet
     dot: float
+    cloth: Cloth
 
     def scene(self, pixels: Points, at: Matrix) -> Points:
         """From pixels of the photograph (...,2) to those of the scene, which `at` maps to an ideal photograph."""
@@ -135,14 +129,18 @@ class LensWarp:
 
     def card(self, pixels: Points) -> Points:
         """From pixels of the photograph to dots of the card, whose centres are whole numbers."""
-        return self.sheet.card(self.lens.ideal(pixels)) / self.dot - 0.5
+        return self.cloth.card(self.sheet.card(self.lens.ideal(pixels))) / self.dot - 0.5
+
+    def project(self, card: Any) -> Points:
+        """Pixels of the photograph for mm of the card (n,2)."""
+        return self.lens.project(self.sheet.project(self.cloth.lay(np.asarray(card, np.float64))))
 
     def outline(self) -> Points:
         share = np.linspace(0, 1, 33)
         width, height = 2 * self.sheet.middle
         sides = [(share, 0 * share), (share, 0 * share + 1), (0 * share, share), (0 * share + 1, share)]
         outline = np.concatenate([np.stack(side, 1) for side in sides]) * [width, height]
-        return self.lens.project(self.sheet.project(outline))
+        return self.project(outline)
 
 
 def sheet_light(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, float]) -> Sheet:
@@ -164,9 +162,8 @@ def sheet_light(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, 
     unit = float(np.linalg.norm(ends[1] - ends[0]))  # of the frame, a mm
     camera = np.zeros((3, 4))
     camera[:, [0, 1, 3]], camera[:, 2] = view[:, [0, 1, 3]] @ placement, view[:, 2] * unit
-    cloth = cloth_of(shot, size)
     if shot.sag == 0:
-        return Sheet(camera, middle, 0.0, math.inf, 0.0, cloth)
+        return Sheet(camera, middle, 0.0, math.inf, 0.0)
     half = 4 * abs(shot.sag) * (1 + (4 * shot.sag) ** 2 / 12)  # of the arc: sag = (1 - cos half) / (2 half)
     radius = math.copysign(size[0] / 2 / half, shot.sag)
-    return Sheet(camera, middle, shot.curl, radius, max(0.0, radius * (1 - math.cos(half))), cloth)
+    return Sheet(camera, middle, shot.curl, radius, max(0.0, radius * (1 - math.cos(half))))
