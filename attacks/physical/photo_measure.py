@@ -30,7 +30,6 @@ from attacks.physical.scene_place import CELLS, MATCHES, ScenePlace, place
 from attacks.physical.surface import flattened, ideal_photo
 from attacks.physical.surface_fit import CardFit, locate
 from attacks.physical.views import PlacementRecord, View, photo_view
-from attacks.study.printer import MEDIA
 
 Floats = NDArray[np.float64]
 #: The largest share of the patch that lies beyond the photograph's edge.
@@ -54,20 +53,18 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What speaks for a photograph: the `patch`, the `purity` of the chart's colours (None: too few seen), the
-    `place` of the card in its scene (None where it has none of its own), and the `medium` that should show it."""
+    """What speaks for a photograph: the `patch`, the `purity` of the chart's colours (None: too few seen, or a
+    screen's), and the `place` of the card in its scene (None where it has none of its own)."""
 
     patch: Resemblance
     purity: float | None
     place: ScenePlace | None
-    medium: str = MEDIA[0]
 
     @property
     def refusal(self) -> str | None:
         """Why the photograph is left out; None: it is scored. The first rule that it breaks."""
         cut, glare, hidden = self.patch.cut, self.patch.glare, self.patch.hidden_share
         better, correlation, pure = self.patch.better, self.patch.correlation, self.purity or 0.0
-        pure *= self.medium != "screen"
         most = f"at most {MAX_HIDDEN_SHARE:.0%}"
         not_it = f"the patch is not the run's: correlation {correlation:.3f}, at least {CORRELATION}"
         rules = [
@@ -183,11 +180,11 @@ def measure_photo(
     corners = from_corners(box.corners, surface.project(box.corners))
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
     looks = {arm: expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
+    slack = int(placement.medium == "cloth")  # its folds move what it shows
     evidence = Evidence(
-        resemblance(patch, cells_inside(surface.project, box, size_of_photo), looks, expected.arm),
-        purity(swatches, card),
+        resemblance(patch, cells_inside(surface.project, box, size_of_photo), looks, expected.arm, slack),
+        None if placement.medium == "screen" else purity(swatches, card),
         position if placement.fixed else None,
-        placement.medium,
     )
     gain = None if position.cells is None else gains(position.cells)
     return PhotoMeasurement(photo, fit, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence)

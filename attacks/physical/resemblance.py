@@ -4,6 +4,7 @@ the colours are those of ink."""
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def cells_inside(to_pixels: Callable[[Any], Floats], box: Box, size: tuple[int, 
 
 
 def resemblance(
-    patch: NDArray[np.uint8], inside: NDArray[np.bool_], looks: Mapping[str, Floats], arm: str
+    patch: NDArray[np.uint8], inside: NDArray[np.bool_], looks: Mapping[str, Floats], arm: str, slack: int = 0
 ) -> Resemblance:
     """Compare a rectified patch with what was printed.
 
@@ -92,6 +93,7 @@ def resemblance(
         inside: see `cells_inside`.
         looks: of each arm of the run, see `expected_look`.
         arm: that which the photograph should show.
+        slack: cells by which a place may lie off; it is hidden where it is like none of those.
     """
     windows = _windows(inside).all((2, 3))
     if not windows.any():
@@ -106,7 +108,9 @@ def resemblance(
     best = max(values, key=lambda name: values[name])
     better = best if values[best] >= CORRELATION else ""
     photo_windows, reference_windows = _windows(photo), _windows(reference)
-    hidden_cells, off = windows & _differences(photo_windows, reference_windows), photo_windows - reference_windows
+    hidden_cells, off = windows, photo_windows - reference_windows
+    for step in product(range(-slack, slack + 1), repeat=2):
+        hidden_cells = hidden_cells & _differences(photo_windows, np.roll(reference_windows, step, (0, 1)))
     glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     hidden_share, glare_share = (float(cells.sum()) / int(windows.sum()) for cells in (hidden_cells, glare))
     return Resemblance(values[""], better, hidden_share, glare_share, float(1 - inside.mean()))
