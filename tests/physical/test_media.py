@@ -4,11 +4,14 @@ makes of them."""
 import dataclasses
 import math
 
+import cv2
 import numpy as np
 import pytest
 from scipy.optimize import fsolve
 
 from attacks.commands import main
+from attacks.physical.colour_fit import Swatches
+from attacks.physical.resemblance import GRID, expected_look, resemblance
 from attacks.physical.simulation import media, simulate
 from attacks.physical.simulation.shots import MEDIA, Ranges, Shot, draw_shot
 from attacks.study import printer
@@ -109,3 +112,20 @@ def test_a_run_names_its_medium_and_the_simulator_follows_it(tmp_path, error_lin
     assert made.read_bytes() != next((tmp_path / "s").glob("*.jpg")).read_bytes()
     place.write_text(place.read_text().replace("glass", "wood", 1))
     assert "`medium` must be one of paper" in error_line("simulate", run, tmp_path / "wood", "--count", 1)
+
+
+def test_a_fold_is_no_cover_on_cloth_and_a_cover_is_one():
+    coarse = cv2.resize(RANDOM(8).uniform(0, 255, (40, 40, 3)).astype(np.float32), (256, 256))
+    unseen = Swatches(np.zeros((32, 3)), np.zeros((32, 3), bool))
+    looks, full = {"eot": expected_look(coarse, unseen, CARD)}, np.ones((GRID, GRID), bool)
+    y, x = np.mgrid[:256, :256].astype(np.float32)
+    wave = 7 * np.sin(2 * np.pi * (x + y) / 256)  # seven eighths of a cell
+    folded = cv2.remap(coarse, x + wave, y - wave, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    covered = folded.copy()
+    covered[:128, :128] = RANDOM(9).uniform(0, 255, 3)
+
+    def hidden(photo, slack):
+        return resemblance(photo.astype(np.uint8), full, looks, "eot", slack).hidden_share
+
+    assert hidden(folded, 0) > 0.1 > 0.02 > hidden(folded, 1)
+    assert hidden(covered, 1) == pytest.approx(0.25, abs=0.06)
