@@ -31,40 +31,40 @@ def test_the_simulator_and_the_configuration_have_the_same_media():
 @pytest.mark.parametrize("pitch", [1.7, 3.0, 5.3, 6.0])
 def test_stripes_keep_the_light_of_a_screen(pitch):
     """Each colour lights a third of each pixel, three times as bright, and stripes do not overlap."""
-    light = media.with_pixels(np.ones((2, 5300, 3), np.float32), pitch)
+    light = media.add_stripes(np.ones((2, 5300, 3), np.float32), pitch)
     assert light.mean((0, 1)) == pytest.approx(1, abs=2 * pitch / 5300) and light.max() <= 3 + 1e-3
     if pitch % 3 == 0:
         assert {*np.rint(light[0]).ravel()} == {0.0, 3.0} and (light.sum(2) == pytest.approx(3, abs=1e-3))
 
 
 def test_a_screen_shows_white_and_is_purer_than_ink():
-    white, red = media.shown_on_screen(np.uint8([[[255, 255, 255], [255, 0, 0]]]))[0]
+    white, red = media.screen_light(np.uint8([[[255, 255, 255], [255, 0, 0]]]))[0]
     assert white == pytest.approx([1, 1, 1], abs=0.01) and 0.85 < red[0] / white[0] < 0.95
 
 
 def test_a_mosaic_keeps_what_is_smooth_and_makes_fringes_of_stripes():
     ramp = np.stack([np.linspace(0.1, 0.9, 64, dtype=np.float32)[None] * np.ones((48, 1), np.float32)] * 3, -1)
-    assert np.abs(media.mosaicked(ramp.copy()) - ramp)[1:-1, 1:-1].max() < 1e-6
+    assert np.abs(media.demosaic(ramp.copy()) - ramp)[1:-1, 1:-1].max() < 1e-6
     x = np.arange(256) + np.zeros((32, 1))  # a little more than two pixels a period: red and blue beat, green not
     waves = np.stack([0.5 + 0.3 * np.cos(math.pi * x * 0.97)] * 3, -1).astype(np.float32)
-    spectrum = np.abs(np.fft.rfft(media.mosaicked(waves.copy())[8], axis=0))[1:20].max(0)
+    spectrum = np.abs(np.fft.rfft(media.demosaic(waves.copy())[8], axis=0))[1:20].max(0)
     assert spectrum[0] > 20 * spectrum[1] and spectrum[2] > 20 * spectrum[1]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_cloth_is_laid_where_it_is_seen(seed):
+def test_the_place_of_a_point_on_cloth_equals_that_of_a_solver(seed):
     """The truth, by iteration, against SciPy's solver; and a cloth without folds is stretched by what was asked."""
     cloth = media.cloth_of(Shot(fold=0.02, stretch=0.05, seed=seed), SIZE)
     points = RANDOM(seed).uniform(0, 1, (6, 2)) * SIZE
-    solved = [fsolve(lambda at, goal=point: cloth.card(at[None])[0] - goal, point) for point in points]
-    np.testing.assert_allclose(cloth.lay(points), solved, atol=1e-6)
+    solution = [fsolve(lambda at, goal=point: cloth.card(at[None])[0] - goal, point) for point in points]
+    np.testing.assert_allclose(cloth.lay(points), solution, atol=1e-6)
     assert 0.002 < np.abs(cloth.card(points) - points).max() / CARD.width < 0.06
-    even = media.cloth_of(Shot(stretch=0.05, seed=seed), SIZE)
-    assert np.linalg.svd(np.linalg.inv(even.linear))[1] == pytest.approx([1.05, 1.0])
+    stretch = media.cloth_of(Shot(stretch=0.05, seed=seed), SIZE)
+    assert np.linalg.svd(np.linalg.inv(stretch.linear))[1] == pytest.approx([1.05, 1.0])
 
 
 @pytest.mark.parametrize("sag", [0.0, 0.05])
-def test_the_corners_of_a_card_on_cloth_are_where_it_shows_them(sag):
+def test_a_photograph_shows_the_corners_of_a_cloth_at_their_truth(sag):
     """A card whose patch is black: its centre of mass is that of the quadrilateral of curved sides."""
     dots = np.full((1300, 1300, 3), 1, np.float32)
     box = CARD.patch
@@ -81,7 +81,7 @@ def test_the_corners_of_a_card_on_cloth_are_where_it_shows_them(sag):
 
 
 def test_glass_adds_light_to_the_card_alone_and_a_refresh_changes_it_by_rows():
-    shot = Shot(reflected=0.2, seed=1)
+    shot = Shot(reflection=0.2, seed=1)
     (dark, plain) = (take_photo(flat(0.1), s, (200, 200)) for s in (shot, Shot(seed=1)))
     off = dark.pixels.astype(int) - plain.pixels
     corners = np.array(plain.card)
@@ -98,34 +98,34 @@ def test_glass_adds_light_to_the_card_alone_and_a_refresh_changes_it_by_rows():
     assert np.ptp(inner, axis=1).max() < 1e-6 and 0.4 - 1e-6 <= inner.min() < inner.max() <= 0.6 + 1e-6
 
 
-def test_a_run_names_its_medium_and_the_simulator_follows_it(tmp_path, error_line):
+def test_the_medium_of_a_run_is_that_of_its_simulator(tmp_path, error_line):
     run = printed_run(tmp_path / "run", card_dots(RANDOM(1).integers(0, 256, (20, 20, 3), np.uint8)))
     place = run / "placement.json"
     place.write_text(place.read_text().replace("{", '{"medium": "glass", ', 1))
-    (made,) = simulate(run, tmp_path / "glass", 1, size=(96, 128))
+    (photo,) = simulate(run, tmp_path / "glass", 1, size=(96, 128))
     assert main(["simulate", str(run), str(tmp_path / "same"), "--count", "1", "--size", "128x96"]) == 0
-    assert made.read_bytes() == next((tmp_path / "same").glob("*.jpg")).read_bytes()
+    assert photo.read_bytes() == next((tmp_path / "same").glob("*.jpg")).read_bytes()
     assert (
         main(["simulate", str(run), str(tmp_path / "s"), "--count", "1", "--size", "128x96", "--medium", "screen"])
         == 0
     )
-    assert made.read_bytes() != next((tmp_path / "s").glob("*.jpg")).read_bytes()
+    assert photo.read_bytes() != next((tmp_path / "s").glob("*.jpg")).read_bytes()
     place.write_text(place.read_text().replace("glass", "wood", 1))
     assert "`medium` must be one of paper" in error_line("simulate", run, tmp_path / "wood", "--count", 1)
 
 
-def test_a_fold_is_no_cover_on_cloth_and_a_cover_is_one():
+def test_on_cloth_a_fold_hides_nothing_and_a_cover_its_area():
     coarse = cv2.resize(RANDOM(8).uniform(0, 255, (40, 40, 3)).astype(np.float32), (256, 256))
-    unseen = Swatches(np.zeros((32, 3)), np.zeros((32, 3), bool))
-    looks, full = {"eot": expected_look(coarse, unseen, CARD)}, np.ones((GRID, GRID), bool)
+    swatches = Swatches(np.zeros((32, 3)), np.zeros((32, 3), bool))
+    looks, full = {"eot": expected_look(coarse, swatches, CARD)}, np.ones((GRID, GRID), bool)
     y, x = np.mgrid[:256, :256].astype(np.float32)
     wave = 7 * np.sin(2 * np.pi * (x + y) / 256)  # seven eighths of a cell
-    folded = cv2.remap(coarse, x + wave, y - wave, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    covered = folded.copy()
-    covered[:128, :128] = RANDOM(9).uniform(0, 255, 3)
+    fold = cv2.remap(coarse, x + wave, y - wave, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    cover = fold.copy()
+    cover[:128, :128] = RANDOM(9).uniform(0, 255, 3)
 
-    def hidden(photo, slack):
+    def share(photo, slack):
         return resemblance(photo.astype(np.uint8), full, looks, "eot", slack).hidden_share
 
-    assert hidden(folded, 0) > 0.1 > 0.02 > hidden(folded, 1)
-    assert hidden(covered, 1) == pytest.approx(0.25, abs=0.06)
+    assert share(fold, 0) > 0.1 > 0.02 > share(fold, 1)
+    assert share(cover, 1) == pytest.approx(0.25, abs=0.06)

@@ -321,14 +321,14 @@ def test_the_colours_of_a_print_are_srgb_by_its_own_profile(tmp_path):
     result = write_sheet(fake_run(tmp_path), 50, dpi=150)
     content = (result.folder / "sheet.pdf").read_bytes()
     streams = (part.split(b"endstream")[0].lstrip(b"\r\n") for part in content.split(b"stream")[1:])
-    unpacked = [zlib.decompressobj().decompress(part) for part in streams if part[:1] == b"x"]
-    (profile,) = (part for part in unpacked if part[36:40] == b"acsp")
+    contents = [zlib.decompressobj().decompress(part) for part in streams if part[:1] == b"x"]
+    (profile,) = (part for part in contents if part[36:40] == b"acsp")
     assert content.count(b"/DefaultRGB") == content.count(b"/ICCBased") == 1
     colours = np.array([swatch.colour for swatch in result.plan.card.chart], np.uint8)[None]
     lab, source = ImageCms.createProfile("LAB"), ImageCms.ImageCmsProfile(io.BytesIO(profile))
     intent = ImageCms.Intent.RELATIVE_COLORIMETRIC
-    found = ImageCms.profileToProfile(Image.fromarray(colours), source, lab, intent, "LAB")
-    value = np.asarray(found).astype(float)
+    result_lab = ImageCms.profileToProfile(Image.fromarray(colours), source, lab, intent, "LAB")
+    value = np.asarray(result_lab).astype(float)
     value = np.dstack([value[..., 0] / 2.55, value[..., 1:].astype(np.uint8).astype(np.int8)])
     to_d50 = [[0.4360747, 0.3850649, 0.1430804], [0.2225045, 0.7168786, 0.0606169], [0.0139322, 0.0971045, 0.7141733]]
     light = np.where(colours <= 10, colours / 3294.6, ((colours / 255 + 0.055) / 1.055) ** 2.4)

@@ -41,7 +41,7 @@ EXAMPLES = {
     "vignette": [colour.Vignette((0.1, 0.8))],
     "shading": [colour.Shading(0.5), colour.Shading(0.5, grid=5)],
     "shadow": [colour.Shadow((0.2, 0.8))],
-    "moire": [colour.Moire((0.1, 0.4)), colour.Moire((0.1, 0.4), apart=0)],
+    "moire": [colour.Moire((0.1, 0.4)), colour.Moire((0.1, 0.4), shift=0)],
     "reflection": [colour.Reflection((0.01, 0.1), (0.05, 0.3))],
     "cutout": [colour.Cutout((0.2, 0.5))],
     "gaussian_blur": [camera.GaussianBlur((0.3, 3))],

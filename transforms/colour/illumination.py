@@ -17,11 +17,11 @@ MOST_STOPS = 16
 MOST_CONTROLS = 64
 
 
-def relight(images: Tensor, gain: Tensor, more: Tensor | float = 0.0) -> Tensor:
-    """Multiply the light of sRGB images (N,C,H,W) in [0,1] by `gain` (0 or more, broadcasts), add `more` light, and
+def relight(images: Tensor, gain: Tensor, offset: Tensor | float = 0.0) -> Tensor:
+    """Multiply the light of sRGB images (N,C,H,W) in [0,1] by `gain` (0 or more, broadcasts), add `offset` light, and
     encode it again, clamped to [0,1], in the images' dtype. Half precision is computed in float32."""
     wide = at_least_float32(images)
-    return saturate(to_srgb(to_linear(wide) * gain.to(wide) + more)).to(images.dtype)
+    return saturate(to_srgb(to_linear(wide) * gain.to(wide) + offset)).to(images.dtype)
 
 
 @dataclass(frozen=True)
@@ -228,9 +228,9 @@ class Moire(Ranged):
     """Coloured fringes, as when a camera's colour filters sample a screen's stripes of red, green and blue: light is
     multiplied by 1 + strength cos(2 pi (d / period + phase)), where d runs along `angle`.
 
-    A screen's three stripes lie a third of its pitch apart. So the beats of red, green and blue are a third of a
-    period apart, and where one colour brightens the others darken. A picture of one channel gets one set of fringes.
-    This is the first harmonic of the beat, not a simulation of the screen and the sensor. With `apart` 0 the fringes
+    A screen's three stripes lie a third of its pitch shift. So the beats of red, green and blue are a third of a
+    period shift, and where one colour brightens the others darken. A picture of one channel gets one set of fringes.
+    This is the first harmonic of the beat, not a simulation of the screen and the sensor. With `shift` 0 the fringes
     are grey: the bands of a screen's refresh, whose rows a rolling shutter reads at different times.
 
     Use: a monitor that is filmed.
@@ -244,7 +244,7 @@ class Moire(Ranged):
             fringes alias).
         angle: direction across the fringes in degrees, clockwise as displayed; a number x means (-x, x).
         phase: in periods, at the picture's centre, of red.
-        apart: from the fringes of one colour to those of the next, in periods, within [0, 1].
+        shift: from the fringes of one colour to those of the next, in periods, within [0, 1].
 
     Raises ValueError unless pictures have 1 or 3 channels.
 
@@ -260,7 +260,7 @@ class Moire(Ranged):
     period: Range = (0.05, 0.3)
     angle: float | Range = (-90.0, 90.0)
     phase: Range = (0.0, 1.0)
-    apart: float = 1 / 3
+    shift: float = 1 / 3
 
     coordinates = (
         Coordinate("strength (of light)", "strength", 0, 1),
@@ -271,12 +271,12 @@ class Moire(Ranged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pair((self.apart, self.apart), "apart", low=0, high=1)
+        pair((self.shift, self.shift), "shift", low=0, high=1)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         like = at_least_float32(images)
         strength, period, angle, phase = self.values(u).to(like)[..., None, None, None].unbind(1)
-        stripes = self.apart * torch.arange(1 if is_grey(images) else 3).to(like)[:, None, None]
+        stripes = self.shift * torch.arange(1 if is_grey(images) else 3).to(like)[:, None, None]
         wave = torch.cos(2 * math.pi * (_projection(like, angle) / period + phase - stripes))
         return relight(images, 1 + strength * wave)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from attacks.physical.photos import read_photo
 from attacks.physical.simulation.camera import Pixels, encode_jpeg, print_raster
-from attacks.physical.simulation.media import FIBRES, shown_on_screen
+from attacks.physical.simulation.media import FIBRES, screen_light
 from attacks.physical.simulation.photographs import MM, take_photograph
 from attacks.physical.simulation.shots import MEDIA, Ranges, draw_shot
 from attacks.physical.views import PrintRecord, read_placement, read_sheet
@@ -110,7 +110,7 @@ def _subject(run: Path, strength: float, medium: str | None) -> tuple[PrintRecor
     if any(abs(side - length * record.dpi / MM) > 2 for side, length in sides):
         raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
     medium = medium or placement.medium
-    light = shown_on_screen(pixels) if medium == "screen" else print_raster(pixels, strength)
+    light = screen_light(pixels) if medium == "screen" else print_raster(pixels, strength)
     if medium == "cloth":
         light = np.float32(FIBRES) * light.max((0, 1)) + np.float32(1 - FIBRES) * light
     return record, light, pictures, medium

@@ -48,30 +48,30 @@ class Cloth:
         return np.asarray(cv2.resize(np.exp2(SHADE * slope / self.middle[0]), size[::-1])[..., None], np.float32)
 
 
-def shown_on_screen(raster: NDArray[np.uint8]) -> Pixels:
+def screen_light(raster: NDArray[np.uint8]) -> Pixels:
     """The light of a screen that shows an 8-bit raster, without its pixels."""
     light = np.float32(BLACK) + np.float32(1 - BLACK) * (raster / np.float32(255)) ** np.float32(GAMMA)
     return np.asarray(light @ np.asarray(PRIMARIES, np.float32).T, np.float32)
 
 
-def with_pixels(light: Pixels, pitch: float) -> Pixels:
+def add_stripes(light: Pixels, pitch: float) -> Pixels:
     """The light of a screen whose pixels, stripes of red, green and blue, are `pitch` dots wide; the mean stays."""
     ends = np.arange(light.shape[1] + 1) / pitch
-    whole = np.floor(ends)
-    lit = [(whole + np.clip(3 * (ends - whole) - k, 0, 1)) * pitch for k in range(3)]
-    return np.asarray(light * np.diff(np.stack(lit, -1), axis=0).astype(np.float32))
+    index = np.floor(ends)
+    stripes = [(index + np.clip(3 * (ends - index) - k, 0, 1)) * pitch for k in range(3)]
+    return np.asarray(light * np.diff(np.stack(stripes, -1), axis=0).astype(np.float32))
 
 
-def on_medium(ink: Pixels, shot: Shot, cloth: Cloth, dot: float) -> Pixels:
+def medium_light(ink: Pixels, shot: Shot, cloth: Cloth, dot: float) -> Pixels:
     """The light of a card, dots of `dot` mm, under the folds of its cloth, or with a screen's pixels. Channels beyond
     three stay as they are."""
     light = ink[..., :3] * cloth.shade((ink.shape[0], ink.shape[1]), dot)
     if shot.grid > 0:
-        light = with_pixels(light, shot.grid / dot) * np.float32(2**shot.glow)
+        light = add_stripes(light, shot.grid / dot) * np.float32(2**shot.glow)
     return np.dstack([light, ink[..., 3:]])
 
 
-def mosaicked(light: Pixels) -> Pixels:
+def demosaic(light: Pixels) -> Pixels:
     """Red and blue as a sensor reads them, at every second pixel, and in between by interpolation."""
     for channel, start in ((0, 0), (2, 1)):
         plane: Any = np.ascontiguousarray(light[start::2, start::2, channel])
@@ -83,7 +83,7 @@ def mosaicked(light: Pixels) -> Pixels:
 def add_front(light: Pixels, card: Points, shot: Shot) -> Pixels:
     """The light of a photograph whose card, of an outline (n,2) in pixels, is a screen whose refresh makes bands, or
     lies behind glass in which a room with a window is seen."""
-    if shot.refresh == 0 and shot.reflected == 0:
+    if shot.refresh == 0 and shot.reflection == 0:
         return light
     random, (height, width) = np.random.default_rng((shot.seed, 2)), light.shape[:2]
     cover: Any = np.zeros((height, width), np.float32)
@@ -97,16 +97,16 @@ def add_front(light: Pixels, card: Points, shot: Shot) -> Pixels:
     off = np.abs(np.stack(np.meshgrid(np.arange(width), np.arange(height)), -1) - middle) / half
     panes = ((off > 0.08) & (off < 1)).all(-1)  # four, between the bars
     window = cv2.GaussianBlur(panes.astype(np.float32), (0, 0), 0.004 * width)[..., None]
-    return np.asarray(light + np.float32(shot.reflected) * cover[..., None] * np.maximum(room, window), np.float32)
+    return np.asarray(light + np.float32(shot.reflection) * cover[..., None] * np.maximum(room, window), np.float32)
 
 
 def cloth_of(shot: Shot, size: tuple[float, float]) -> Cloth:
     """The cloth of a photograph, whose card has `size` (width, height) in mm; without folds it is paper."""
     random = np.random.default_rng((shot.seed, 3))
-    along, way, phase = random.uniform(0, 2 * math.pi, (3, WAVES))
+    across, heading, phase = random.uniform(0, 2 * math.pi, (3, WAVES))
     steps = 2 * math.pi / (random.uniform(*LENGTHS, WAVES) * size[0])
     high, axis = shot.fold * size[0] / math.sqrt(WAVES), random.uniform(0, math.pi)
-    waves = [steps * np.cos(along), steps * np.sin(along), phase, high * np.cos(way), high * np.sin(way)]
+    waves = [steps * np.cos(across), steps * np.sin(across), phase, high * np.cos(heading), high * np.sin(heading)]
     unit = np.array([math.cos(axis), math.sin(axis)])
     linear = np.eye(2) - shot.stretch / (1 + shot.stretch) * np.outer(unit, unit)
     return Cloth(np.array(size) / 2, linear, np.stack(waves, 1)[: WAVES if shot.fold else 0])

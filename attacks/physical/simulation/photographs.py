@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, add_noise, blurred, develop, enlarge, lit, render
-from attacks.physical.simulation.media import add_front, cloth_of, mosaicked, on_medium
+from attacks.physical.simulation.media import add_front, cloth_of, demosaic, medium_light
 from attacks.physical.simulation.optics import CameraLens, LensWarp, sheet_light
 from attacks.physical.simulation.shots import (
     Matrix,
@@ -128,7 +128,7 @@ def take_photograph(
     picture = render(
         light,
         plane_view @ plane @ _from_pixels(1 / light.shape[1], 1 / light.shape[0]),
-        on_medium(ink, shot, cloth, MM / dpi),
+        medium_light(ink, shot, cloth, MM / dpi),
         plane_view @ placement @ _from_pixels(MM / dpi, MM / dpi),
         size,
         warp if shot.k1 or shot.sag or shot.fold or shot.stretch else None,
@@ -136,7 +136,7 @@ def take_photograph(
     picture = add_front(picture, warp.outline(), shot)
     picture = add_disturbances(picture, warp.project(edge), shot)
     picture = blurred(lit(picture, shot), shot)
-    picture = add_noise(mosaicked(picture) if shot.grid > 0 else picture, shot, rng)
+    picture = add_noise(demosaic(picture) if shot.grid > 0 else picture, shot, rng)
 
     return Photograph(
         develop(picture, shot),

@@ -59,7 +59,7 @@ class Ranges:
         grid: the pitch of a screen's pixels in mm; 0: none are seen.
         glow: of a screen against white paper, in stops.
         refresh: of a screen: bands across the rows, a share of light.
-        reflected: a room in the glass before the card: its window's light, against white paper.
+        reflection: a room in the glass before the card: its window's light, against white paper.
         fold: of cloth: how far its folds move it, as a share of its width.
         stretch: of cloth one way, a share.
     """
@@ -92,7 +92,7 @@ class Ranges:
     grid: tuple[float, float] = ranged_field(0, 20, (0.0, 0.0))
     glow: tuple[float, float] = ranged_field(-4, 4, (0.0, 0.0))
     refresh: tuple[float, float] = ranged_field(0, 1, (0.0, 0.0))
-    reflected: tuple[float, float] = ranged_field(0, 10, (0.0, 0.0))
+    reflection: tuple[float, float] = ranged_field(0, 10, (0.0, 0.0))
     fold: tuple[float, float] = ranged_field(0, 0.05, (0.0, 0.0))
     stretch: tuple[float, float] = ranged_field(-0.2, 0.2, (0.0, 0.0))
 
@@ -119,9 +119,9 @@ FACTORS: dict[str, dict[str, Any]] = {
 #: What shows the card (see `attacks.study.printer.MEDIA`): the ranges that differ from those of paper.
 MEDIA: dict[str, dict[str, Any]] = {
     "paper": {},
-    "screen": {"grid": (0.2, 0.5), "glow": (-0.3, 0.5), "refresh": (0.0, 0.2), "reflected": (0.0, 0.08)},
+    "screen": {"grid": (0.2, 0.5), "glow": (-0.3, 0.5), "refresh": (0.0, 0.2), "reflection": (0.0, 0.08)},
     "cloth": {"fold": (0.0, 0.02), "stretch": (-0.05, 0.05)},
-    "glass": {"reflected": (0.0, 0.25)},
+    "glass": {"reflection": (0.0, 0.25)},
 }
 PINHOLE: dict[str, Any] = {"jitter": 0.0, "yaw": (-25.0, 25.0), "pitch": (-20.0, 20.0), "distance": (1.0, 1.2)}
 #: Ranges by name: those that the attack is optimised for, and harder ones.
@@ -173,7 +173,7 @@ class Shot:
     grid: float = in_unit("mm", 0.0)
     glow: float = in_unit("stops", 0.0)
     refresh: float = in_unit("of light", 0.0)
-    reflected: float = in_unit("of white", 0.0)
+    reflection: float = in_unit("of white", 0.0)
     fold: float = in_unit("of the card's width", 0.0)
     stretch: float = in_unit("x - 1", 0.0)
 

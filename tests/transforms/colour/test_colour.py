@@ -216,14 +216,14 @@ def test_light_is_multiplied_by_the_formula(photo, kind, values, gain):
     np.testing.assert_allclose(stage(photo[:, :1], u).numpy(), lit(photo[:, :1], first), rtol=0, atol=1e-7)
 
 
-def test_bands_of_a_refresh_are_the_fringes_of_one_channel_in_all(photo):
-    stage = colour.Moire((0.4, 0.4), (0.13, 0.13), (-25.0, -25.0), (0.3, 0.3), apart=0)
+def test_bands_of_a_refresh_are_the_fringes_of_one_channel(photo):
+    stage = colour.Moire((0.4, 0.4), (0.13, 0.13), (-25.0, -25.0), (0.3, 0.3), shift=0)
     gain = 1 + 0.4 * np.cos(2 * np.pi * (along(-25.0) / 0.13 + 0.3))
     np.testing.assert_allclose(
         stage(photo, torch.rand(1, 4, dtype=double)).numpy(), lit(photo, gain), rtol=0, atol=1e-7
     )
-    with pytest.raises(ValueError, match="apart"):
-        colour.Moire(apart=1.5)
+    with pytest.raises(ValueError, match="shift"):
+        colour.Moire(shift=1.5)
 
 
 def test_a_reflection_is_light_that_is_added(photo):
