@@ -223,8 +223,7 @@ def _embed_srgb(canvas: Any) -> None:
     profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     profile[24:36], objects = bytes(12), extra("reportlab.pdfbase.pdfdoc")
     stream = objects.PDFStream(objects.PDFDictionary({"N": 3}), bytes(profile), [objects.PDFZCompress])
-    space = objects.PDFArray([objects.PDFName("ICCBased"), canvas._doc.Reference(stream)])
-    canvas._doc.Reference(space, "sRGB")
+    canvas._doc.Reference(objects.PDFArray([objects.PDFName("ICCBased"), canvas._doc.Reference(stream)]), "sRGB")
     canvas._colorsUsed = {"sRGB": "DefaultRGB"}  # the name that stands for RGB without a profile
 
 

@@ -34,9 +34,8 @@ NAME_KEYS = ("id", "arm", "sha256")
 
 @dataclass(frozen=True)
 class PlacementRecord:
-    """`placement.json`: the names of the pictures, their (height, width), that of the texture, its quads in each
-    picture in shares of width and height, the name of the target, whether the patch lies `fixed` in the scene, and
-    the `medium`, of `attacks.study.printer.MEDIA`."""
+    """`placement.json`: the names of the pictures, their (height, width), that of the texture, its quads in shares of
+    each picture, the name of the target, whether the patch lies `fixed` in the scene, and its medium, of `MEDIA`."""
 
     pictures: tuple[str, ...]
     size: tuple[int, int]
@@ -70,8 +69,8 @@ def read_placement(folder: Path) -> PlacementRecord:
         quads = tuple(tuple(entry) for entry in content["quads"])
         names = tuple(_name(entry) for entry in content["pictures"])
         sizes = _size(content["size"]), _size(content["texture"])
-        rest = (content["target"], content["fixed"], content.get("medium", MEDIA[0]))
-        record = PlacementRecord(names, *sizes, quads, *rest)
+        target, medium = content["target"], content.get("medium", MEDIA[0])
+        record = PlacementRecord(names, *sizes, quads, target, content["fixed"], medium)
         if not names or len(quads) != len(names) or not all(map(len, quads)):
             raise ValueError("it must name a picture or more, and one quad or more for each")
         for quad in (quad for entry in quads for quad in entry):
