@@ -46,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--size", default="1280x960", metavar="WxH", help="of a photograph (default: 1280x960)")
     parser.add_argument("--ink", type=float, default=1.0, help="0: an ideal printer, 1: a generic one (default: 1)")
+    media = ("paper", "screen", "cloth", "glass")
+    parser.add_argument("--medium", choices=media, help="what shows the card (default: the run's printer.medium)")
     parser.add_argument("--jitter", type=float, help="most that a corner moves, of half the side (default: 0.15)")
     ranges = (
         "those that the attack is optimised for, or hard: with lens, curl, clutter, glare, an object on the card,"
@@ -69,5 +71,5 @@ def run(options: argparse.Namespace) -> None:
     is_tilted, base = "yaw" in values or "pitch" in values, PRESETS[options.ranges]
     jitter = options.jitter if options.jitter is not None else 0.0 if is_tilted else base.jitter
     rig, size = replace(base, jitter=jitter, **ranges), (int(height), int(width))
-    files = simulate(options.run, options.out, options.count, options.seed, size, rig, options.ink)
+    files = simulate(options.run, options.out, options.count, options.seed, size, rig, options.ink, options.medium)
     print(f"{len(files)} photographs and truth.json in {options.out}")

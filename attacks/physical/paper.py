@@ -3,11 +3,11 @@ millimetres, lossless pixels, fonts embedded."""
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageCms
 
 from attacks.perturbations.patch.card import Box, Card, Colour, Fill, Text, card_fills
 from attacks.perturbations.patch.card_raster import INCH, Picture
@@ -208,6 +208,7 @@ def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
         canvas.setSubject(TERMS)
         canvas.setCreator("Viewproof")
         canvas.setViewerPreference("PrintScaling", "None")
+        _embed_srgb(canvas)
         image = extra("reportlab.lib.utils").ImageReader(Image.fromarray(patch))
         for page in plan.pages:
             _draw(canvas, image, plan, page)
@@ -215,6 +216,15 @@ def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
         canvas.save()
     finally:
         settings.useA85 = previous
+
+
+def _embed_srgb(canvas: Any) -> None:
+    """All colours of the file are those of LittleCMS's profile, without its date, so that equal prints are equal."""
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    profile[24:36], objects = bytes(12), extra("reportlab.pdfbase.pdfdoc")
+    stream = objects.PDFStream(objects.PDFDictionary({"N": 3}), bytes(profile), [objects.PDFZCompress])
+    canvas._doc.Reference(objects.PDFArray([objects.PDFName("ICCBased"), canvas._doc.Reference(stream)]), "sRGB")
+    canvas._colorsUsed = {"sRGB": "DefaultRGB"}  # the name that stands for RGB without a profile
 
 
 def _draw(canvas: Any, image: Any, plan: Plan, page: Page) -> None:
@@ -231,7 +241,13 @@ def _draw(canvas: Any, image: Any, plan: Plan, page: Page) -> None:
     canvas.clipPath(_path(canvas, (Box(left, top, part.width, part.height),)), stroke=0, fill=0)
     canvas.translate(left - part.x, part.y - top)
     canvas.drawImage(image, *_rectangle(card.patch))
-    _fill(canvas, (_frame(card.patch), *card_fills(card)))
+    for swatch in card.chart:  # pixels, as the patch is: a driver may colour shapes in another way
+        canvas.saveState()
+        canvas.clipPath(_path(canvas, (swatch.box,)), stroke=0, fill=0)
+        pixel = extra("reportlab.lib.utils").ImageReader(Image.new("RGB", (1, 1), swatch.colour))
+        canvas.drawImage(pixel, *_rectangle(swatch.box))
+        canvas.restoreState()
+    _fill(canvas, (_frame(card.patch), *card_fills(replace(card, chart=()))))
     canvas.restoreState()
     fills, texts = draw_page(plan, page)
     _fill(canvas, fills)

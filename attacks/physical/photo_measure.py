@@ -57,8 +57,8 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What speaks for a photograph: the `patch`, the `purity` of the chart's colours (None: too few seen), and the
-    `place` of the card in its scene (None where it has none of its own)."""
+    """What speaks for a photograph: the `patch`, the `purity` of the chart's colours (None: too few seen, or a
+    screen's), and the `place` of the card in its scene (None where it has none of its own)."""
 
     patch: Resemblance
     purity: float | None
@@ -189,8 +189,9 @@ def measure_photo(
         light = LIGHT[at_points(picture, *at, grid_cells(box))]
         before = None if gain is None else np.clip(light * gain, 0, 1) ** (1 / 2.2)
         ends = np.array([swatch.box.corners for swatch in card.chart])
-        covered = at_points(hiding, *at, np.concatenate([ends, ends.mean(1, keepdims=True)], 1)).any(1)
-        swatches = dataclasses.replace(swatches, valid=swatches.valid & ~covered[:, None])
+        points = np.concatenate([ends, ends.mean(1, keepdims=True)], 1)
+        shown = ~at_points(hiding, *at, points).any(1, keepdims=True)
+        swatches = dataclasses.replace(swatches, valid=swatches.valid & shown)
     height, width = expected.patch.size
     view = photo_view(pixels, height)
     frame = Box(0, 0, width, height)
@@ -200,8 +201,16 @@ def measure_photo(
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
     looks = {arm: expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
     evidence = Evidence(
-        resemblance(patch, cells_inside(surface.project, box, size_of_photo), looks, expected.arm, declared, before),
-        purity(swatches, card),
+        resemblance(
+            patch,
+            cells_inside(surface.project, box, size_of_photo),
+            looks,
+            expected.arm,
+            declared=declared,
+            before=before,
+            slack=int(expected.patch.medium == "cloth"),  # its folds move what it shows
+        ),
+        None if expected.patch.medium == "screen" else purity(swatches, card),
         position if expected.patch.fixed else None,
     )
     return PhotoMeasurement(photo, fit, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence, quad)

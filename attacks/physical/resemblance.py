@@ -4,6 +4,7 @@ the colours are those of ink."""
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,10 @@ def resemblance(
     inside: NDArray[np.bool_],
     looks: Mapping[str, Floats],
     arm: str,
+    *,
     declared: NDArray[np.bool_] | None = None,
     before: Floats | None = None,
+    slack: int = 0,
 ) -> Resemblance:
     """Compare a rectified patch with what was printed.
 
@@ -107,6 +110,7 @@ def resemblance(
         arm: that which the photograph should show.
         declared: which cells (GRID,GRID) the run declares as hidden; None: none.
         before: how what hides them looks, as `looks`; None: not known.
+        slack: cells by which a place may lie off; it is hidden where it is like none of those.
     """
     hidden = np.zeros_like(inside) if declared is None else declared
     shown = inside & ~np.asarray(extra("cv2").dilate(np.uint8(hidden), np.ones((WINDOW, WINDOW))), bool)
@@ -123,7 +127,10 @@ def resemblance(
     best = max(values, key=lambda name: values[name])
     better = best if values[best] >= CORRELATION else ""
     photo_windows, reference_windows = _windows(photo), _windows(reference)
-    differing, off = _differences(photo_windows, reference_windows), photo_windows - reference_windows
+    off = photo_windows - reference_windows
+    differing = _differences(photo_windows, reference_windows)
+    for step in product(range(-slack, slack + 1), repeat=2):
+        differing = differing & _differences(photo_windows, np.roll(reference_windows, step, (0, 1)))
     hidden_cells = windows & differing
     glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     hidden_share, glare_share = (float(cells.sum()) / int(windows.sum()) for cells in (hidden_cells, glare))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 
 from attacks.experiment.directory import read_json
 from attacks.perturbations.patch import card_raster
@@ -181,8 +181,10 @@ def page_picture(card_pixels: Picture, sheets: Plan, page: Page) -> Picture:
 
 
 def _save(path: Path, picture: Picture, dpi: int) -> None:
+    srgb = PngImagePlugin.PngInfo()
+    srgb.add(b"sRGB", b"\0")
     with atomic(path) as temporary:
-        Image.fromarray(picture).save(temporary, format="PNG", dpi=(dpi, dpi), compress_level=FAST)
+        Image.fromarray(picture).save(temporary, "PNG", dpi=(dpi, dpi), compress_level=FAST, pnginfo=srgb)
 
 
 def _record(sheets: Plan, source: Subject) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class PrinterConfig:
     )
     intent: str = option("relative", "of a profile: relative, perceptual, absolute")
     stages: dict[str, Any] = option({}, "stage: its arguments, in order; what happens to the sheet")
+    medium: str = option("paper", "what photographs show it on, paper, screen, cloth or glass; changes no view")
 
 
 @dataclass
@@ -342,7 +343,9 @@ CHOICES: dict[str, dict[str, type]] = {
         PatchConfig,
         PLUGINS["perturbation"],
     ),
-    "printer": dict.fromkeys(("none", "generic", "paper", "family", "measured"), PrinterConfig),
+    "printer": dict.fromkeys(
+        ("none", "generic", "paper", "family", "measured", "screen", "cloth", "glass"), PrinterConfig
+    ),
     "optimiser": {**_SCHEMAS["optimiser"], "plugin": PLUGINS["optimiser"]},
     **{group: _SCHEMAS[group] for group in ("draws", "risk")},
     "penalty": {"none": NoPenaltyConfig, **_SCHEMAS["penalty"]},

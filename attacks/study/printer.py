@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.perturbations.patch.inks import FAMILY, Inks
+from attacks.perturbations.patch.physical_patch import MEDIA
 from attacks.schema.groups import PatchConfig, PrinterConfig
 from attacks.schema.suggestions import closest
 from attacks.study.make import make
@@ -20,9 +21,9 @@ from transforms.wrappers import OnLayers
 
 #: Stages of the print itself: the printer's errors in colour and sharpness, and the light on the sheet.
 PRINT: tuple[str, ...] = ("brightness", "contrast", "gain", "channel_gain", "gamma", "saturation", "hue", "exposure")
-PRINT += ("white_balance", "shading", "shadow", "gaussian_blur")
-#: Stages that bend the sheet; they follow those of `PRINT`.
-PAPER = ("cylinder", "thin_plate")
+PRINT += ("white_balance", "shading", "shadow", "gaussian_blur", "moire", "reflection")
+#: Stages that bend and stretch the sheet; they follow those of `PRINT`.
+PAPER = ("cylinder", "perspective", "thin_plate")
 
 
 def printer_stages(node: PrinterConfig) -> list[Stage]:
@@ -30,9 +31,12 @@ def printer_stages(node: PrinterConfig) -> list[Stage]:
     return make(sheet_views, node, "printer")
 
 
-def sheet_views(colour: str, intent: str, stages: dict[str, Any]) -> list[Stage]:
-    """The printer's colours, unless they are ideal, then the stages of the sheet in their order. Raises ValueError or
-    FileNotFoundError in one line, also for a stage of a camera, and for a stage of `PRINT` after one of `PAPER`."""
+def sheet_views(colour: str, intent: str, stages: dict[str, Any], medium: str = MEDIA[0]) -> list[Stage]:
+    """The printer's colours, unless they are ideal, then the stages of the sheet in their order, whatever the medium.
+    Raises ValueError or FileNotFoundError in one line, also for a stage of a camera, a stage of `PRINT` after one of
+    `PAPER`, and an unknown medium."""
+    if medium not in MEDIA:
+        raise ValueError(f"`medium` must be one of {', '.join(MEDIA)}; got {medium!r}{closest(medium, MEDIA)}")
     parts = made_stages(stages, "printer.stages")  # refuses an unknown stage
     paper_label = ""
     for label in stages:

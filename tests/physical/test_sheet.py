@@ -3,17 +3,20 @@ exact, and its pixels are unchanged."""
 
 import dataclasses
 import hashlib
+import io
 import itertools
 import json
 import math
 import sys
+import zlib
 
 import numpy as np
 import pypdfium2
 import pypdfium2.raw as pdfium
 import pytest
+import skimage.color
 import torch
-from PIL import Image, ImageFont
+from PIL import Image, ImageCms, ImageFont
 
 from attacks.commands import main
 from attacks.perturbations.patch.card import card, letters, parse_card
@@ -296,19 +299,44 @@ def test_the_pixels_in_the_pdf_are_unchanged(tmp_path):
     result = write_sheet(fake_run(tmp_path, texture), 60, "a4", 300)
     target = patch_picture(texture.astype(np.float32), pixels(result.plan.card, (24, 36), 300))
     assert target.shape == (472, 709, 3)
-    assert _images(result.folder / "sheet.pdf") == [(["FlateDecode"], target.tobytes())]
+    patch, *chart = _images(result.folder / "sheet.pdf")
+    assert patch == (["FlateDecode"], target.tobytes())
+    colours = [(["FlateDecode"], bytes(swatch.colour)) for swatch in result.plan.card.chart]
+    assert chart == colours, "the chart is of pixels too, so that a driver colours both alike"
     assert b"/Interpolate" not in (result.folder / "sheet.pdf").read_bytes()
 
 
 def test_a_texture_finer_than_the_print_keeps_every_texel(tmp_path):
     result = write_sheet(fake_run(tmp_path, texture := frame_texture((300, 400))), 30, "a4", 150)
-    assert _images(result.folder / "sheet.pdf") == [(["FlateDecode"], texture.tobytes())]
+    assert _images(result.folder / "sheet.pdf")[0] == (["FlateDecode"], texture.tobytes())
 
 
 def _images(path):
     with pypdfium2.PdfDocument(path) as document:
         images = document[0].get_objects(filter=[pdfium.FPDF_PAGEOBJ_IMAGE])
         return [(image.get_filters(), bytes(image.get_data(decode_simple=True))) for image in images]
+
+
+def test_the_colours_of_a_print_are_srgb_by_its_own_profile(tmp_path):
+    """LittleCMS, from the embedded profile to CIELAB, against the formulas of IEC 61966-2-1 and Bradford."""
+    result = write_sheet(fake_run(tmp_path), 50, dpi=150)
+    content = (result.folder / "sheet.pdf").read_bytes()
+    streams = (part.split(b"endstream")[0].lstrip(b"\r\n") for part in content.split(b"stream")[1:])
+    contents = [zlib.decompressobj().decompress(part) for part in streams if part[:1] == b"x"]
+    (profile,) = (part for part in contents if part[36:40] == b"acsp")
+    assert content.count(b"/DefaultRGB") == content.count(b"/ICCBased") == 1
+    colours = np.array([swatch.colour for swatch in result.plan.card.chart], np.uint8)[None]
+    lab, source = ImageCms.createProfile("LAB"), ImageCms.ImageCmsProfile(io.BytesIO(profile))
+    intent = ImageCms.Intent.RELATIVE_COLORIMETRIC
+    result_lab = ImageCms.profileToProfile(Image.fromarray(colours), source, lab, intent, "LAB")
+    value = np.asarray(result_lab).astype(float)
+    value = np.dstack([value[..., 0] / 2.55, value[..., 1:].astype(np.uint8).astype(np.int8)])
+    to_d50 = [[0.4360747, 0.3850649, 0.1430804], [0.2225045, 0.7168786, 0.0606169], [0.0139322, 0.0971045, 0.7141733]]
+    light = np.where(colours <= 10, colours / 3294.6, ((colours / 255 + 0.055) / 1.055) ** 2.4)
+    expected = skimage.color.xyz2lab(light @ np.array(to_d50).T, "D50")
+    assert np.abs(value - expected).max() < 1.01, "8 bits hold a whole step of a and b"
+    with Image.open(result.folder / "card.png") as picture:
+        assert picture.info["srgb"] == 0
 
 
 @pytest.mark.slow

@@ -41,7 +41,8 @@ EXAMPLES = {
     "vignette": [colour.Vignette((0.1, 0.8))],
     "shading": [colour.Shading(0.5), colour.Shading(0.5, grid=5)],
     "shadow": [colour.Shadow((0.2, 0.8))],
-    "moire": [colour.Moire((0.1, 0.4))],
+    "moire": [colour.Moire((0.1, 0.4)), colour.Moire((0.1, 0.4), shift=0)],
+    "reflection": [colour.Reflection((0.01, 0.1), (0.05, 0.3))],
     "cutout": [colour.Cutout((0.2, 0.5))],
     "gaussian_blur": [camera.GaussianBlur((0.3, 3))],
     "defocus": [camera.Defocus((0, 5))],
@@ -267,7 +268,7 @@ def test_neutral_ranges_are_the_identity_and_pass_every_gradient(name, stage, ph
 
 #: Stages of which black has a gradient, and others, some with extreme ranges.
 LIT = [colour.Exposure(2), colour.WhiteBalance(0.5, 0.5), colour.Vignette((0.1, 0.9)), colour.Shading(1, 4)]
-LIT += [colour.Moire((0.5, 1), (0.02, 0.2))]
+LIT += [colour.Moire((0.5, 1), (0.02, 0.2)), colour.Reflection((0, 0.2), (0, 0.2))]
 UNLIT = [colour.Gain((0.5, 2)), colour.Saturation((0, 2)), colour.Hue(180)]
 UNLIT += [colour.Shadow((0.5, 1), softness=(0.001, 0.1))]
 UNLIT += [colour.Moire((1, 1), (0.5, 0.5), 0, (0.5, 0.5))]  # no light at all at the centre

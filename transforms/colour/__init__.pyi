@@ -1,6 +1,7 @@
 from .illumination import (
     Exposure as Exposure,
     Moire as Moire,
+    Reflection as Reflection,
     Shading as Shading,
     Shadow as Shadow,
     Vignette as Vignette,

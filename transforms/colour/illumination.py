@@ -8,7 +8,7 @@ from torch import Tensor
 
 from transforms.colour.spaces import at_least_float32, is_grey, to_linear, to_srgb
 from transforms.doors import Doored
-from transforms.draws.ranges import Coordinate, Range, Ranged, spread, symmetric
+from transforms.draws.ranges import Coordinate, Range, Ranged, pair, spread, symmetric
 from transforms.sampling.straight_through import saturate
 
 #: Gains in stops lie within this: 2^16 times the light is beyond any sensor's range.
@@ -17,11 +17,11 @@ MOST_STOPS = 16
 MOST_CONTROLS = 64
 
 
-def relight(images: Tensor, gain: Tensor) -> Tensor:
-    """Multiply the light of sRGB images (N,C,H,W) in [0,1] by `gain` (0 or more, broadcasts), and encode it again,
-    clamped to [0,1], in the images' dtype. Half precision is computed in float32."""
+def relight(images: Tensor, gain: Tensor, offset: Tensor | float = 0.0) -> Tensor:
+    """Multiply the light of sRGB images (N,C,H,W) in [0,1] by `gain` (0 or more, broadcasts), add `offset` light, and
+    encode it again, clamped to [0,1], in the images' dtype. Half precision is computed in float32."""
     wide = at_least_float32(images)
-    return saturate(to_srgb(to_linear(wide) * gain.to(wide))).to(images.dtype)
+    return saturate(to_srgb(to_linear(wide) * gain.to(wide) + offset)).to(images.dtype)
 
 
 @dataclass(frozen=True)
@@ -228,9 +228,10 @@ class Moire(Ranged):
     """Coloured fringes, as when a camera's colour filters sample a screen's stripes of red, green and blue: light is
     multiplied by 1 + strength cos(2 pi (d / period + phase)), where d runs along `angle`.
 
-    A screen's three stripes lie a third of its pitch apart. So the beats of red, green and blue are a third of a
-    period apart, and where one colour brightens the others darken. A picture of one channel gets one set of fringes.
-    This is the first harmonic of the beat, not a simulation of the screen and the sensor.
+    A screen's three stripes lie a third of its pitch shift. So the beats of red, green and blue are a third of a
+    period shift, and where one colour brightens the others darken. A picture of one channel gets one set of fringes.
+    This is the first harmonic of the beat, not a simulation of the screen and the sensor. With `shift` 0 the fringes
+    are grey: the bands of a screen's refresh, whose rows a rolling shutter reads at different times.
 
     Use: a monitor that is filmed.
     Not: paper, which has no stripes of red, green and blue.
@@ -243,6 +244,7 @@ class Moire(Ranged):
             fringes alias).
         angle: direction across the fringes in degrees, clockwise as displayed; a number x means (-x, x).
         phase: in periods, at the picture's centre, of red.
+        shift: from the fringes of one colour to those of the next, in periods, within [0, 1].
 
     Raises ValueError unless pictures have 1 or 3 channels.
 
@@ -258,6 +260,7 @@ class Moire(Ranged):
     period: Range = (0.05, 0.3)
     angle: float | Range = (-90.0, 90.0)
     phase: Range = (0.0, 1.0)
+    shift: float = 1 / 3
 
     coordinates = (
         Coordinate("strength (of light)", "strength", 0, 1),
@@ -266,12 +269,65 @@ class Moire(Ranged):
         Coordinate("phase (periods)", "phase", is_pair=True),
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pair((self.shift, self.shift), "shift", low=0, high=1)
+
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         like = at_least_float32(images)
         strength, period, angle, phase = self.values(u).to(like)[..., None, None, None].unbind(1)
-        stripes = like.new_tensor([0.0] if is_grey(images) else [0.0, 1 / 3, 2 / 3])[:, None, None]
+        stripes = self.shift * torch.arange(1 if is_grey(images) else 3).to(like)[:, None, None]
         wave = torch.cos(2 * math.pi * (_projection(like, angle) / period + phase - stripes))
         return relight(images, 1 + strength * wave)
+
+
+@dataclass(frozen=True)
+class Reflection(Ranged):
+    r"""Glass, a screen or a film over the picture reflects the room: its light is added, an even veil and the soft
+    image of a square window.
+
+    Formula: L \leftarrow L + veil + window \, w(x - x_0) \, w(y - y_0)
+    Use: a picture behind glass, a laminated print, a screen in a lit room.
+    Not: gloss that leaves no colour under it: `Cutout`.
+    Source: this project's own formula; glass reflects 4 % of the light at each surface (Fresnel).
+    Oracle: the formula, on a photograph, tests/transforms/colour/test_colour.py.
+
+    Args:
+        veil: the even light, as a share of white's, within [0, 1].
+        window: the light of the window's image, as a share of white's, within [0, 1].
+        side: of the window, as a share of the shorter side, 0.01 or more; the edge, 10 % to 90 %, is a tenth of it.
+        x, y: how far its middle lies right and down of the picture's, as a share of the shorter side; a number x
+            means (-x, x).
+
+    Examples:
+        >>> from transforms.colour import Reflection
+        >>> from transforms.colour.spaces import to_linear
+        >>> view = Reflection((0.1, 0.1), (0.5, 0.5), x=0, y=0)(torch.zeros(1, 1, 9, 9), torch.zeros(1, 5))
+        >>> to_linear(view)[0, 0, 4, [0, 4]].round(decimals=2).tolist()  # beside the window, and in it
+        [0.1, 0.6]
+    """
+
+    veil: Range = (0.0, 0.0)
+    window: Range = (0.0, 0.0)
+    side: Range = (0.3, 0.6)
+    x: float | Range = (-0.5, 0.5)
+    y: float | Range = (-0.5, 0.5)
+
+    coordinates = (
+        Coordinate("veil (of white's light)", "veil", 0, 1),
+        Coordinate("window (of white's light)", "window", 0, 1),
+        Coordinate("window's side (of shorter side)", "side", 0.01),
+        Coordinate("right (of shorter side)", "x"),
+        Coordinate("down (of shorter side)", "y"),
+    )
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        like = at_least_float32(images)
+        veil, window, side, *middle = self.values(u).to(like)[..., None, None, None].unbind(1)
+        shape = torch.ones_like(like[:1, :1])
+        for places, at in zip(_places(like), middle, strict=True):
+            shape = shape * torch.sigmoid((side / 2 - (places / 2 - at).abs()) * (20 * math.log(9) / side))
+        return relight(images, torch.ones_like(like[:1, :1]), veil + window * shape)
 
 
 def _places(images: Tensor) -> tuple[Tensor, Tensor]:

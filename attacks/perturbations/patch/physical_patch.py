@@ -15,6 +15,8 @@ from attacks.perturbations.patch.card import SIDES, Card, card, card_words
 LONGEST, ASPECT = 2**14, 2**10
 #: The largest coordinate of a quad's corner, in shares of its picture.
 REACH = 1e3
+#: What may show a patch in photographs.
+MEDIA = ("paper", "screen", "cloth", "glass")
 #: The width of a patch that nobody gave one, in mm.
 WIDTH = 100.0
 
@@ -33,7 +35,7 @@ class PhysicalPatch:
         shape, grey, gamut: its outline and its colours, as configured.
         width_mm: how wide it is printed; None: nobody said.
         card: whether the attack saw it with its card.
-        medium: what shows it.
+        medium: what shows it, of `MEDIA`.
         printer: the configured printer: its colours, and its stages of wear, light and surface.
         target: what it is to be taken for; None: anything else.
 
@@ -57,7 +59,7 @@ class PhysicalPatch:
     gamut: Any = None
     width_mm: float | None = None
     card: bool = False
-    medium: str = "print"
+    medium: str = MEDIA[0]
     printer: Mapping[str, Any] | None = None
     target: str | None = None
 
@@ -96,9 +98,11 @@ def parse_physical_patch(content: Mapping[str, Any]) -> PhysicalPatch:
     valid = all(text is None or re.fullmatch(f"[0-9a-f]{{{digits}}}", text) for row in patch.masks for text in row)
     if [len(entry) for entry in patch.masks] != counts or not valid:
         raise ValueError(f"`masks` must have null or {digits} hexadecimal digits for each quad")
-    for name, kinds in {"fixed": bool, "card": bool, "grey": bool, "medium": str, "target": str | None}.items():
+    for name, kinds in {"fixed": bool, "card": bool, "grey": bool, "target": str | None}.items():
         if not isinstance(getattr(patch, name), kinds):
             raise ValueError(f"`{name}` is of another kind: got {getattr(patch, name)!r:.40}")
+    if patch.medium not in MEDIA:
+        raise ValueError(f"`medium` must be one of {', '.join(MEDIA)}; got {patch.medium!r:.40}")
     width = patch.width_mm
     if width is not None and not (type(width) in (int, float) and SIDES[0] <= width <= SIDES[1]):
         raise ValueError(f"`width_mm` must lie in {SIDES[0]:g}..{SIDES[1]:g}, or be null; got {width!r:.40}")

@@ -15,8 +15,9 @@ from attacks.perturbations.patch.physical_patch import PhysicalPatch
 from attacks.physical.photos import read_photo
 from attacks.physical.sheet import read_patch
 from attacks.physical.simulation.camera import Pixels, encode_jpeg, print_raster
+from attacks.physical.simulation.media import FIBRES, screen_light
 from attacks.physical.simulation.photographs import MM, take_photograph
-from attacks.physical.simulation.shots import Ranges, draw_shot, four_point_homography
+from attacks.physical.simulation.shots import MEDIA, Ranges, draw_shot, four_point_homography
 from attacks.physical.views import PrintRecord, read_sheet
 from attacks.runtime.files import write_bytes, write_json
 
@@ -31,6 +32,7 @@ def simulate(
     size: tuple[int, int] = (960, 1280),
     ranges: Ranges | None = None,
     ink: float = 1.0,
+    medium: str | None = None,
 ) -> list[Path]:
     """Write `count` photographs of a run's printed card, `<picture>--0001.jpg` and so on, and `truth.json`.
 
@@ -41,12 +43,12 @@ def simulate(
         run: a run of a patch, with what `viewproof print` made of it.
         out: a folder that is new or empty.
         size: (height, width).
-        ink: 0 is an ideal printer, 1 a generic one; linear in between.
+        ink: 0 is an ideal printer, 1 a generic one; linear in between. A screen has none.
+        medium: that shows the card, one of `shots.MEDIA`, which sets its ranges; None: the run's.
 
     Raises:
         ValueError, FileNotFoundError: a file is missing, or an argument out of range.
     """
-    ranges = ranges or Ranges()
     for name, value, low, high in (
         ("count", count, 1, 9999),
         ("seed", seed, 0, 2**63),
@@ -56,7 +58,8 @@ def simulate(
     ):
         if not low <= value <= high:
             raise ValueError(f"`{name}` must lie in {low}..{high}; got {value}")
-    patch, sheet, light = _subject(run, ink)
+    patch, sheet, light, medium = _subject(run, ink, medium)
+    ranges = dataclasses.replace(ranges or Ranges(), **MEDIA[medium])
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"`{out}` must be a new or an empty folder: photographs that lie there would be scored too")
     out.mkdir(parents=True, exist_ok=True)
@@ -83,6 +86,7 @@ def simulate(
         "view_px": [(size[1] - min(size)) / 2 - 0.5, (size[0] - min(size)) / 2 - 0.5, min(size)],  # left, top, side
         "seed": seed,
         "ink": ink,
+        "medium": medium,
         "ranges": dataclasses.asdict(ranges),
         "photos": records,
     }
@@ -104,8 +108,8 @@ def behind(light: Pixels, sheet: PrintRecord, patch: PhysicalPatch, row: int, qu
     return np.dstack([light, shows])
 
 
-def _subject(run: Path, strength: float) -> tuple[PhysicalPatch, PrintRecord, Pixels]:
-    """The patch of a run, its print, and the light of its card."""
+def _subject(run: Path, strength: float, medium: str | None) -> tuple[PhysicalPatch, PrintRecord, Pixels, str]:
+    """The patch of a run, its print, the light of its card, and the medium."""
     if not run.is_dir():
         raise FileNotFoundError(f"run directory `{run}` does not exist")
     patch, sheet, raster = read_patch(run), run / "print" / "sheet.json", run / "print" / "card.png"
@@ -116,4 +120,8 @@ def _subject(run: Path, strength: float) -> tuple[PhysicalPatch, PrintRecord, Pi
     sides = zip(pixels.shape, (record.card.height, record.card.width), strict=False)
     if any(abs(side - length * record.dpi / MM) > 2 for side, length in sides):
         raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
-    return patch, record, print_raster(pixels, strength)
+    medium = medium or patch.medium
+    light = screen_light(pixels) if medium == "screen" else print_raster(pixels, strength)
+    if medium == "cloth":
+        light = np.float32(FIBRES) * light.max((0, 1)) + np.float32(1 - FIBRES) * light
+    return patch, record, light, medium

@@ -5,9 +5,11 @@ Both ways are in closed form and in float64, and share nothing with the fit in `
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from attacks.physical.simulation.media import Cloth
 from attacks.physical.simulation.shots import Matrix, Points, Shot, map_points
 
 #: The focal length of a telephone's main camera, 26 mm on a frame of 36 x 24 mm, in half diagonals.
@@ -113,11 +115,12 @@ class Sheet:
 
 @dataclass(frozen=True, eq=False)
 class LensWarp:
-    """A lens, and a card whose raster has dots of `dot` mm."""
+    """A lens, and a card of cloth on a sheet, whose raster has dots of `dot` mm."""
 
     lens: CameraLens
     sheet: Sheet
     dot: float
+    cloth: Cloth
 
     def scene(self, pixels: Points, at: Matrix) -> Points:
         """From pixels of the photograph (...,2) to those of the scene, which `at` maps to an ideal photograph."""
@@ -126,14 +129,18 @@ class LensWarp:
 
     def card(self, pixels: Points) -> Points:
         """From pixels of the photograph to dots of the card, whose centres are whole numbers."""
-        return self.sheet.card(self.lens.ideal(pixels)) / self.dot - 0.5
+        return self.cloth.card(self.sheet.card(self.lens.ideal(pixels))) / self.dot - 0.5
+
+    def project(self, card: Any) -> Points:
+        """Pixels of the photograph for mm of the card (n,2)."""
+        return self.lens.project(self.sheet.project(self.cloth.lay(np.asarray(card, np.float64))))
 
     def outline(self) -> Points:
         share = np.linspace(0, 1, 33)
         width, height = 2 * self.sheet.middle
         sides = [(share, 0 * share), (share, 0 * share + 1), (0 * share, share), (0 * share + 1, share)]
         outline = np.concatenate([np.stack(side, 1) for side in sides]) * [width, height]
-        return self.lens.project(self.sheet.project(outline))
+        return self.project(outline)
 
 
 def sheet_light(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, float]) -> Sheet:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, add_noise, blurred, develop, enlarge, lit, render
+from attacks.physical.simulation.media import add_front, cloth_of, demosaic, medium_light
 from attacks.physical.simulation.optics import CameraLens, LensWarp, sheet_light
 from attacks.physical.simulation.shots import (
     Matrix,
@@ -121,27 +122,28 @@ def take_photograph(
     edge = ((0, 0), (card.width, 0), (card.width, card.height), (0, card.height))
     map_points(plane_view @ placement, edge)  # raises before anything is rendered
     lens, paper = CameraLens(shot.k1, size), sheet_light(shot, eye, placement, (card.width, card.height))
+    cloth = cloth_of(shot, (card.width, card.height))
+    warp = LensWarp(lens, paper, MM / dpi, cloth)
     ends = lens.project(map_points(plane_view @ plane, SHARES))
     light = add_objects(enlarge(scene, min(size)), shot)
     picture = render(
         light,
         plane_view @ plane @ _from_pixels(1 / light.shape[1], 1 / light.shape[0]),
-        ink,
+        medium_light(ink, shot, cloth, MM / dpi),
         plane_view @ placement @ _from_pixels(MM / dpi, MM / dpi),
         size,
-        LensWarp(lens, paper, MM / dpi) if shot.k1 or shot.sag else None,
+        warp if shot.k1 or shot.sag or shot.fold or shot.stretch else None,
     )
-    picture = add_disturbances(picture, lens.project(paper.project(np.array(edge, np.float64))), shot)
-    picture = add_noise(blurred(lit(picture, shot), shot), shot, rng)
-
-    def points(box: Any) -> list[list[float]]:
-        return lens.project(paper.project(np.asarray(box, np.float64))).tolist()  # type: ignore[no-any-return]
+    picture = add_front(picture, warp.outline(), shot)
+    picture = add_disturbances(picture, warp.project(edge), shot)
+    picture = blurred(lit(picture, shot), shot)
+    picture = add_noise(demosaic(picture) if shot.grid > 0 else picture, shot, rng)
 
     return Photograph(
         develop(picture, shot),
-        patch=points(card.patch.corners),
-        card=points(edge),
-        tags={str(tag.number): points(tag.box.corners) for tag in card.tags},
+        patch=warp.project(card.patch.corners).tolist(),
+        card=warp.project(edge).tolist(),
+        tags={str(tag.number): warp.project(tag.box.corners).tolist() for tag in card.tags},
         scene=ends.tolist(),
     )
 

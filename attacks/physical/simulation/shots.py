@@ -56,6 +56,12 @@ class Ranges:
         sharpen: amount of the unsharp mask on encoded values.
         detail: of the scene finer than the run's picture, deviation as a share of light.
         local: how far local brightness is evened out, 1 is wholly.
+        grid: the pitch of a screen's pixels in mm; 0: none are seen.
+        glow: of a screen against white paper, in stops.
+        refresh: of a screen: bands across the rows, a share of light.
+        reflection: a room in the glass before the card: its window's light, against white paper.
+        fold: of cloth: how far its folds move it, as a share of its width.
+        stretch: of cloth one way, a share.
     """
 
     degrees: tuple[float, float] = ranged_field(-360, 360, (-20.0, 20.0))
@@ -83,6 +89,12 @@ class Ranges:
     sharpen: tuple[float, float] = ranged_field(0, 3, (0.0, 0.0))
     local: tuple[float, float] = ranged_field(0, 1, (0.0, 0.0))
     detail: tuple[float, float] = ranged_field(0, 1, (0.0, 0.0))
+    grid: tuple[float, float] = ranged_field(0, 20, (0.0, 0.0))
+    glow: tuple[float, float] = ranged_field(-4, 4, (0.0, 0.0))
+    refresh: tuple[float, float] = ranged_field(0, 1, (0.0, 0.0))
+    reflection: tuple[float, float] = ranged_field(0, 10, (0.0, 0.0))
+    fold: tuple[float, float] = ranged_field(0, 0.05, (0.0, 0.0))
+    stretch: tuple[float, float] = ranged_field(-0.2, 0.2, (0.0, 0.0))
 
     def __post_init__(self) -> None:
         for entry in dataclasses.fields(self):
@@ -103,6 +115,13 @@ FACTORS: dict[str, dict[str, Any]] = {
     "covered": {"covered": (0.005, 0.02)},
     "glare": {"glare": (0.2, 1.0)},
     "processing": {"sharpen": (0.3, 1.5), "local": (0.0, 0.3), "quality": (60.0, 90.0)},
+}
+#: What shows the card (see `attacks.study.printer.MEDIA`): the ranges that differ from those of paper.
+MEDIA: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "screen": {"grid": (0.2, 0.5), "glow": (-0.3, 0.5), "refresh": (0.0, 0.2), "reflection": (0.0, 0.08)},
+    "cloth": {"fold": (0.0, 0.02), "stretch": (-0.05, 0.05)},
+    "glass": {"reflection": (0.0, 0.25)},
 }
 PINHOLE: dict[str, Any] = {"jitter": 0.0, "yaw": (-25.0, 25.0), "pitch": (-20.0, 20.0), "distance": (1.0, 1.2)}
 #: Ranges by name: those that the attack is optimised for, and harder ones.
@@ -151,6 +170,12 @@ class Shot:
     local: float = in_unit("x", 0.0)
     detail: float = in_unit("of light", 0.0)
     seed: int = in_unit("of objects and lamp", 0)
+    grid: float = in_unit("mm", 0.0)
+    glow: float = in_unit("stops", 0.0)
+    refresh: float = in_unit("of light", 0.0)
+    reflection: float = in_unit("of white", 0.0)
+    fold: float = in_unit("of the card's width", 0.0)
+    stretch: float = in_unit("x - 1", 0.0)
 
     def to_dict(self) -> dict[str, object]:
         """All values, keyed by name and unit."""

@@ -216,6 +216,26 @@ def test_light_is_multiplied_by_the_formula(photo, kind, values, gain):
     np.testing.assert_allclose(stage(photo[:, :1], u).numpy(), lit(photo[:, :1], first), rtol=0, atol=1e-7)
 
 
+def test_bands_of_a_refresh_are_the_fringes_of_one_channel(photo):
+    stage = colour.Moire((0.4, 0.4), (0.13, 0.13), (-25.0, -25.0), (0.3, 0.3), shift=0)
+    gain = 1 + 0.4 * np.cos(2 * np.pi * (along(-25.0) / 0.13 + 0.3))
+    np.testing.assert_allclose(
+        stage(photo, torch.rand(1, 4, dtype=double)).numpy(), lit(photo, gain), rtol=0, atol=1e-7
+    )
+    with pytest.raises(ValueError, match="shift"):
+        colour.Moire(shift=1.5)
+
+
+def test_a_reflection_is_light_that_is_added(photo):
+    """The window's edge is a logistic curve whose 10 % and 90 % lie a tenth of its side apart."""
+    stage = colour.Reflection((0.05, 0.05), (0.2, 0.2), (0.4, 0.4), (0.1, 0.1), (-0.2, -0.2))
+    edge = [(0.2 - np.abs(along(angle) - at)) / 0.4 for angle, at in ((0.0, 0.1), (90.0, -0.2))]
+    window = np.prod([1 / (1 + 81 ** (-10 * share)) for share in edge], axis=0)
+    ours = to_linear(stage(photo, torch.rand(1, 5, dtype=double))).numpy()
+    theirs = to_linear(photo).numpy() + 0.05 + 0.2 * window
+    np.testing.assert_allclose(ours, np.minimum(theirs, 1), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("grid", [2, 3, 5])
 def test_shading_equals_the_scipy_spline_of_the_controls(photo, grid):
     stage, u = colour.Shading((-1, 0.5), grid), torch.rand(1, grid**2, dtype=double)
