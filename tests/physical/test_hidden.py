@@ -66,7 +66,7 @@ def test_nothing_that_lies_in_a_declared_part_changes_what_is_compared(seed):
     for content in (look, 1 - look, np.zeros_like(look), np.ones_like(look), random.uniform(0, 1, look.shape)):
         view = np.where(declared[..., None], content, look) ** 2.2  # encoded as the look is
         view = np.rint(255 * np.where(view > 0.0031308, 1.055 * view ** (1 / 2.4) - 0.055, 12.92 * view))
-        results.append(resemblance(view.astype(np.uint8), inside, {"eot": look}, "eot", declared))
+        results.append(resemblance(view.astype(np.uint8), inside, {"eot": look}, "eot", declared=declared))
     there, *others = results
     for other in others:
         assert dataclasses.replace(other, uncovered=0.0) == dataclasses.replace(there, uncovered=0.0)
@@ -114,7 +114,7 @@ def test_a_flat_patch_is_told_from_what_stands_before_it_by_colour_alone(before)
     look[:8] = RANDOM(0).uniform(0.1, 0.9, (8, GRID, 3))
     declared[10:, 8:24] = True
     view = np.full((GRID, GRID, 3), round(255 * 0.5**1.006), np.uint8)  # all of it as printed: nothing stands there
-    result = resemblance(view, inside, {"eot": look}, "eot", declared, np.full_like(look, before))
+    result = resemblance(view, inside, {"eot": look}, "eot", declared=declared, before=np.full_like(look, before))
     assert result.uncovered == (1 if abs(before - 0.5) > 0.18 else 0)
 
 

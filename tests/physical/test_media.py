@@ -125,7 +125,7 @@ def test_on_cloth_a_fold_hides_nothing_and_a_cover_its_area():
     cover[:128, :128] = RANDOM(9).uniform(0, 255, 3)
 
     def share(photo, slack):
-        return resemblance(photo.astype(np.uint8), full, looks, "eot", slack).hidden_share
+        return resemblance(photo.astype(np.uint8), full, looks, "eot", slack=slack).hidden_share
 
     assert share(fold, 0) > 0.1 > 0.02 > share(fold, 1)
     assert share(cover, 1) == pytest.approx(0.25, abs=0.06)
