@@ -1,6 +1,5 @@
 """What is measured in one photograph: the pose of the card, its colours, and the view for the encoder."""
 
-import dataclasses
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -126,9 +125,9 @@ class CardDetection:
 class PhotoMeasurement:
     """The measurements of one photograph.
 
-    `gain` (3,) is that of light against the run's picture, or None if the scenes cannot be compared; `pose` is that
-    of the patch, in pixels a mm; `scene` that of the scene in the view's stage frame, or None if it is partly behind
-    the camera, or the patch has no place in it; `evidence` says whether the photograph is scored.
+    `gain` (3,) is that of light against the run's picture, or None if the scenes cannot be compared; `pose` is the
+    camera's before the patch; `scene` that before the scene, or None if it is partly behind the camera, or the patch
+    has no place in it; `evidence` says whether the photograph is scored.
     """
 
     photo: PhotoFile
@@ -186,7 +185,9 @@ def measure_photo(
         position if placement.fixed else None,
     )
     gain = None if position.cells is None else gains(position.cells)
-    return PhotoMeasurement(photo, fit, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence)
+    return PhotoMeasurement(
+        photo, fit, swatches, gain, pose(view.frame() @ corners, box), scene_pose, view, patch, evidence
+    )
 
 
 def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
@@ -234,7 +235,7 @@ def _scenes(at: Floats, box: Box, placement: PlacementRecord, row: int, size: tu
 
 def record(measurement: PhotoMeasurement) -> dict[str, Any]:
     """The geometry of a photograph for photos.json."""
-    fit, scene = measurement.fit, measurement.scene
+    fit = measurement.fit
     return {
         "photo": measurement.photo.name,
         "fiducials": list(fit.tags),
@@ -244,23 +245,10 @@ def record(measurement: PhotoMeasurement) -> dict[str, Any]:
         "k1": fit.surface.k1,
         "bend": fit.surface.bend,
         "flagged": fit.flagged,
-        "patch": dataclasses.asdict(measurement.pose) | {"scale_unit": "px/mm"},
-        "scene": None
-        if scene is None
-        else {
-            "degrees": scene.degrees,
-            "scale": magnification(scene, measurement.view),
-            "shift": [value / 2 for value in scene.centre],  # of the view's side
-            "corners": scene.corners,
-            "jitter": scene.jitter,
-        },
+        "patch": measurement.pose.to_dict(),
+        "scene": None if measurement.scene is None else measurement.scene.to_dict(),
         **measurement.evidence.to_dict(),
     }
-
-
-def magnification(scene: Pose, view: View) -> float:
-    """The magnification of the scene in the view against the run's picture, both of the same number of pixels."""
-    return scene.scale * view.pixels.shape[-1] / 2
 
 
 def file_name(photo: PhotoFile) -> str:

@@ -23,7 +23,7 @@ from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import file_name
 from attacks.physical.photo_report import merge_stages, ranges
 from attacks.physical.photos import PhotoFile, list_photos, read_photo
-from attacks.physical.rectify import Pose, from_corners, pose, project
+from attacks.physical.rectify import from_corners, pose, project
 from attacks.physical.score import make_judge, predict, score_views, with_poses
 from attacks.physical.views import PlacementRecord, Rerun, photo_view
 from attacks.run import compose
@@ -32,7 +32,7 @@ from attacks.study.printer import reprint
 from tests.helpers.photographs import stored_scores
 from tests.helpers.recomputation import share
 from tests.helpers.wrong import refused
-from transforms import Affine, Compose, Perspective
+from transforms import Affine, Compose, Perspective, Viewpoint
 from transforms.colour.lut import ColourMap, nodes
 from transforms.wrappers import OnLayers
 
@@ -46,11 +46,61 @@ def test_the_central_square_equals_that_of_the_runs_pictures(photo):
 
 
 def test_a_range_of_angles_may_cross_180_degrees():
-    view = SimpleNamespace(pixels=torch.zeros(3, 2, 2))
-    poses = (Pose(1, degrees, (0, 0), ((0, 0),) * 4) for degrees in (170.0, -170.0, 175.0))
-    result = ranges([SimpleNamespace(scene=pose, view=view) for pose in poses], [0.5, -0.25, 0.0])
-    assert result["affine"]["degrees"] == [170, 190] and result["exposure"]["stops"] == [-0.25, 0.5]
-    assert ranges([SimpleNamespace(scene=None)], []) == {}
+    poses = [seen_from(roll=(degrees, degrees)) for degrees in (170.0, -170.0, 175.0)]
+    result = ranges(poses, [0.5, -0.25, 0.0])
+    assert result["viewpoint"]["roll"] == [170, 190] and result["exposure"]["stops"] == [-0.25, 0.5]
+    assert ranges([], []) == {}
+
+
+def seen_from(shift=0.0, **place):
+    """The pose before a scene that a camera sees from one place."""
+    view = Compose([Viewpoint(**place), Affine(translate=(shift, shift))])
+    pulls = [stage.matrix(torch.zeros(1, stage.dims, dtype=torch.float64))[0] for stage in view.stages]
+    return pose(np.linalg.inv((pulls[0] @ pulls[1]).numpy()), Box(-1, -1, 2, 2))
+
+
+@pytest.mark.parametrize("fov", [25.0, 40.0, 60.0])
+def test_the_measured_stages_are_those_that_the_scene_was_seen_through(fov):
+    draw, count = np.random.default_rng(round(fov)), 12
+    names, lows, highs = (
+        ("yaw", "pitch", "roll", "distance", "shift"),
+        (5, -30, -40, 1.1, -0.1),
+        (40, 10, 20, 1.6, 0.1),
+    )
+    places = draw.uniform(lows, highs, (count, 5))
+    poses = []
+    for *values, shift in places:
+        place = {name: (value, value) for name, value in zip(names, values, strict=False)}
+        poses.append(seen_from(shift, fov=(fov, fov), **place))
+    result = ranges(poses, [])
+    assert result["perspective"]["jitter"] < 1e-3 and result["viewpoint"].pop("fov") == pytest.approx(
+        [fov, fov], abs=0.01
+    )
+    for i, name in enumerate(names[:4]):
+        assert result["viewpoint"][name] == pytest.approx([places[:, i].min(), places[:, i].max()], abs=1e-4)
+    assert result["affine"]["translate"] == pytest.approx([places[:, 4].min(), places[:, 4].max()], abs=1e-4)
+    angles = np.degrees(np.arccos(np.prod(np.cos(np.deg2rad(places[:, :2])), 1)))
+    assert [pose.angle for pose in poses] == pytest.approx(angles)
+
+
+def test_the_measured_stages_show_every_corner_where_it_was_seen():
+    """Whatever the photographs: a view of the stages equals each of them, and no corner is behind the camera."""
+    draw = np.random.default_rng(0)
+    square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+    poses = [
+        pose(from_corners(square, square + draw.uniform(-0.3, 0.3, (4, 2))), Box(-1, -1, 2, 2)) for _ in range(8)
+    ]
+    measured = ranges(poses, [])
+    jitter = measured["perspective"]["jitter"]
+    for item in poses:
+        place = {name: (getattr(item, name),) * 2 for name in ("yaw", "pitch", "distance")}
+        fov = tuple(measured["viewpoint"]["fov"])
+        camera = Viewpoint(roll=(item.degrees,) * 2, fov=fov, **place).matrix(torch.zeros(1, 5).double())[0].numpy()
+        shift = np.eye(3)
+        shift[:2, 2] = -item.matrix[:2, 2]
+        moved = project(camera @ shift @ item.matrix, square) - square
+        assert np.abs(moved).max() <= jitter + 1e-3
+    Viewpoint(**measured["viewpoint"])  # raises where a corner is behind the camera
 
 
 def test_only_measured_values_replace_stages():
@@ -71,11 +121,11 @@ def single_scores(rows):
 
 def test_intervals_equal_those_of_the_run():
     values, hits = torch.tensor([0.1, 0.5, 0.9, 0.3]), torch.tensor([True, False, True, True])
-    assert score.photo_summary(values, [0, 0, 0, 0], ["a"] * 4) == interval(values[None].double(), -1)
+    assert score.photo_summary(values, [0, 0, 0, 0], ["a"] * 4) == interval(values.double(), -1)
     for clusters in (single_scores([0, 0, 0, 1]), ["a"] * 4):  # of one cluster: pictures
         of_two = score.photo_summary(values, [0, 0, 0, 1], clusters)
         assert of_two[:3] == pytest.approx(interval(torch.tensor([0.5, 0.3]), -1)[:3], abs=1e-6)
-    of_one = score.share(hits, [0] * 4, ["a"] * 4)
+    of_one = score.photo_summary(hits, [0] * 4, ["a"] * 4, 0.0)
     assert of_one[:3] == pytest.approx(interval(hits.double())[:3])
 
 
@@ -90,7 +140,7 @@ def test_intervals_count_pictures_and_not_photographs():
 @pytest.mark.parametrize("rows", [[0] * 6, list(range(6))])
 @pytest.mark.parametrize("hit", [True, False])
 def test_equal_photographs_have_an_interval_of_nonzero_width(rows, hit):
-    result = score.share(torch.full((6,), hit), rows, single_scores(rows))
+    result = score.photo_summary(torch.full((6,), hit), rows, single_scores(rows), 0.0)
     assert result.mean == hit and result.high - result.low > 0.3
 
 
@@ -102,7 +152,7 @@ def test_the_share_of_several_clusters_is_that_of_their_pictures_means(pictures,
     hits = draw.random(len(rows)) < draw.random(pictures * tiles)[rows]
     means = np.array([hits[rows == i].mean() for i in range(pictures * tiles)]).reshape(pictures, tiles).mean(1)
     target = share(means, np.bincount(rows // tiles))
-    result = score.share(torch.from_numpy(hits), rows.tolist(), single_scores(rows // tiles))
+    result = score.photo_summary(torch.from_numpy(hits), rows.tolist(), single_scores(rows // tiles), 0.0)
     assert result.kind == target.pop("kind") == "interval"
     assert result[:3] == pytest.approx([*target.values()])
 
@@ -224,7 +274,7 @@ def test_a_pose_maps_the_view_back_to_the_scene():
     flat = np.array([[-1.3, -0.9], [1.2, -1.1], [1.4, 1.0], [-1.2, 0.8]])
     corners = [flat + rng.uniform(-0.15, 0.15, (4, 2)) for _ in range(5)]
     camera = Compose([OnLayers(), Perspective(0.2), Affine(degrees=20)])
-    views = with_poses(camera, [seen(item) for item in corners], SIZE)
+    views = with_poses(camera, [seen(item) for item in corners])
     assert len(views.stages) == 2
     matrices = views.stages[1].matrix((torch.arange(5, dtype=torch.float64)[:, None] + 0.5) / 5)
     square = np.array([[-4 / 3, -1], [4 / 3, -1], [4 / 3, 1], [-4 / 3, 1]])
@@ -258,7 +308,7 @@ def test_an_ideal_printer_predicts_what_the_run_has_measured():
     pose_of_all = pose(from_corners(box.corners, square), box)
 
     def photographs(*rows, scene=pose_of_all):
-        return [SimpleNamespace(scene=scene, photo=SimpleNamespace(row=row)) for row in rows]
+        return [SimpleNamespace(scene=scene, photo=PhotoFile(Path(), f"{i}", row)) for i, row in enumerate(rows)]
 
     rows, held_out = torch.arange(3), bank(study.transforms, 16, seed=run.seed, purpose="evaluate")
     original = score_views(judge, view, rows, held_out._replace(u=held_out.u.float())).cosine.view(3, 16).mean(1)
