@@ -1,12 +1,22 @@
 """`viewproof plan EFFECT`: answers that a simulated study confirms."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 import scipy.stats
 
 from attacks.commands import main
+from attacks.eot.bank import bank
+from attacks.perturbations.patch.card import Box
+from attacks.physical.photos import list_photos
+from attacks.physical.rectify import pose
+from attacks.run import compose
 from attacks.runtime.files import write_json
 from attacks.runtime.tables import write_rows
+from attacks.study.pipeline import pipeline
+from tests.helpers.prints import fake_run
 
 
 def pilot(folder, clusters, measure="success"):
@@ -57,6 +67,46 @@ def test_a_plan_from_rates_has_the_power(capsys):
     levels = (draw.beta(rate * size, (1 - rate) * size, (300, count)) for rate in (0.4, 0.7))
     low, high = (draw.binomial(64, level) / 64 for level in levels)
     assert abs(power(high - low) - 0.8) < 0.1
+
+
+@pytest.mark.parametrize("views", ["camera", "eot3d"])
+def test_a_plan_of_photographs_covers_the_views_of_the_run(capsys, tmp_path, views):
+    """Nine in ten views of another sample lie near a planned pose, whose files scoring assigns to their pictures."""
+    config, names = compose("patch", [f"transforms={views}"]), ["square", "street"]
+    fake_run(tmp_path, width=200.0)
+    quads = [[[[0.25, 0.25], [0.75, 0.25], [0.75, 0.75], [0.25, 0.75]]]] * 2
+    record = json.loads((tmp_path / "placement.json").read_text()) | {"pictures": names, "quads": quads}
+    write_json(tmp_path / "placement.json", record)
+    write_json(tmp_path / "manifest.json", {"config": dataclasses.asdict(config)})
+    assert main(["plan", "--photos", str(tmp_path)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [line for line in lines if line and line[-1].endswith(".jpg")]
+    planned = np.array([[float(line[0]), float(line[2])] for line in rows])
+    camera = pipeline(config.transforms)
+    u, seen = bank(camera, 256, seed=3, purpose="test").u.double(), []
+    viewpoints = [(stage, part) for stage, part in zip(camera.stages, camera._split(u), strict=True)]
+    for i in range(256):
+        pull = np.eye(3)
+        for stage, part in viewpoints:
+            pull = pull @ stage.matrix(part[i : i + 1])[0].numpy() if hasattr(stage, "matrix") else pull
+        seen.append(pose(np.linalg.inv(pull), Box(-0.5, -0.5, 1, 1)))
+    near = [
+        bool(((np.abs(np.log(planned[:, 0] / at.distance)) < 0.14) & (abs(planned[:, 1] - at.angle) < 8)).any())
+        for at in seen
+    ]
+    assert np.mean(near) > 0.8
+    assert all(float(line[1]) == pytest.approx(20 * float(line[0]), abs=1.1) for line in rows)  # 20 cm wide
+    (tmp_path / "in").mkdir()
+    for line in rows:
+        (tmp_path / "in" / line[-1]).touch()
+    photos, notes = list_photos(tmp_path / "in", names)
+    assert len(photos) == len(rows) and not notes and {photo.row for photo in photos} == {0, 1}
+
+
+@pytest.mark.parametrize("words", [["0.1"], ["--bar", "0.5"]])
+def test_a_plan_of_photographs_is_no_study(words, tmp_path, capsys):
+    assert main(["plan", *words, "--photos", str(tmp_path)]) == 1
+    assert "or --photos" in capsys.readouterr().err
 
 
 def test_a_pilot_of_one_cluster_is_refused(tmp_path, capsys):

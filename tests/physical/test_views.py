@@ -157,6 +157,55 @@ def test_the_share_of_several_clusters_is_that_of_their_pictures_means(pictures,
     assert result[:3] == pytest.approx([*target.values()])
 
 
+def test_a_clip_counts_once_however_many_frames_it_has():
+    """The interval of clips is that of their means; frames that are added to a clip tell nothing new."""
+    draw = np.random.default_rng(0)
+    means, long = torch.from_numpy(draw.random(7)), []
+    for count in (1, 3, 40):
+        photos = [PhotoFile(Path(), f"{i}/{j}", 0, f"{i}") for j in range(count) for i in range(7)]
+        values = means.repeat(count)
+        clips = score.by_clip(score.PhotoScores(values, values, values, (0,) * len(photos)), photos)
+        assert clips.rows == (0,) * 7 and clips.success == pytest.approx(means)
+        long.append(score.figures(clips, ["one"])["success"])
+    assert (
+        long[1] == pytest.approx(long[0]) and long[2] == pytest.approx(long[0]) and long[0].high - long[0].low > 0.3
+    )
+
+
+def test_the_map_has_every_photograph_in_the_cell_of_its_distance_and_angle():
+    draw = np.random.default_rng(1)
+    success, distances, angles = (
+        torch.from_numpy(draw.random(60) < 0.5),
+        draw.uniform(1, 4, 60),
+        draw.uniform(0, 50, 60),
+    )
+    scores = score.PhotoScores(success.double(), success, success, (0,) * 60)
+    photos = [PhotoFile(Path(), f"{i}", 0) for i in range(60)]
+    places = [SimpleNamespace(distance=far, angle=turn) for far, turn in zip(distances, angles, strict=True)]
+    measurements = [SimpleNamespace(pose=at, photo=photo) for at, photo in zip(places, photos, strict=True)]
+    cells = score.success_map(scores, measurements, ["one"])
+    assert sum(cell["photographs"] for cell in cells) == 60
+    assert [(cell["distance"], cell["angle"]) for cell in cells] == sorted((c["distance"], c["angle"]) for c in cells)
+    for cell in cells:
+        near = np.abs(np.log2(distances / cell["distance"])) < 1 / 6
+        inside = near & (np.abs(angles - cell["angle"]) < 7.5)
+        assert inside.sum() == cell["photographs"]
+        assert cell["success"] == interval(success[inside].double())._asdict()
+
+
+def test_the_control_is_compared_pose_by_pose():
+    draw = np.random.default_rng(2)
+    success, control = (torch.from_numpy(draw.random(20) < share) for share in (0.8, 0.3))
+    scores = score.PhotoScores(success.double(), success, success, (0,) * 20)
+    photos = [PhotoFile(Path(), f"{i}", 0) for i in range(20)]
+    controls = {f"{i}": bool(control[i]) for i in draw.permutation(20)[:12]} | {"elsewhere": True}
+    at = [i for i in range(20) if f"{i}" in controls]
+    result = score.control_difference(controls, scores, photos, ["one"])
+    assert result["pairs"] == 12
+    assert result["difference"] == interval(success[at].double() - control[at].double(), -1)._asdict()
+    assert score.control_difference({"elsewhere": True}, scores, photos, ["one"]) is None
+
+
 #: Seven tiles of one place and one of another.
 PLACES = ("park",) * 7 + ("street",)
 
@@ -217,6 +266,14 @@ def test_a_photograph_is_matched_to_its_picture_by_name(tmp_path):
     assert notes == ["b.png: left out, the picture that it shows is unknown; name it PICTURE--b.png"]
     assert [photo.row for photo in list_photos(tmp_path, ["x"])[0]] == [0] * 4
     assert {photo.row for photo in list_photos(tmp_path, ["a", "c"], "c")[0]} == {1}
+    for name in ("a--walk", "a/run", "b--not", "other"):
+        (tmp_path / name).mkdir(parents=True)
+        for frame in ("1.jpg", "2.jpg"):
+            (tmp_path / name / frame).write_bytes(b"")
+    result, notes = list_photos(tmp_path, ["a", "a-b", "c"])
+    clips = {photo.name: (photo.row, photo.clip) for photo in result if photo.clip}
+    assert clips == {f"{clip}/{i}.jpg": (0, clip) for clip in ("a--walk", "a/run") for i in (1, 2)}
+    assert len(result) == 7 and sum("b--not/" in note for note in notes) == 2
     refused("--picture", list_photos, tmp_path, ["a"], "z")
     refused("none of the run's pictures", list_photos, tmp_path, ["p", "q"])
     with pytest.raises(FileNotFoundError, match="no folder"):
