@@ -200,12 +200,14 @@ def ranges(poses: Sequence[Pose], stops: Sequence[float]) -> dict[str, dict[str,
     if not poses:
         return {}
     roll = float(scipy.stats.circmean([pose.degrees for pose in poses], 180, -180))
-    converging, away = (np.array(values) for values in zip(*((p.matrix[2, :2], p.away) for p in poses), strict=True))
+    converging, recession = (np.array(x) for x in ([p.matrix[2, :2] for p in poses], [p.recession for p in poses]))
     slope = math.tan(math.radians(FIELD_OF_VIEW / 2))
-    if (away**2).sum() > 1e-4 * len(poses):
-        slope = max(1e-3, float((converging * away).sum() / (away**2).sum()))
+    if (recession**2).sum() > 1e-4 * len(poses):
+        slope = max(1e-3, float((converging * recession).sum() / (recession**2).sum()))
     slope = min(slope, min(pose.distance for pose in poses) / 1.45)  # no corner is ever behind the camera
-    off = float(np.abs(converging - slope * away).sum(1).max())  # what a pinhole before the middle does not explain
+    off = float(
+        np.abs(converging - slope * recession).sum(1).max()
+    )  # what a pinhole before the middle does not explain
     fov = round(math.degrees(2 * math.atan(slope)), 2)
     stages: dict[str, dict[str, Any]] = {
         "perspective": {"jitter": round(min(MAX_JITTER, off / max(1 - off, off)), 4)},

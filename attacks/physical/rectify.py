@@ -45,10 +45,10 @@ class Fit:
 @dataclass(frozen=True, eq=False)
 class Pose:
     """The camera before a rectangle: its angles in degrees, as in `transforms.Viewpoint` (`degrees` is the roll), and
-    the `angle` between its line of sight and the rectangle's normal; and the `distance`, 1 where the rectangle's
-    shorter side, seen from the front, fills a view: a telephone's main camera (26 mm) is then as far away as that
-    side is long. `matrix` (3,3) maps the rectangle to the view, both in the stage frame; `away` (2,) are the shares
-    of the distance by which the rectangle is farther a unit to its right and a unit down, if the unit is distant."""
+    the `angle` from the front; the `distance`, 1 where the rectangle's shorter side, seen from the front, fills a
+    view: a telephone's main camera (26 mm) is then as far from it as it is long. `matrix` (3,3) maps the rectangle to
+    the view, both in the stage frame; `recession` (2,) is how much farther from the camera a unit to the right and a
+    unit down on it are, over the distance."""
 
     yaw: float
     pitch: float
@@ -56,7 +56,7 @@ class Pose:
     angle: float
     distance: float
     matrix: Floats
-    away: Floats
+    recession: Floats
 
     def to_dict(self) -> dict[str, Any]:
         """For photos.json, with the `shift` (right, down) of the middle, in shares of the view's side."""
@@ -135,14 +135,14 @@ def pose(homography: Floats, box: Box) -> Pose:
     matrix = matrix / matrix[2, 2]
     axes = matrix[:2, :2] - np.outer(matrix[:2, 2], matrix[2, :2])
     _, (largest, smallest), directions = np.linalg.svd(axes)
-    away = directions[1] * math.sqrt(max(0.0, 1 - (smallest / largest) ** 2))
-    away = away if away @ matrix[2, :2] >= 0 else -away
-    pitch = -math.asin(away[1])
-    yaw = math.asin(np.clip(away[0] / math.cos(pitch), -1, 1))
+    recession = directions[1] * math.sqrt(max(0.0, 1 - (smallest / largest) ** 2))
+    recession = recession if recession @ matrix[2, :2] >= 0 else -recession
+    pitch = -math.asin(recession[1])
+    yaw = math.asin(np.clip(recession[0] / math.cos(pitch), -1, 1))
     turn = axes @ np.linalg.inv([[math.cos(yaw), 0], [math.sin(pitch) * math.sin(yaw), math.cos(pitch)]])
     roll, angle = math.atan2(turn[1, 0], turn[0, 0]), math.acos(min(1.0, smallest / largest))
     yaw, pitch, roll, angle = map(math.degrees, (yaw, pitch, roll, angle))
-    return Pose(yaw, pitch, roll, angle, float(1 / largest), matrix, away * largest)
+    return Pose(yaw, pitch, roll, angle, float(1 / largest), matrix, recession * largest)
 
 
 def rectify(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tuple[int, int]) -> NDArray[np.uint8]:

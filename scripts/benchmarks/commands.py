@@ -36,7 +36,7 @@ HELP = {
     "device": "cpu or cuda",
     "gradients": "of each patch",
     "inks": "number of invented inks",
-    "measured": "photographs of the first patch that are scored",
+    "calibration": "photographs of the first patch that are scored",
     "poses": "photographs that judge each patch",
     "cells": "of the grid, by name; all",
     "held_out": "views that judge",

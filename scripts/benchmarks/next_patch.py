@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 
 from attacks.eot.bank import Bank
 from attacks.inference import sign_flips
@@ -25,7 +24,7 @@ from transforms import Compose
 
 from .table import BenchmarkTable
 
-SCENES = ("astronaut", "rocket", "coffee")
+SCENES, SIZE = ("astronaut", "rocket", "coffee"), (480, 640)
 WORDS = {"engine.device": "cpu", "sanity": "none", "evaluate.views": 8, "evaluate.refine": 0}
 FIRST = {
     "printer": "generic",
@@ -58,45 +57,41 @@ def make_patch(folder: Path, preset: str, ink: int, **values: object) -> None:
     Image.fromarray(np.rint(255 * to_display(light)).astype(np.uint8)).save(file)
 
 
-def compare_pair(folder: Path, ink: int, scene: str, number: int, sizes: tuple[int, int, int]) -> list[float]:
+def compare_pair(folder: Path, ink: int, seed: int, poses: int, calibration: int, gradients: int) -> list[float]:
     """The success of a first and of a second patch, in photographs other than those measured."""
-    (poses, measured, gradients), rig = sizes, draw_rig(np.random.default_rng(number))
-    first, second, size = folder / "first", folder / "second", (480, 640)
-    words = {"attack.gradients": gradients, "seed": number}
-    make_patch(first, "patch_quickstart", ink, **FIRST, **words, **{"data.photos": [scene]})
-    simulate(first, folder / "measured", measured, 2 * number, size, rig, ink=0.0)
-    preset = score_photos(first, folder / "measured", device="cpu").folder / "preset.yaml"
-    make_patch(second, str(preset), ink, **words)
-    study, shares = rerun(first, "cpu").study, []
+    number, (first, second) = 100 * ink + seed, (folder / "first", folder / "second")
+    rig, words = draw_rig(np.random.default_rng(number)), {"attack.gradients": gradients, "seed": number}
+    make_patch(first, "patch_quickstart", ink, **FIRST, **words, **{"data.photos": [SCENES[seed % len(SCENES)]]})
+    simulate(first, folder / "measured", calibration, 2 * number, SIZE, rig, ink=0.0)
+    score_photos(first, folder / "measured", device="cpu")
+    make_patch(second, str(first / "photos" / "preset.yaml"), ink, **words)
+    study, shares, rows = rerun(first, "cpu").study, [], torch.zeros(poses, dtype=torch.long)
     for run in (first, second):
-        files = simulate(run, folder / f"of {run.name}", poses, 2 * number + 1, size, rig, ink=0.0)
+        files = simulate(run, folder / f"of {run.name}", poses, 2 * number + 1, SIZE, rig, ink=0.0)
         views = torch.stack([photo_view(read_photo(file), study.queries.images.shape[-1]).pixels for file in files])
-        bank = Bank(Compose([]), torch.zeros(1, 0))
-        scores = score_views(make_judge(study), views, torch.zeros(poses, dtype=torch.long), bank)
+        scores = score_views(make_judge(study), views, rows, Bank(Compose([]), torch.zeros(1, 0)))
         shares.append(float(scores.success.double().mean()))
     return shares
 
 
 def run(
-    inks: int = 6, seeds: int = 3, poses: int = 40, measured: int = 12, gradients: int = 32
+    inks: int = 6, seeds: int = 3, poses: int = 40, calibration: int = 12, gradients: int = 32
 ) -> list[BenchmarkTable]:
     """The success of a second patch, made with the preset that scoring photographs of the first one writes, and of
     the first, at as many gradients, in photographs from the same poses.
 
-    An ink has `seeds` cameras, each with its own place, scene and first patch; other photographs are measured than
-    judged. Intervals are of the paired difference, by sign flips.
+    Each pair has its own camera and first patch; its scene is one of three, its ink one of `inks`, unknown to the
+    attack. Intervals are of the paired difference, by sign flips.
     """
-    cells, rows = [(ink, seed) for ink in range(inks) for seed in range(seeds)], []
-    for ink, seed in cells:
+    rows = []
+    for number in range(inks * seeds):
         with tempfile.TemporaryDirectory() as name:
-            place = Path(name), ink, SCENES[seed % len(SCENES)], 100 * ink + seed
-            rows.append(compare_pair(*place, (poses, measured, gradients)))
+            rows.append(compare_pair(Path(name), number // seeds, number % seeds, poses, calibration, gradients))
     pairs = torch.tensor(rows, dtype=torch.float64).view(inks, seeds, 2)
-    table = {f"ink {i + 1}": _row(part) for i, part in enumerate(pairs)}
-    table |= {f"{len(cells)} pairs": _row(pairs.flatten(0, 1)), f"{inks} inks": _row(pairs.mean(1))}
+    parts = {f"ink {i + 1}": part for i, part in enumerate(pairs)}
+    parts |= {f"{len(rows)} pairs": pairs.flatten(0, 1), f"{inks} inks": pairs.mean(1)}
+    table = {
+        name: (*part.mean(0).tolist(), *sign_flips(part[:, 1], part[:, 0]).difference[:3])
+        for name, part in parts.items()
+    }
     return [BenchmarkTable(f"Success in {poses} photographs, {gradients} gradients a patch", COLUMNS, {**table})]
-
-
-def _row(pairs: Tensor) -> tuple[float, ...]:
-    first, second = pairs.unbind(-1)
-    return (float(first.mean()), float(second.mean()), *sign_flips(second, first).difference[:3])

@@ -71,7 +71,7 @@ def test_a_plan_from_rates_has_the_power(capsys):
 
 @pytest.mark.parametrize("views", ["camera", "eot3d"])
 def test_a_plan_of_photographs_covers_the_views_of_the_run(capsys, tmp_path, views):
-    """Nine in ten views of another sample lie near a planned pose, whose files scoring assigns to their pictures."""
+    """Nine in ten views of another sample lie near a poses pose, whose files scoring assigns to their pictures."""
     config, names = compose("patch", [f"transforms={views}"]), ["square", "street"]
     fake_run(tmp_path, width=200.0)
     quads = [[[[0.25, 0.25], [0.75, 0.25], [0.75, 0.75], [0.25, 0.75]]]] * 2
@@ -81,18 +81,18 @@ def test_a_plan_of_photographs_covers_the_views_of_the_run(capsys, tmp_path, vie
     assert main(["plan", "--photos", str(tmp_path)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     rows = [line for line in lines if line and line[-1].endswith(".jpg")]
-    planned = np.array([[float(line[0]), float(line[2])] for line in rows])
+    poses = np.array([[float(line[0]), float(line[2])] for line in rows])
     camera = pipeline(config.transforms)
-    u, seen = bank(camera, 256, seed=3, purpose="test").u.double(), []
+    u, cameras = bank(camera, 256, seed=3, purpose="test").u.double(), []
     viewpoints = [(stage, part) for stage, part in zip(camera.stages, camera._split(u), strict=True)]
     for i in range(256):
         pull = np.eye(3)
         for stage, part in viewpoints:
             pull = pull @ stage.matrix(part[i : i + 1])[0].numpy() if hasattr(stage, "matrix") else pull
-        seen.append(pose(np.linalg.inv(pull), Box(-0.5, -0.5, 1, 1)))
+        cameras.append(pose(np.linalg.inv(pull), Box(-0.5, -0.5, 1, 1)))
     near = [
-        bool(((np.abs(np.log(planned[:, 0] / at.distance)) < 0.14) & (abs(planned[:, 1] - at.angle) < 8)).any())
-        for at in seen
+        bool(((np.abs(np.log(poses[:, 0] / at.distance)) < 0.14) & (abs(poses[:, 1] - at.angle) < 8)).any())
+        for at in cameras
     ]
     assert np.mean(near) > 0.8
     assert all(float(line[1]) == pytest.approx(20 * float(line[0]), abs=1.1) for line in rows)  # 20 cm wide

@@ -176,18 +176,18 @@ def test_the_pose_equals_that_of_the_stages():
     u = torch.rand(20, view.dims, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     viewpoint, affine = view.stages
     push = invert(viewpoint.matrix(u[:, :5]) @ affine.matrix(u[:, 5:])).numpy()
-    for matrix, (yaw, pitch, roll, distance, fov), moved in zip(
+    for matrix, (yaw, pitch, roll, distance, fov), shift in zip(
         push, viewpoint.values(u[:, :5]).numpy(), affine.values(u[:, 5:]).numpy(), strict=True
     ):
         result = pose(matrix, Box(-1, -1, 2, 2))
         assert [result.yaw, result.pitch, result.degrees, result.distance] == pytest.approx(
             [yaw, pitch, roll, distance]
         )
-        assert result.to_dict()["shift"] == pytest.approx(moved[3:])
+        assert result.to_dict()["shift"] == pytest.approx(shift[3:])
         assert np.cos(np.deg2rad(result.angle)) == pytest.approx(np.prod(np.cos(np.deg2rad([yaw, pitch]))))
-        assert result.away * np.tan(np.deg2rad(fov / 2)) == pytest.approx(result.matrix[2, :2])
-        turned = pose(matrix @ np.diag([0.2, 0.2, 1]), Box(-5, -5, 10, 10))  # in other units
-        assert np.allclose(turned.matrix, result.matrix) and turned.distance == pytest.approx(result.distance)
+        assert result.recession * np.tan(np.deg2rad(fov / 2)) == pytest.approx(result.matrix[2, :2])
+        repeat = pose(matrix @ np.diag([0.2, 0.2, 1]), Box(-5, -5, 10, 10))  # in other units
+        assert np.allclose(repeat.matrix, result.matrix) and repeat.distance == pytest.approx(result.distance)
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def seen_from(shift=0.0, **place):
 
 
 @pytest.mark.parametrize("fov", [25.0, 40.0, 60.0])
-def test_the_measured_stages_are_those_that_the_scene_was_seen_through(fov):
+def test_the_stages_have_the_ranges_of_the_camera(fov):
     draw, count = np.random.default_rng(round(fov)), 12
     names, lows, highs = (
         ("yaw", "pitch", "roll", "distance", "shift"),
@@ -83,24 +83,24 @@ def test_the_measured_stages_are_those_that_the_scene_was_seen_through(fov):
     assert [pose.angle for pose in poses] == pytest.approx(angles)
 
 
-def test_the_measured_stages_show_every_corner_where_it_was_seen():
+def test_views_of_the_stages_equal_the_photographs():
     """Whatever the photographs: a view of the stages equals each of them, and no corner is behind the camera."""
     draw = np.random.default_rng(0)
     square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
     poses = [
         pose(from_corners(square, square + draw.uniform(-0.3, 0.3, (4, 2))), Box(-1, -1, 2, 2)) for _ in range(8)
     ]
-    measured = ranges(poses, [])
-    jitter = measured["perspective"]["jitter"]
+    stages = ranges(poses, [])
+    jitter = stages["perspective"]["jitter"]
     for item in poses:
         place = {name: (getattr(item, name),) * 2 for name in ("yaw", "pitch", "distance")}
-        fov = tuple(measured["viewpoint"]["fov"])
+        fov = tuple(stages["viewpoint"]["fov"])
         camera = Viewpoint(roll=(item.degrees,) * 2, fov=fov, **place).matrix(torch.zeros(1, 5).double())[0].numpy()
         shift = np.eye(3)
         shift[:2, 2] = -item.matrix[:2, 2]
-        moved = project(camera @ shift @ item.matrix, square) - square
-        assert np.abs(moved).max() <= jitter + 1e-3
-    Viewpoint(**measured["viewpoint"])  # raises where a corner is behind the camera
+        shifts = project(camera @ shift @ item.matrix, square) - square
+        assert np.abs(shifts).max() <= jitter + 1e-3
+    Viewpoint(**stages["viewpoint"])  # raises where a corner is behind the camera
 
 
 def test_only_measured_values_replace_stages():
