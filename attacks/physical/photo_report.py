@@ -205,9 +205,8 @@ def ranges(poses: Sequence[Pose], stops: Sequence[float]) -> dict[str, dict[str,
     if (recession**2).sum() > 1e-4 * len(poses):
         slope = max(1e-3, float((converging * recession).sum() / (recession**2).sum()))
     slope = min(slope, min(pose.distance for pose in poses) / 1.45)  # no corner is ever behind the camera
-    off = float(
-        np.abs(converging - slope * recession).sum(1).max()
-    )  # what a pinhole before the middle does not explain
+    # What a pinhole before the scene's middle does not explain: how far it moves a corner, of half the side.
+    off = float(np.abs(converging - slope * recession).sum(1).max())
     fov = round(math.degrees(2 * math.atan(slope)), 2)
     stages: dict[str, dict[str, Any]] = {
         "perspective": {"jitter": round(min(MAX_JITTER, off / max(1 - off, off)), 4)},

@@ -27,9 +27,9 @@ from attacks.physical.photos import PhotoFile, list_photos, read_photo
 from attacks.physical.sheet import ARMS, arm_folder, read_texture, subject, texture_file
 from attacks.physical.surface_fit import shared_lens
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
-from attacks.runtime.untrusted import read_untrusted, refuse_links
+from attacks.runtime.untrusted import mapping, read_untrusted, refuse_links
 
-SCHEMA = 2
+SCHEMA = 3
 #: The arm whose photographs, from the same poses, the patch is compared with.
 CONTROL = "noise"
 #: An error names at most so many photographs.
@@ -185,8 +185,8 @@ def _content(
     colours = colours_of_photos(measurements, card)
     queries, pictures = origin.study.queries, sorted(set(photo_scores.rows))
     photos, control = [item.photo for item in measurements], origin.folder / f"photos_{CONTROL}" / "photos.json"
-    entries = read_untrusted(control)["photos"] if control.is_file() and expectation.arm != CONTROL else []
-    controls = {entry["photo"]: bool(entry["success"]) for entry in entries}
+    entries = read_untrusted(control).get("photos", []) if control.is_file() and expectation.arm != CONTROL else []
+    controls = {str(mapping(entry).get("photo")): bool(mapping(entry).get("success")) for entry in entries}
     digital_scores = score.digital(origin.folder, len(queries), pictures, expectation.arm)
     table = [
         record(measurement)
