@@ -81,7 +81,8 @@ def run(
     the first, at as many gradients, in photographs from the same poses.
 
     Each pair has its own camera and first patch; its scene is one of three, its ink one of `inks`, unknown to the
-    attack. Intervals are of the paired difference, by sign flips.
+    attack. Intervals are of the paired difference, by sign flips; of fewer than six values `low` and `high` are their
+    range.
     """
     rows = []
     for number in range(inks * seeds):
