@@ -1,9 +1,8 @@
 """What is measured in one photograph: the pose of the card, its colours, and the view for the encoder."""
 
-import dataclasses
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +132,10 @@ class CardDetection:
 class PhotoMeasurement:
     """The measurements of one photograph.
 
-    `gain` (3,) is that of light against the run's picture, or None if the scenes cannot be compared; `pose` is that
-    of the patch, in pixels a mm; `scene` that of the scene in the view's stage frame, or None if it is partly behind
-    the camera, or the patch has no place in it; `quad` the number of the placement that it shows; `evidence` says
-    whether the photograph is scored.
+    `gain` (3,) is that of light against the run's picture, or None if the scenes cannot be compared; `pose` is the
+    camera's before the patch; `scene` that before the scene, or None if it is partly behind the camera, or the patch
+    has no place in it; `quad` the number of the placement that it shows; `evidence` says whether the photograph is
+    scored.
     """
 
     photo: PhotoFile
@@ -191,7 +190,7 @@ def measure_photo(
         ends = np.array([swatch.box.corners for swatch in card.chart])
         points = np.concatenate([ends, ends.mean(1, keepdims=True)], 1)
         shown = ~at_points(hiding, *at, points).any(1, keepdims=True)
-        swatches = dataclasses.replace(swatches, valid=swatches.valid & shown)
+        swatches = replace(swatches, valid=swatches.valid & shown)
     height, width = expected.patch.size
     view = photo_view(pixels, height)
     frame = Box(0, 0, width, height)
@@ -213,7 +212,8 @@ def measure_photo(
         None if expected.patch.medium == "screen" else purity(swatches, card),
         position if expected.patch.fixed else None,
     )
-    return PhotoMeasurement(photo, fit, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence, quad)
+    of_patch = pose(view.frame() @ corners, box)
+    return PhotoMeasurement(photo, fit, swatches, gain, of_patch, scene_pose, view, patch, evidence, quad)
 
 
 def at_points(values: NDArray[Any], scene: Floats, ground: Floats, points: Floats) -> NDArray[Any]:
@@ -269,7 +269,7 @@ def _scenes(at: Floats, box: Box, patch: PhysicalPatch, row: int, size: tuple[in
 
 def record(measurement: PhotoMeasurement) -> dict[str, Any]:
     """The geometry of a photograph for photos.json."""
-    fit, scene = measurement.fit, measurement.scene
+    fit = measurement.fit
     return {
         "photo": measurement.photo.name,
         "fiducials": list(fit.tags),
@@ -279,23 +279,10 @@ def record(measurement: PhotoMeasurement) -> dict[str, Any]:
         "k1": fit.surface.k1,
         "bend": fit.surface.bend,
         "flagged": fit.flagged,
-        "patch": dataclasses.asdict(measurement.pose) | {"scale_unit": "px/mm"},
-        "scene": None
-        if scene is None
-        else {
-            "degrees": scene.degrees,
-            "scale": magnification(scene, measurement.view),
-            "shift": [value / 2 for value in scene.centre],  # of the view's side
-            "corners": scene.corners,
-            "jitter": scene.jitter,
-        },
+        "patch": measurement.pose.to_dict(),
+        "scene": None if measurement.scene is None else measurement.scene.to_dict(),
         **measurement.evidence.to_dict(),
     }
-
-
-def magnification(scene: Pose, view: View) -> float:
-    """The magnification of the scene in the view against the run's picture, both of the same number of pixels."""
-    return scene.scale * view.pixels.shape[-1] / 2
 
 
 def file_name(photo: PhotoFile) -> str:

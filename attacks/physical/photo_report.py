@@ -1,6 +1,7 @@
 """What scoring photographs leaves behind: tables, pictures, the fitted colours and the preset of a second patch."""
 
 import json
+import math
 import re
 import shutil
 import textwrap
@@ -16,7 +17,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from attacks.data.images import to_bytes
 from attacks.physical.colour_fit import ColourFit
-from attacks.physical.photo_measure import PhotoMeasurement, file_name, magnification
+from attacks.physical.photo_measure import PhotoMeasurement, file_name
+from attacks.physical.rectify import Pose
+from attacks.report.environment import environment
+from attacks.report.sheets import from_file
 from attacks.report.words import count_text, interval_text
 from attacks.runtime.files import atomic, write_json, write_text
 from attacks.runtime.tables import write_rows
@@ -26,7 +30,7 @@ MAX_TILES, COLUMNS, SIDE = 48, 4, 150
 LINE = 14
 COLUMNS_OF_CSV = (
     *("photo", "picture", "fiducials", "residual_px", "uncertain_px", "flagged", "k1", "bend"),
-    *("scale", "scale_unit", "degrees", "jitter", "stops"),
+    *("distance", "angle", "yaw", "pitch", "degrees", "stops"),
     *("delta_e", "delta_e_fitted", "cosine", "nearest", "recognised", "success"),
     *("correlation", "hidden", "glare", "cut", "purity", "scene_correlation", "scene_matches"),
     *("scene_turned", "scene_stretched", "scene_larger", "scene_away", "stretch", "reason"),
@@ -41,9 +45,9 @@ def write_photo_report(
     fit: ColourFit | None,
     stops: dict[str, float],
 ) -> None:
-    """Write photos.json, photos.csv, rectified/, overview.png, colour.json (of a fit) and preset.yaml, from the
-    `measurements` that are scored and those left out, the `config` of the run's manifest.json, and the exposure of
-    each photograph by its name (`stops`)."""
+    """Write photos.json, photos.csv, photos.html, rectified/, overview.png, colour.json (of a fit) and preset.yaml,
+    from the `measurements` that are scored and those left out, the `config` of the run's manifest.json, and the
+    exposure of each photograph by its name (`stops`)."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "photos.json").is_file() and (folder / "rectified").is_dir():
         shutil.rmtree(folder / "rectified")  # of photographs before these
@@ -53,21 +57,24 @@ def write_photo_report(
     for measurement in all_measurements:
         _save(folder / "rectified" / file_name(measurement.photo), measurement.patch)
     _save(folder / "overview.png", overview(all_measurements[:MAX_TILES], photos[:MAX_TILES]))
+    alt = "What the encoder got of each photograph, and its patch from the front; red: the attack succeeded"
+    values = {"text": photo_table(content), "grid": _grid(content["map"]), "content": content}
+    picture = from_file(folder / "overview.png", alt)
+    write_text(folder / "photos.html", environment().get_template("photos.html").render(values, overview=picture))
     colour = folder / "colour.json"
     if fit is None:
         colour.unlink(missing_ok=True)  # of photographs before these
     else:
         write_json(colour, fit.to_dict())
-    stages = ranges(measurements[0], list(stops.values()))
+    poses = [item.scene for item in measurements[0] if item.scene is not None]
+    stages = ranges(poses, list(stops.values()))
     write_text(folder / "preset.yaml", preset_text(config, stages, None if fit is None else colour))
 
 
 def csv_row(photo: dict[str, Any]) -> dict[str, Any]:
     """The line of a photograph in photos.csv, from its entry in photos.json; one that is left out has a reason and no
     scores."""
-    patch = photo["patch"]
-    jitter = max(abs(value) for corner in patch["corners"] for value in corner)
-    row = photo | patch | {"fiducials": len(photo["fiducials"]), "jitter": jitter}
+    row = photo | photo["patch"] | {"fiducials": len(photo["fiducials"])}
     return {name: row.get(name) for name in COLUMNS_OF_CSV}
 
 
@@ -100,7 +107,8 @@ def photo_table(content: dict[str, Any]) -> str:
 def _figures(content: dict[str, Any]) -> list[str]:
     """The scores of all photographs, the digital ones, and where the difference comes from."""
     prediction, arm = content["prediction"], content["arm"]
-    rows = {count_text(len(content["photos"]), "photograph"): content["photographs"]}
+    clips = f" with {count_text(content['clips'], 'clip')}" if content["clips"] else ""
+    rows = {f"{count_text(len(content['photos']), 'photograph')}{clips}": content["photographs"]}
     for name, row in content["digital"].items():
         rows[f"digital, {name}"] = row
         if name == arm and prediction is not None:
@@ -118,7 +126,22 @@ def _figures(content: dict[str, Any]) -> list[str]:
         shares = ", ".join(f"{name} {value:+.3f}" for name, value in prediction["gap"].items() if value is not None)
         change = content["difference"]["success"]["mean"]
         lines.append(f"success, photographs against digital {change:+.3f}: {shares}")
+    if (control := content["control"]) is not None:
+        value, pairs = interval_text(control["difference"], 3, "+"), count_text(control["pairs"], "pair")
+        lines.append(f"success, patch minus random patch, {pairs} from the same pose: {value}")
+    angles, distances = _grid(content["map"])
+    lines += ["", f"{'distance':<14}" + "".join(f"{f'about {angle} degrees':<26}" for angle in angles).rstrip()]
+    for distance, cells in distances:
+        texts = (interval_text(cell["success"], 2) if cell else "-" for cell in cells)
+        lines.append(f"{f'about {distance:.1f}':<14}" + "".join(f"{text:<26}" for text in texts).rstrip())
     return lines
+
+
+def _grid(cells: Sequence[dict[str, Any]]) -> tuple[list[int], list[tuple[float, list[Any]]]]:
+    """The angles of a map, and for each of its distances the cells, None where there is none."""
+    by_place = {(cell["distance"], cell["angle"]): cell for cell in cells}
+    distances, angles = (sorted({place[i] for place in by_place}) for i in (0, 1))
+    return angles, [(far, [by_place.get((far, angle)) for angle in angles]) for far in distances]
 
 
 def overview(measurements: Sequence[PhotoMeasurement], photos: Sequence[dict[str, Any]]) -> NDArray[np.uint8]:
@@ -161,29 +184,35 @@ def _save(path: Path, pixels: NDArray[np.uint8]) -> None:
 
 #: Stages of the run that set the camera's pose; the measured ones replace them.
 POSES = ("affine", "perspective", "viewpoint", "crop")
-#: The largest jitter that keeps every quad convex (see `transforms.Perspective`).
-MAX_JITTER = 0.499
+#: The largest jitter that keeps every quad convex (see `transforms.Perspective`), and the field of view in degrees
+#: where none can be measured: that of `transforms.Viewpoint`.
+MAX_JITTER, FIELD_OF_VIEW = 0.499, 40.0
 
 
-def ranges(measurements: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """Stages with the measured ranges, from the smallest value to the largest; {} if no scene was located.
+def ranges(poses: Sequence[Pose], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
+    """Stages with the measured ranges, from the smallest value to the largest; {} for no poses.
 
     Args:
+        poses: before the scene, of each photograph in which it could be located.
         stops: the exposure of each photograph, relative to the run's picture or to the median photograph; () if it is
             unknown.
     """
-    scenes = [(item.scene, magnification(item.scene, item.view)) for item in measurements if item.scene is not None]
-    if not scenes:
+    if not poses:
         return {}
-    poses = [pose for pose, _ in scenes]
-    middle = float(scipy.stats.circmean([pose.degrees for pose in poses], 180, -180))
+    roll = float(scipy.stats.circmean([pose.degrees for pose in poses], 180, -180))
+    converging, recession = (np.array(x) for x in ([p.matrix[2, :2] for p in poses], [p.recession for p in poses]))
+    slope = math.tan(math.radians(FIELD_OF_VIEW / 2))
+    if (recession**2).sum() > 1e-4 * len(poses):
+        slope = max(1e-3, float((converging * recession).sum() / (recession**2).sum()))
+    slope = min(slope, min(pose.distance for pose in poses) / 1.45)  # no corner is ever behind the camera
+    # What a pinhole before the scene's middle does not explain: how far it moves a corner, of half the side.
+    off = float(np.abs(converging - slope * recession).sum(1).max())
+    fov = round(math.degrees(2 * math.atan(slope)), 2)
     stages: dict[str, dict[str, Any]] = {
-        "perspective": {"jitter": min(MAX_JITTER, round(max(pose.jitter for pose in poses), 4))},
-        "affine": {
-            "degrees": _span([middle + (pose.degrees - middle + 180) % 360 - 180 for pose in poses]),
-            "scale": _span([scale for _, scale in scenes]),
-            "translate": _span([value / 2 for pose in poses for value in pose.centre]),
-        },
+        "perspective": {"jitter": round(min(MAX_JITTER, off / max(1 - off, off)), 4)},
+        "viewpoint": {key: _span([getattr(pose, key) for pose in poses]) for key in ("yaw", "pitch", "distance")}
+        | {"roll": _span([roll + (pose.degrees - roll + 180) % 360 - 180 for pose in poses]), "fov": [fov, fov]},
+        "affine": {"translate": _span([value / 2 for pose in poses for value in pose.matrix[:2, 2].tolist()])},
     }
     if stops:
         stages["exposure"] = {"stops": _span(list(stops))}

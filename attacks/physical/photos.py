@@ -19,11 +19,13 @@ RAW = (".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".avif"
 
 @dataclass(frozen=True)
 class PhotoFile:
-    """A photograph: its file, its name (the path from the folder), and the row of the picture that it shows."""
+    """A photograph: its file, its name (the path from the folder), the row of the picture that it shows, and the
+    folder of frames that it is from, if any: a `clip` counts as one, because its frames are not independent."""
 
     path: Path
     name: str
     row: int
+    clip: str | None = None
 
 
 def list_photos(
@@ -32,7 +34,8 @@ def list_photos(
     """The photographs of a folder, in order of their names, and notes on files that are left out.
 
     A photograph shows `picture`, if given; else the picture whose name its own begins with, as in `street--03.jpg`,
-    or whose name its subfolder has; else the run's only picture.
+    or whose name its subfolder has; else the run's only picture. A folder of frames of a video, `street--walk/`, or
+    any folder within that of a picture, is named like a photograph.
 
     Raises:
         FileNotFoundError, ValueError: no such folder, no picture named `picture`, or no photograph of any.
@@ -42,17 +45,18 @@ def list_photos(
     if picture is not None and picture not in pictures:
         raise ValueError(f"`--picture` must be one of the run's pictures ({_first_names(pictures)}); got {picture!r}")
     photos, notes = [], []
-    for path in sorted(_files(folder, pictures)):
+    for path, entry in sorted(_files(folder, pictures)):
         name = printable(path.relative_to(folder).as_posix())
         if path.suffix.lower() in RAW:
             notes.append(f"{name}: left out, {path.suffix} is not read; save it as JPEG or PNG")
         if path.suffix.lower() not in SUFFIXES:
             continue
-        name_of_picture = picture or _picture_name(path, folder, pictures)
+        name_of_picture = picture or _picture_name(entry, folder, pictures)
         if name_of_picture is None:
             notes.append(f"{name}: left out, the picture that it shows is unknown; name it PICTURE{PART}{path.name}")
         else:
-            photos.append(PhotoFile(path, name, list(pictures).index(name_of_picture)))
+            clip = None if entry == path else printable(entry.relative_to(folder).as_posix())
+            photos.append(PhotoFile(path, name, list(pictures).index(name_of_picture), clip))
     if not photos:
         reason = f"; {notes[0]}" if notes else ""
         raise ValueError(
@@ -61,9 +65,14 @@ def list_photos(
     return photos, notes
 
 
-def _files(folder: Path, pictures: Sequence[str]) -> list[Path]:
-    folders = [folder, *(folder / name for name in pictures if (folder / name).is_dir())]
-    return [path for subfolder in folders for path in subfolder.glob("[!.]*") if path.is_file()]
+def _files(folder: Path, pictures: Sequence[str]) -> list[tuple[Path, Path]]:
+    """The files, each with what is named like a photograph: itself, or the folder that it is a frame of."""
+    folders = [folder / name for name in pictures if (folder / name).is_dir()]
+    clips = [path for subfolder in folders for path in subfolder.glob("[!.]*") if path.is_dir()]
+    clips += [path for path in folder.glob(f"[!.]*{PART}*") if path.is_dir() and path not in folders]
+    files = [(path, path) for subfolder in (folder, *folders) for path in subfolder.glob("[!.]*")]
+    files += [(path, clip) for clip in clips for path in clip.glob("[!.]*")]
+    return [(path, entry) for path, entry in files if path.is_file()]
 
 
 def _picture_name(path: Path, folder: Path, pictures: Sequence[str]) -> str | None:

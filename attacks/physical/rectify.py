@@ -42,21 +42,26 @@ class Fit:
     worst: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pose:
-    """The pose of a rectangle in a photograph: `scale` in pixels per unit of the rectangle, the angle clockwise as
-    displayed, the mean of its corners in pixels, and the remaining perspective: the shift (right, down) of each
-    corner before rotation and scaling, as a share of half the shorter side, as in `transforms.Perspective`."""
+    """The camera before a rectangle: its angles in degrees, as in `transforms.Viewpoint` (`degrees` is the roll), and
+    the `angle` from the front; the `distance`, 1 where the rectangle's shorter side, seen from the front, fills a
+    view: a telephone's main camera (26 mm) is then as far from it as it is long. `matrix` (3,3) maps the rectangle to
+    the view, both in the stage frame; `recession` (2,) is how much farther from the camera a unit to the right and a
+    unit down on it are, over the distance."""
 
-    scale: float
+    yaw: float
+    pitch: float
     degrees: float
-    centre: tuple[float, float]
-    corners: tuple[tuple[float, float], ...]
+    angle: float
+    distance: float
+    matrix: Floats
+    recession: Floats
 
-    @property
-    def jitter(self) -> float:
-        """The most that a corner moves along an axis."""
-        return max(abs(value) for corner in self.corners for value in corner)
+    def to_dict(self) -> dict[str, Any]:
+        """For photos.json, with the `shift` (right, down) of the middle, in shares of the view's side."""
+        values = {name: getattr(self, name) for name in ("yaw", "pitch", "degrees", "angle", "distance")}
+        return values | {"shift": (self.matrix[:2, 2] / 2).tolist()}
 
 
 def fit_homography(card: Card, tags: Mapping[int, Floats]) -> Fit:
@@ -119,28 +124,32 @@ def from_corners(corners: Any, to: Any) -> Floats:
 
 
 def pose(homography: Floats, box: Box) -> Pose:
-    """The pose of a rectangle that the homography maps into the photograph."""
-    half = np.array([box.width, box.height]) / min(box.width, box.height)
-    square = half * [[-1, -1], [1, -1], [1, 1], [-1, 1]]
-    corners = project(homography, np.array(box.corners))
-    off = corners - corners.mean(0)
-    dot, cross = (square * off).sum(), (square[:, 0] * off[:, 1] - square[:, 1] * off[:, 0]).sum()
-    turn = np.array([[dot, -cross], [cross, dot]]) / (square**2).sum()  # the closest similarity, least squares
-    shifts = off @ np.linalg.inv(turn).T - square
-    unit = min(box.width, box.height) / 2
-    return Pose(
-        scale=float(np.sqrt(np.linalg.det(turn))) / unit,
-        degrees=math.degrees(math.atan2(turn[1, 0], turn[0, 0])),
-        centre=(float(corners[:, 0].mean()), float(corners[:, 1].mean())),
-        corners=tuple((float(x), float(y)) for x, y in shifts),
-    )
+    """The pose before a rectangle that the homography maps into the stage frame of a view.
+
+    The axes r1, r2 of a plane are orthonormal, so the matrix at its middle, D (r1, r2) without their third
+    coordinates n, has the squares D^2 (I - n n'): its larger singular value is D = 1 / distance, and n follows from
+    the smaller one, but for its sign, which the converging lines give.
+    """
+    half = min(box.width, box.height) / 2
+    matrix = homography @ [[half, 0, box.x + box.width / 2], [0, half, box.y + box.height / 2], [0, 0, 1]]
+    matrix = matrix / matrix[2, 2]
+    axes = matrix[:2, :2] - np.outer(matrix[:2, 2], matrix[2, :2])
+    _, (largest, smallest), directions = np.linalg.svd(axes)
+    recession = directions[1] * math.sqrt(max(0.0, 1 - (smallest / largest) ** 2))
+    recession = recession if recession @ matrix[2, :2] >= 0 else -recession
+    pitch = -math.asin(recession[1])
+    yaw = math.asin(np.clip(recession[0] / math.cos(pitch), -1, 1))
+    turn = axes @ np.linalg.inv([[math.cos(yaw), 0], [math.sin(pitch) * math.sin(yaw), math.cos(pitch)]])
+    roll, angle = math.atan2(turn[1, 0], turn[0, 0]), math.acos(min(1.0, smallest / largest))
+    yaw, pitch, roll, angle = map(math.degrees, (yaw, pitch, roll, angle))
+    return Pose(yaw, pitch, roll, angle, float(1 / largest), matrix, recession * largest)
 
 
 def rectify(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tuple[int, int]) -> NDArray[np.uint8]:
     """A rectangle of the card, seen from its front: (height, width, 3) of `size`, antialiased where it shrinks."""
     cv2 = extra("cv2")
     height, width = size
-    ratio = math.ceil(pose(homography, box).scale * min(box.width, box.height) / min(size))
+    ratio = math.ceil(2 / pose(homography, box).distance / min(size))
     fine = max(1, min(ratio, FINEST // max(size)))
     step = np.diag([box.width / (width * fine), box.height / (height * fine), 1.0])
     # A pixel's centre is a whole number in both pictures; the box begins at the edge of its first pixel.
@@ -152,7 +161,7 @@ def rectify(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tuple[
 
 def natural_size(homography: Floats, box: Box) -> tuple[int, int]:
     """The (height, width) at which a rectangle has about the photograph's own resolution, at most `LARGEST`."""
-    scale = min(pose(homography, box).scale, LARGEST / max(box.width, box.height))
+    scale = min(2 / pose(homography, box).distance / min(box.width, box.height), LARGEST / max(box.width, box.height))
     return max(8, round(box.height * scale)), max(8, round(box.width * scale))
 
 

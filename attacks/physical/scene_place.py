@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.colour_fit import SceneCells, scene_cells
-from attacks.physical.rectify import project, rectify, visible
+from attacks.physical.rectify import pose, project, rectify, visible
 from attacks.physical.resemblance import correlation
 from attacks.runtime.extras import extra
 
@@ -196,7 +196,8 @@ def place(
         scene: from the picture's pixels, 0 its edge, to the photograph's.
         homography: from mm of the flat card, in the plane that it lies on, to the photograph's pixels.
     """
-    pose = stretch(scene, (picture.shape[0], picture.shape[1]))
+    view = pose(scene, Box(0, 0, picture.shape[1], picture.shape[0]))
+    lies = view.degrees, 1 / max(math.cos(math.radians(view.angle)), 1e-12)
 
     def compare(at: Floats) -> tuple[SceneCells | None, float | None]:
         cells = scene_cells(photo, picture, at, card, homography)
@@ -221,7 +222,7 @@ def place(
     if cells is not None and value is None:  # does the picture vary where the card is not?
         parts = _parts(cells.picture, cells.picture, cells.outside)
         too_little = sum(part.std(0).max() >= FLAT / 255 for part, _ in parts) >= PARTS
-    return ScenePlace(cells, value, too_little and match is None, *pose, match)
+    return ScenePlace(cells, value, too_little and match is None, *lies, match)
 
 
 def _parts(
@@ -249,13 +250,3 @@ def scene_correlation(cells: SceneCells) -> float | None:
             flat_parts.append(correlation(picture, photo))
     parts = varying if len(varying) >= PARTS else varying + flat_parts  # a flat picture, and a scene that is not
     return float(np.median(parts)) if len(parts) >= PARTS else None
-
-
-def stretch(scene: Floats, size: tuple[int, int]) -> tuple[float, float]:
-    """The angle of a scene in a photograph, in degrees clockwise, and how much longer it is along one direction than
-    along another, in the middle of a picture of `size` (height, width); `scene` maps its pixels."""
-    middle = np.array([size[1] / 2, size[0] / 2])
-    step = min(size) / 100
-    right, down = (project(scene, middle + d) - project(scene, middle - d) for d in ([step, 0.0], [0.0, step]))
-    singular = np.linalg.svd(np.stack([right, down], 1), compute_uv=False)
-    return math.degrees(math.atan2(right[1], right[0])), float(singular[0] / max(singular[1], 1e-12))

@@ -6,27 +6,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from attacks.eot.bank import Bank, bank
-from attacks.evaluation.clusters import by_cluster, totals
+from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.per_image import comparison_figures
 from attacks.evaluation.scores import embed
 from attacks.experiment.bench import MAIN
 from attacks.experiment.embeddings import BLOCK, embed_gallery
 from attacks.experiment.view_scores import NAME, read_scores
-from attacks.inference.bounded import Interval, independent_difference, interval, rate
+from attacks.inference.bounded import Interval, independent_difference, interval
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import PhotoMeasurement
+from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import Pose
 from attacks.physical.views import Rerun
 from attacks.study.printer import reprint
 from attacks.study.study import Study
 from transforms import Compose
 from transforms.compose import Homography
-from transforms.sampling.homography import quad_to_quad
 from transforms.scene import Scene, Shown, taken
 
 #: As in metrics.json.
@@ -35,13 +36,15 @@ MEASURES = ("cosine", "recall_at_1", "success")
 SHARES = ("recall_at_1", "success")
 #: The arms of the run that stand beside any arm's photographs.
 OTHER_ARMS = ("noise", "clean")
+#: The middle of a cell of the map is so many times as far as that of the one before, or so many degrees from it.
+FARTHER, DEGREES = 2 ** (1 / 3), 15
 
 
 @dataclass(frozen=True, eq=False)
 class PhotoScores:
     """For each photograph, or view of the run: the cosine to the picture's clean embedding, whether it is recognised,
     whether the attack succeeded (P,), the number of the picture that it shows, and the name of its nearest picture of
-    the gallery (empty for the run's own views)."""
+    the gallery (empty for the run's own views). Of clips the means of their frames (see `by_clip`)."""
 
     cosine: Tensor
     recall_at_1: Tensor
@@ -84,40 +87,37 @@ def judge_photos(judge: Judge, measurements: Sequence[PhotoMeasurement]) -> Phot
     return score_views(judge, views, torch.tensor([measurement.photo.row for measurement in measurements]), bank)
 
 
+def by_clip(scores: PhotoScores, photos: Sequence[PhotoFile]) -> PhotoScores:
+    """The scores with each clip in place of its frames, which are not independent: with their means."""
+    names = [photo.clip or photo.name for photo in photos]
+    cosine, hit, success = (by_cluster(getattr(scores, name), names) for name in MEASURES)
+    return PhotoScores(cosine, hit, success, tuple(dict(zip(names, scores.rows, strict=True)).values()))
+
+
 def figures(scores: PhotoScores, clusters: Sequence[str]) -> dict[str, Interval]:
-    """The mean of each measure with its interval (see `photo_summary` and `share`).
+    """The mean of each measure with its interval (see `photo_summary`).
 
     Args:
         clusters: of all pictures of the run.
     """
-    photo_clusters = [clusters[row] for row in scores.rows]
-    return {
-        name: (share if name in SHARES else photo_summary)(getattr(scores, name), scores.rows, photo_clusters)
-        for name in MEASURES
-    }
+    places = scores.rows, [clusters[row] for row in scores.rows]
+    return {name: photo_summary(getattr(scores, name), *places, -(name not in SHARES)) for name in MEASURES}
 
 
-def photo_summary(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Interval:
-    """The mean over clusters of the mean over their pictures of that of their photographs, of (P,) values, with its
-    95 % interval (see `attacks.inference.bounded.interval`), over clusters; of a single cluster over its pictures,
-    and of a single picture over its photographs. `rows` and `clusters` name the picture and the cluster of each."""
-    means, _ = _units(values, rows, clusters)
-    return interval((means if len(means) > 1 else values[None].double()).clamp(-1, 1), -1)
+def photo_summary(values: Tensor, rows: Sequence[int], clusters: Sequence[str], low: float = -1.0) -> Interval:
+    """The mean over clusters of the mean over their pictures of that of their photographs, of (P,) values in
+    `low`..1, with its 95 % interval (see `attacks.inference.bounded.interval`), over clusters; of a single cluster
+    over its pictures, and of a single picture over its photographs. `rows` and `clusters` name the picture and the
+    cluster of each."""
+    means = _units(values, rows, clusters)
+    return interval((means if len(means) > 1 else values.double()).clamp(low, 1), low)
 
 
-def share(hits: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Interval:
-    """The same for (P,) hits, a bool each (see `attacks.inference.bounded.rate`)."""
-    return rate(*_units(hits, rows, clusters))
-
-
-def _units(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The means of the units of an interval, by the numbers of their pictures, and how many photographs each has."""
+def _units(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Tensor:
+    """The means of the units of an interval, by the numbers of their pictures."""
     order, cluster = sorted(range(len(rows)), key=rows.__getitem__), dict(sorted(zip(rows, clusters, strict=True)))
-    values, pictures = values[order], [str(rows[i]) for i in order]
-    means, counts = by_cluster(values, pictures), totals(torch.ones(len(values)), pictures)
-    if len(set(clusters)) == 1:
-        return means, counts
-    return by_cluster(means, [*cluster.values()]), totals(counts, [*cluster.values()])
+    means = by_cluster(values[order], [str(rows[i]) for i in order])
+    return means if len(set(clusters)) == 1 else by_cluster(means, [*cluster.values()])
 
 
 def photo_difference(photos: PhotoScores, views: PhotoScores, clusters: Sequence[str], name: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def photo_difference(photos: PhotoScores, views: PhotoScores, clusters: Sequence
     clusters, or the pictures of one, are paired; of a single picture both are independent groups. `clusters` are
     those of all pictures of the run."""
     parts = [(getattr(scores, name).double().clamp(-1, 1), scores.rows) for scores in (photos, views)]
-    first, second = (_units(values, rows, [clusters[row] for row in rows])[0] for values, rows in parts)
+    first, second = (_units(values, rows, [clusters[row] for row in rows]) for values, rows in parts)
     if len(first) > 1:
         return {"test": "sign flips", **comparison_figures(first, second, False, len(MEASURES))}
     low = 0 if name in SHARES else -1
@@ -185,12 +185,10 @@ class Poses(Homography):
     """One of several poses of the camera, chosen by its only coordinate.
 
     Args:
-        corners: (P,4,2) of the scene's square in each view, in the stage frame.
-        square: (4,2) the corners of the scene, in its own.
+        matrices: (P,3,3) from each view to the scene, in the stage frame.
     """
 
-    corners: Tensor = field(repr=False)
-    square: Tensor = field(repr=False)
+    matrices: Tensor = field(repr=False)
 
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("photograph",)
@@ -198,11 +196,10 @@ class Poses(Homography):
 
     def values(self, u: Tensor) -> Tensor:
         """The number of the photograph."""
-        return (u * len(self.corners)).floor()
+        return (u * len(self.matrices)).floor()
 
     def matrix(self, u: Tensor) -> Tensor:
-        corners = self.corners.to(u)[self.values(u)[:, 0].long()]
-        return quad_to_quad(corners, self.square.to(u).expand_as(corners))
+        return self.matrices.to(u)[self.values(u)[:, 0].long()]
 
 
 @dataclass(frozen=True)
@@ -257,37 +254,63 @@ def predict(
     with_pose = [measurement for measurement in measurements if measurement.scene is not None]
     if not origin.patch.fixed or {measurement.photo.row for measurement in with_pose} != {*pictures}:
         return Prediction(printer, None)
-    times, parts, numbers = math.ceil(study.evaluate.views / len(with_pose)), list[PhotoScores](), list[int]()
+    times, parts = math.ceil(study.evaluate.views / len(with_pose)), list[PhotoScores]()
     for row, quad in sorted({(measurement.photo.row, measurement.quad) for measurement in with_pose}):
-        group = [i for i, item in enumerate(with_pose) if (item.photo.row, item.quad) == (row, quad)]
-        views = with_poses(camera, [with_pose[i] for i in group], origin.patch.size)
+        group = [item for item in with_pose if (item.photo.row, item.quad) == (row, quad)]
+        views = with_poses(camera, group)
         u = bank(views, len(group) * times, seed=study.seed, purpose="evaluate").u.clone()
         u[:, views.stages[0].dims] = (torch.arange(len(u)) % len(group) + 0.5) / len(group)
-        parts.append(judge_views(views, torch.tensor([row]), u, quad))  # the one card that they show
-        numbers += group * times
+        scores = judge_views(views, torch.tensor([row]), u, quad)  # the one card that they show
+        parts.append(by_clip(scores, [measurement.photo for measurement in group] * times))
     cosine, hit, success = (torch.cat([getattr(part, name) for part in parts]) for name in MEASURES)
-    scores = PhotoScores(cosine, hit, success, tuple(row for part in parts for row in part.rows))
-    if len(pictures) > 1:
-        return Prediction(printer, figures(scores, clusters))
-    # Of one picture the photographs are the units, as they are of the photographed figures.
-    return Prediction(printer, figures(replace(scores, rows=tuple(numbers)), list(map(str, range(len(with_pose))))))
+    rows_of_views = tuple(row for part in parts for row in part.rows)
+    return Prediction(printer, figures(PhotoScores(cosine, hit, success, rows_of_views), clusters))
 
 
-def with_poses(camera: Compose, measurements: Sequence[PhotoMeasurement], size: tuple[int, int]) -> Compose:
-    """A pipeline of a patch with the poses of photographs of pictures of `size` (height, width) in place of its
-    homographies."""
-    half = torch.tensor([size[1], size[0]], dtype=torch.float64) / min(size)
-    square = half * torch.tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]], dtype=torch.float64)
-    scenes = [measurement.scene for measurement in measurements if measurement.scene is not None]
-    corners = [_corners(scene, square, min(size)) for scene in scenes]
+def with_poses(camera: Compose, measurements: Sequence[PhotoMeasurement]) -> Compose:
+    """A pipeline of a patch with the poses of photographs in place of its homographies."""
+    matrices = np.stack([np.linalg.inv(item.scene.matrix) for item in measurements if item.scene is not None])
     sheet, *remaining_stages = camera.stages
     later_stages = [stage for stage in remaining_stages if not isinstance(stage, Homography)]
-    return replace(camera, stages=(sheet, Poses(torch.stack(corners), square), *later_stages))
+    return replace(camera, stages=(sheet, Poses(torch.from_numpy(matrices)), *later_stages))
 
 
-def _corners(pose: Pose, square: Tensor, side: int) -> Tensor:
-    """The corners (4,2) of the scene in the view's stage frame (see `rectify.pose`, which this inverts)."""
-    angle = math.radians(pose.degrees)
-    turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=square.dtype)
-    distorted_square = square + torch.tensor(pose.corners, dtype=square.dtype)
-    return distorted_square @ (turn * pose.scale * side / 2).T + torch.tensor(pose.centre, dtype=square.dtype)
+def map_cell(pose: Pose) -> tuple[int, int]:
+    """The cell of a map: the power of `FARTHER` nearest to the distance, the multiple of `DEGREES` to the angle."""
+    return round(math.log(pose.distance, FARTHER)), round(pose.angle / DEGREES)
+
+
+def success_map(
+    scores: PhotoScores, measurements: Sequence[PhotoMeasurement], clusters: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The success with its own 95 % interval for each cell of distance (in sides of the patch) and angle (in degrees
+    from the front) that has photographs, the nearest first. `clusters` are those of all pictures of the run."""
+    cells: dict[tuple[int, int], list[int]] = {}
+    for i, measurement in enumerate(measurements):
+        cells.setdefault(map_cell(measurement.pose), []).append(i)
+    photos = [measurement.photo for measurement in measurements]
+    return [
+        {"distance": FARTHER**far, "angle": DEGREES * turn, "photographs": len(at)}
+        | {"success": _success(scores, photos, at, clusters)._asdict()}
+        for (far, turn), at in sorted(cells.items())
+    ]
+
+
+def control_difference(
+    controls: Mapping[str, bool], scores: PhotoScores, photos: Sequence[PhotoFile], clusters: Sequence[str]
+) -> dict[str, Any] | None:
+    """The success minus that of the control, whose photographs from the same poses have the same names, and how many
+    `pairs` there are; None for none."""
+    at = [i for i, photo in enumerate(photos) if photo.name in controls]
+    success = scores.success.double().cpu() - torch.tensor([float(controls.get(photo.name, 0)) for photo in photos])
+    difference = _success(replace(scores, success=success), photos, at, clusters, -1.0) if at else None
+    return None if difference is None else {"pairs": len(at), "difference": difference._asdict()}
+
+
+def _success(
+    scores: PhotoScores, photos: Sequence[PhotoFile], at: list[int], clusters: Sequence[str], low: float = 0.0
+) -> Interval:
+    """Of some photographs, clip by clip."""
+    cosine, hit, success = (getattr(scores, name)[at] for name in MEASURES)
+    part = by_clip(PhotoScores(cosine, hit, success, tuple(scores.rows[i] for i in at)), [photos[i] for i in at])
+    return photo_summary(part.success, part.rows, [clusters[row] for row in part.rows], low)

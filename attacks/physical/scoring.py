@@ -12,7 +12,7 @@ import numpy as np
 from attacks.data.images import load_texture, to_bytes
 from attacks.encoders.description import description_rows
 from attacks.perturbations.patch.card import Card
-from attacks.physical import colour_fit, photo_report
+from attacks.physical import colour_fit, photo_report, score
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import (
     CardDetection,
@@ -23,13 +23,14 @@ from attacks.physical.photo_measure import (
     record,
 )
 from attacks.physical.photos import PhotoFile, list_photos, read_photo
-from attacks.physical.score import compare_arms, digital, judge_photos, make_judge, predict
 from attacks.physical.sheet import ARMS, arm_folder, read_patch, read_texture, subject, texture_file
 from attacks.physical.surface_fit import shared_lens
 from attacks.physical.views import Rerun, read_sheet, rerun
-from attacks.runtime.untrusted import refuse_links
+from attacks.runtime.untrusted import mapping, read_untrusted, refuse_links
 
-SCHEMA = 2
+SCHEMA = 3
+#: The arm whose photographs, from the same poses, the patch is compared with.
+CONTROL = "noise"
 #: An error names at most so many photographs.
 MAX_NAMES = 5
 
@@ -178,11 +179,14 @@ def colours_of_photos(measurements: Sequence[PhotoMeasurement], card: Card) -> C
 def _content(
     origin: Rerun, measurements: Sequence[PhotoMeasurement], expectation: Expected, notes: Sequence[str]
 ) -> tuple[dict[str, Any], Colours]:
-    judge, card = make_judge(origin.study), expectation.card
-    photo_scores = judge_photos(judge, measurements)
+    judge, card = score.make_judge(origin.study), expectation.card
+    photo_scores = score.judge_photos(judge, measurements)
     colours = colours_of_photos(measurements, card)
     queries, pictures = origin.study.queries, sorted(set(photo_scores.rows))
-    digital_scores = digital(origin.folder, len(queries), pictures, expectation.arm)
+    photos, control = [item.photo for item in measurements], origin.folder / f"photos_{CONTROL}" / "photos.json"
+    entries = read_untrusted(control).get("photos", []) if control.is_file() and expectation.arm != CONTROL else []
+    controls = {str(mapping(entry).get("photo")): bool(mapping(entry).get("success")) for entry in entries}
+    digital_scores = score.digital(origin.folder, len(queries), pictures, expectation.arm)
     table = [
         record(measurement)
         | _colour_record(measurement, card, colours)
@@ -218,7 +222,10 @@ def _content(
         "colour": colour,
         "no_colour": colours.reason or None,
         "notes": [*colours.notes, *_subset_notes(origin, pictures), *_flag_notes(measurements)],
-        **compare_arms(photo_scores, digital_scores, queries.clusters, expectation.arm),
+        "clips": len({photo.clip for photo in photos} - {None}),
+        "map": score.success_map(photo_scores, measurements, queries.clusters),
+        "control": score.control_difference(controls, photo_scores, photos, queries.clusters),
+        **score.compare_arms(score.by_clip(photo_scores, photos), digital_scores, queries.clusters, expectation.arm),
     }
     content["prediction"] = None
     if fit is not None:
@@ -226,7 +233,7 @@ def _content(
         images = origin.study.queries.images.to(origin.study.device)
         perturbation = origin.study.perturbation.for_arm(expectation.arm)
         attacked_pictures = perturbation.evaluated(images, texture[None].to(images))
-        content["prediction"] = predict(origin, judge, attacked_pictures, measurements, fit).to_dict(content)
+        content["prediction"] = score.predict(origin, judge, attacked_pictures, measurements, fit).to_dict(content)
     return content, colours
 
 

@@ -13,7 +13,7 @@ import torch
 
 from attacks.encoders.engine.precision import allow_tf32
 
-from . import cards, engine, memory, rare, steps, strength, verdict, zoo
+from . import cards, engine, memory, next_patch, rare, steps, strength, verdict, zoo
 from .case import ENCODERS
 from .table import BenchmarkTable, machine, save_tables
 
@@ -27,12 +27,17 @@ BENCHMARKS: dict[str, Callable[..., list[BenchmarkTable]]] = {
     "rare": rare.run,
     "zoo": zoo.run,
     "cards": cards.run,
+    "next": next_patch.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "verdict", "rare", "zoo", "cards")
+ONE_THREAD = ("strength", "verdict", "rare", "zoo", "cards", "next")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",
+    "gradients": "of each patch",
+    "inks": "number of invented inks",
+    "calibration": "photographs of the first patch that are scored",
+    "poses": "photographs that judge each patch",
     "cells": "of the grid, by name; all",
     "held_out": "views that judge",
     "kind_photos": "of the run's patch as it should be",

@@ -10,7 +10,7 @@ from attacks.physical.detect import detect, grey_picture
 from attacks.physical.rectify import fit_homography, from_corners, natural_size, pose, project, rectify
 from attacks.physical.surface_fit import locate
 from tests.helpers.photographs import card_light, lattice, map_points, numbered_card, place_card, render_photo
-from transforms import Affine, Compose, Perspective
+from transforms import Affine, Compose, Viewpoint
 from transforms.sampling.homography import invert
 
 CARD = numbered_card(28)
@@ -171,26 +171,23 @@ def test_tags_inconsistent_with_one_card_are_refused():
 
 
 def test_the_pose_equals_that_of_the_stages():
-    """A picture seen through Perspective and then Affine has the pose that they were given."""
-    view = Compose([Perspective(0.2), Affine((-40, 40), (0.6, 1.4), translate=(-0.2, 0.2))])
-    u = torch.rand(20, view.dims, dtype=torch.float64)
-    pull = [stage.matrix(u[:, part]) for stage, part in zip(view.stages, (slice(8), slice(8, 13)), strict=True)]
-    push = invert(pull[0] @ pull[1]).numpy()
-    shift, (_, magnify, _, _, _) = view.stages[0].values(u[:, :8]), view.stages[1].values(u[:, 8:]).T
-    for i, matrix in enumerate(push):
+    """A picture seen through Viewpoint and then Affine has the pose that they were given."""
+    view = Compose([Viewpoint(40, 30, 170, (1, 2), (20, 60)), Affine(translate=(-0.2, 0.2))])
+    u = torch.rand(20, view.dims, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    viewpoint, affine = view.stages
+    push = invert(viewpoint.matrix(u[:, :5]) @ affine.matrix(u[:, 5:])).numpy()
+    for matrix, (yaw, pitch, roll, distance, fov), shift in zip(
+        push, viewpoint.values(u[:, :5]).numpy(), affine.values(u[:, 5:]).numpy(), strict=True
+    ):
         result = pose(matrix, Box(-1, -1, 2, 2))
-        # What the corners move together counts as the affine part: the remaining offsets do not contain it.
-        square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-        repeat = square + np.array(result.corners)
-        turn = np.deg2rad(result.degrees)
-        spin = result.scale * np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-        assert np.allclose(repeat @ spin.T + result.centre, project(matrix, square))
-        assert abs(result.scale - magnify[i]) < 0.3 and result.jitter <= 0.45
-        assert np.abs(np.sum(result.corners, axis=0)).max() < 1e-9
-    plain = pose(invert(view.stages[1].matrix(u[:, 8:])).numpy()[0], Box(-1, -1, 2, 2))
-    angle, magnify, _, right, down = view.stages[1].values(u[:, 8:])[0].tolist()
-    assert np.allclose([plain.degrees, plain.scale, *plain.centre], [angle, magnify, 2 * right, 2 * down])
-    assert plain.jitter < 1e-9 and shift.abs().max() <= 0.2
+        assert [result.yaw, result.pitch, result.degrees, result.distance] == pytest.approx(
+            [yaw, pitch, roll, distance]
+        )
+        assert result.to_dict()["shift"] == pytest.approx(shift[3:])
+        assert np.cos(np.deg2rad(result.angle)) == pytest.approx(np.prod(np.cos(np.deg2rad([yaw, pitch]))))
+        assert result.recession * np.tan(np.deg2rad(fov / 2)) == pytest.approx(result.matrix[2, :2])
+        repeat = pose(matrix @ np.diag([0.2, 0.2, 1]), Box(-5, -5, 10, 10))  # in other units
+        assert np.allclose(repeat.matrix, result.matrix) and repeat.distance == pytest.approx(result.distance)
 
 
 @pytest.mark.slow

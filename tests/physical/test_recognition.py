@@ -7,14 +7,14 @@ import cv2
 import numpy as np
 import pytest
 
-from attacks.perturbations.patch.card import card, tag_numbers
+from attacks.perturbations.patch.card import Box, card, tag_numbers
 from attacks.physical import scene_place
 from attacks.physical.colour_fit import Swatches, nominal, scene_cells
 from attacks.physical.detect import LIGHT
 from attacks.physical.photo_measure import PUREST, Evidence
-from attacks.physical.rectify import project
+from attacks.physical.rectify import pose, project
 from attacks.physical.resemblance import GRID, Resemblance, correlation, expected_look, purity, resemblance
-from attacks.physical.scene_place import SCENE, SceneMatch, ScenePlace, find, place, scene_correlation, stretch
+from attacks.physical.scene_place import SCENE, SceneMatch, ScenePlace, find, place, scene_correlation
 from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.shots import Shot
 from scripts.benchmarks.cards import CardPrint, draw_case, examination, take_photo
@@ -172,7 +172,8 @@ def test_a_scene_with_a_misjudged_plane_belongs_unlike_another_scene():
     other = spots(4, 2.0)
     output = lay_card(np.eye(3), other)
     assert not output.belongs and output.correlation < SCENE
-    assert stretch(np.diag([3.0, 1.5, 1]), (100, 100)) == pytest.approx((0, 2))
+    view = pose(np.diag([3.0, 1.5, 1]), Box(0, 0, 100, 100))
+    assert (view.degrees, view.angle) == pytest.approx((0, 60))
 
 
 def test_matches_of_a_wrong_card_count_only_with_a_correlated_scene(monkeypatch):

@@ -145,6 +145,9 @@ def test_every_photograph_is_scored_or_named(run, photo_scores):
     assert abs(float(rows[f"{first}--laid-upside-down.png"]["scene_turned"])) == pytest.approx(180, abs=2)
     assert len(list((photo_scores / "rectified").iterdir())) == len(rows)
     assert load_image(photo_scores / "overview.png")[0].shape[2] > 500
+    page = (photo_scores / "photos.html").read_text()
+    assert page.count('<td class="cell"') == len(content["map"]) and "data:image/png" in page
+    assert all(f"{cell['success']['mean']:.2f}" in page for cell in content["map"])
 
 
 @pytest.mark.slow
@@ -263,10 +266,13 @@ def test_the_preset_composes_with_the_measured_values(run, photo_scores):
     assert second.printer.name == "measured"
     assert second.printer.colour == str((photo_scores / "colour.json").resolve())
     stages = second.transforms.stages
-    assert list(stages)[:3] == ["perspective", "affine", "exposure"]
-    low, high = stages["affine"]["degrees"]
+    assert list(stages)[:4] == ["perspective", "viewpoint", "affine", "exposure"]
+    low, high = stages["viewpoint"]["roll"]
     for photo in read_photos(photo_scores)["photos"]:
         assert any(low - 0.1 <= photo["scene"]["degrees"] + turn <= high + 0.1 for turn in (-360, 0, 360))
+        for name in ("yaw", "pitch", "distance"):
+            low_end, high_end = stages["viewpoint"][name]
+            assert low_end - 1e-4 <= photo["scene"][name] <= high_end + 1e-4
     assert stages["exposure"]["stops"][0] < -0.5 and 0 < stages["perspective"]["jitter"] < 0.3
     for group in ("attack", "encoder", "perturbation", "data", "objective", "optimiser"):
         assert getattr(second, group) == getattr(first, group)

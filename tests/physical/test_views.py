@@ -23,7 +23,7 @@ from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import file_name
 from attacks.physical.photo_report import merge_stages, ranges
 from attacks.physical.photos import PhotoFile, list_photos, read_photo
-from attacks.physical.rectify import Pose, from_corners, pose, project
+from attacks.physical.rectify import from_corners, pose, project
 from attacks.physical.score import make_judge, predict, score_views, with_poses
 from attacks.physical.views import Rerun, photo_view
 from attacks.run import compose
@@ -33,7 +33,7 @@ from tests.helpers.photographs import stored_scores
 from tests.helpers.prints import physical
 from tests.helpers.recomputation import share
 from tests.helpers.wrong import refused
-from transforms import Affine, Compose, Perspective
+from transforms import Affine, Compose, Perspective, Viewpoint
 from transforms.colour.lut import ColourMap, nodes
 from transforms.wrappers import OnLayers
 
@@ -47,11 +47,61 @@ def test_the_central_square_equals_that_of_the_runs_pictures(photo):
 
 
 def test_a_range_of_angles_may_cross_180_degrees():
-    view = SimpleNamespace(pixels=torch.zeros(3, 2, 2))
-    poses = (Pose(1, degrees, (0, 0), ((0, 0),) * 4) for degrees in (170.0, -170.0, 175.0))
-    result = ranges([SimpleNamespace(scene=pose, view=view) for pose in poses], [0.5, -0.25, 0.0])
-    assert result["affine"]["degrees"] == [170, 190] and result["exposure"]["stops"] == [-0.25, 0.5]
-    assert ranges([SimpleNamespace(scene=None)], []) == {}
+    poses = [seen_from(roll=(degrees, degrees)) for degrees in (170.0, -170.0, 175.0)]
+    result = ranges(poses, [0.5, -0.25, 0.0])
+    assert result["viewpoint"]["roll"] == [170, 190] and result["exposure"]["stops"] == [-0.25, 0.5]
+    assert ranges([], []) == {}
+
+
+def seen_from(shift=0.0, **place):
+    """The pose before a scene that a camera sees from one place."""
+    view = Compose([Viewpoint(**place), Affine(translate=(shift, shift))])
+    pulls = [stage.matrix(torch.zeros(1, stage.dims, dtype=torch.float64))[0] for stage in view.stages]
+    return pose(np.linalg.inv((pulls[0] @ pulls[1]).numpy()), Box(-1, -1, 2, 2))
+
+
+@pytest.mark.parametrize("fov", [25.0, 40.0, 60.0])
+def test_the_stages_have_the_ranges_of_the_camera(fov):
+    draw, count = np.random.default_rng(round(fov)), 12
+    names, lows, highs = (
+        ("yaw", "pitch", "roll", "distance", "shift"),
+        (5, -30, -40, 1.1, -0.1),
+        (40, 10, 20, 1.6, 0.1),
+    )
+    places = draw.uniform(lows, highs, (count, 5))
+    poses = []
+    for *values, shift in places:
+        place = {name: (value, value) for name, value in zip(names, values, strict=False)}
+        poses.append(seen_from(shift, fov=(fov, fov), **place))
+    result = ranges(poses, [])
+    assert result["perspective"]["jitter"] < 1e-3 and result["viewpoint"].pop("fov") == pytest.approx(
+        [fov, fov], abs=0.01
+    )
+    for i, name in enumerate(names[:4]):
+        assert result["viewpoint"][name] == pytest.approx([places[:, i].min(), places[:, i].max()], abs=1e-4)
+    assert result["affine"]["translate"] == pytest.approx([places[:, 4].min(), places[:, 4].max()], abs=1e-4)
+    angles = np.degrees(np.arccos(np.prod(np.cos(np.deg2rad(places[:, :2])), 1)))
+    assert [pose.angle for pose in poses] == pytest.approx(angles)
+
+
+def test_views_of_the_stages_equal_the_photographs():
+    """Whatever the photographs: a view of the stages equals each of them, and no corner is behind the camera."""
+    draw = np.random.default_rng(0)
+    square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+    poses = [
+        pose(from_corners(square, square + draw.uniform(-0.3, 0.3, (4, 2))), Box(-1, -1, 2, 2)) for _ in range(8)
+    ]
+    stages = ranges(poses, [])
+    jitter = stages["perspective"]["jitter"]
+    for item in poses:
+        place = {name: (getattr(item, name),) * 2 for name in ("yaw", "pitch", "distance")}
+        fov = tuple(stages["viewpoint"]["fov"])
+        camera = Viewpoint(roll=(item.degrees,) * 2, fov=fov, **place).matrix(torch.zeros(1, 5).double())[0].numpy()
+        shift = np.eye(3)
+        shift[:2, 2] = -item.matrix[:2, 2]
+        shifts = project(camera @ shift @ item.matrix, square) - square
+        assert np.abs(shifts).max() <= jitter + 1e-3
+    Viewpoint(**stages["viewpoint"])  # raises where a corner is behind the camera
 
 
 def test_only_measured_values_replace_stages():
@@ -72,11 +122,11 @@ def single_scores(rows):
 
 def test_intervals_equal_those_of_the_run():
     values, hits = torch.tensor([0.1, 0.5, 0.9, 0.3]), torch.tensor([True, False, True, True])
-    assert score.photo_summary(values, [0, 0, 0, 0], ["a"] * 4) == interval(values[None].double(), -1)
+    assert score.photo_summary(values, [0, 0, 0, 0], ["a"] * 4) == interval(values.double(), -1)
     for clusters in (single_scores([0, 0, 0, 1]), ["a"] * 4):  # of one cluster: pictures
         of_two = score.photo_summary(values, [0, 0, 0, 1], clusters)
         assert of_two[:3] == pytest.approx(interval(torch.tensor([0.5, 0.3]), -1)[:3], abs=1e-6)
-    of_one = score.share(hits, [0] * 4, ["a"] * 4)
+    of_one = score.photo_summary(hits, [0] * 4, ["a"] * 4, 0.0)
     assert of_one[:3] == pytest.approx(interval(hits.double())[:3])
 
 
@@ -91,7 +141,7 @@ def test_intervals_count_pictures_and_not_photographs():
 @pytest.mark.parametrize("rows", [[0] * 6, list(range(6))])
 @pytest.mark.parametrize("hit", [True, False])
 def test_equal_photographs_have_an_interval_of_nonzero_width(rows, hit):
-    result = score.share(torch.full((6,), hit), rows, single_scores(rows))
+    result = score.photo_summary(torch.full((6,), hit), rows, single_scores(rows), 0.0)
     assert result.mean == hit and result.high - result.low > 0.3
 
 
@@ -103,9 +153,58 @@ def test_the_share_of_several_clusters_is_that_of_their_pictures_means(pictures,
     hits = draw.random(len(rows)) < draw.random(pictures * tiles)[rows]
     means = np.array([hits[rows == i].mean() for i in range(pictures * tiles)]).reshape(pictures, tiles).mean(1)
     target = share(means, np.bincount(rows // tiles))
-    result = score.share(torch.from_numpy(hits), rows.tolist(), single_scores(rows // tiles))
+    result = score.photo_summary(torch.from_numpy(hits), rows.tolist(), single_scores(rows // tiles), 0.0)
     assert result.kind == target.pop("kind") == "interval"
     assert result[:3] == pytest.approx([*target.values()])
+
+
+def test_a_clip_counts_once_however_many_frames_it_has():
+    """The interval of clips is that of their means; frames that are added to a clip tell nothing new."""
+    draw = np.random.default_rng(0)
+    means, long = torch.from_numpy(draw.random(7)), []
+    for count in (1, 3, 40):
+        photos = [PhotoFile(Path(), f"{i}/{j}", 0, f"{i}") for j in range(count) for i in range(7)]
+        values = means.repeat(count)
+        clips = score.by_clip(score.PhotoScores(values, values, values, (0,) * len(photos)), photos)
+        assert clips.rows == (0,) * 7 and clips.success == pytest.approx(means)
+        long.append(score.figures(clips, ["one"])["success"])
+    assert (
+        long[1] == pytest.approx(long[0]) and long[2] == pytest.approx(long[0]) and long[0].high - long[0].low > 0.3
+    )
+
+
+def test_the_map_has_every_photograph_in_the_cell_of_its_distance_and_angle():
+    draw = np.random.default_rng(1)
+    success, distances, angles = (
+        torch.from_numpy(draw.random(60) < 0.5),
+        draw.uniform(1, 4, 60),
+        draw.uniform(0, 50, 60),
+    )
+    scores = score.PhotoScores(success.double(), success, success, (0,) * 60)
+    photos = [PhotoFile(Path(), f"{i}", 0) for i in range(60)]
+    places = [SimpleNamespace(distance=far, angle=turn) for far, turn in zip(distances, angles, strict=True)]
+    measurements = [SimpleNamespace(pose=at, photo=photo) for at, photo in zip(places, photos, strict=True)]
+    cells = score.success_map(scores, measurements, ["one"])
+    assert sum(cell["photographs"] for cell in cells) == 60
+    assert [(cell["distance"], cell["angle"]) for cell in cells] == sorted((c["distance"], c["angle"]) for c in cells)
+    for cell in cells:
+        near = np.abs(np.log2(distances / cell["distance"])) < 1 / 6
+        inside = near & (np.abs(angles - cell["angle"]) < 7.5)
+        assert inside.sum() == cell["photographs"]
+        assert cell["success"] == interval(success[inside].double())._asdict()
+
+
+def test_the_control_is_compared_pose_by_pose():
+    draw = np.random.default_rng(2)
+    success, control = (torch.from_numpy(draw.random(20) < share) for share in (0.8, 0.3))
+    scores = score.PhotoScores(success.double(), success, success, (0,) * 20)
+    photos = [PhotoFile(Path(), f"{i}", 0) for i in range(20)]
+    controls = {f"{i}": bool(control[i]) for i in draw.permutation(20)[:12]} | {"elsewhere": True}
+    at = [i for i in range(20) if f"{i}" in controls]
+    result = score.control_difference(controls, scores, photos, ["one"])
+    assert result["pairs"] == 12
+    assert result["difference"] == interval(success[at].double() - control[at].double(), -1)._asdict()
+    assert score.control_difference({"elsewhere": True}, scores, photos, ["one"]) is None
 
 
 #: Seven tiles of one place and one of another.
@@ -168,6 +267,14 @@ def test_a_photograph_is_matched_to_its_picture_by_name(tmp_path):
     assert notes == ["b.png: left out, the picture that it shows is unknown; name it PICTURE--b.png"]
     assert [photo.row for photo in list_photos(tmp_path, ["x"])[0]] == [0] * 4
     assert {photo.row for photo in list_photos(tmp_path, ["a", "c"], "c")[0]} == {1}
+    for name in ("a--walk", "a/run", "b--not", "other"):
+        (tmp_path / name).mkdir(parents=True)
+        for frame in ("1.jpg", "2.jpg"):
+            (tmp_path / name / frame).write_bytes(b"")
+    result, notes = list_photos(tmp_path, ["a", "a-b", "c"])
+    clips = {photo.name: (photo.row, photo.clip) for photo in result if photo.clip}
+    assert clips == {f"{clip}/{i}.jpg": (0, clip) for clip in ("a--walk", "a/run") for i in (1, 2)}
+    assert len(result) == 7 and sum("b--not/" in note for note in notes) == 2
     refused("--picture", list_photos, tmp_path, ["a"], "z")
     refused("none of the run's pictures", list_photos, tmp_path, ["p", "q"])
     with pytest.raises(FileNotFoundError, match="no folder"):
@@ -225,7 +332,7 @@ def test_a_pose_maps_the_view_back_to_the_scene():
     flat = np.array([[-1.3, -0.9], [1.2, -1.1], [1.4, 1.0], [-1.2, 0.8]])
     corners = [flat + rng.uniform(-0.15, 0.15, (4, 2)) for _ in range(5)]
     camera = Compose([OnLayers(), Perspective(0.2), Affine(degrees=20)])
-    views = with_poses(camera, [seen(item) for item in corners], SIZE)
+    views = with_poses(camera, [seen(item) for item in corners])
     assert len(views.stages) == 2
     matrices = views.stages[1].matrix((torch.arange(5, dtype=torch.float64)[:, None] + 0.5) / 5)
     square = np.array([[-4 / 3, -1], [4 / 3, -1], [4 / 3, 1], [-4 / 3, 1]])
@@ -259,7 +366,8 @@ def test_an_ideal_printer_predicts_what_the_run_has_measured():
     pose_of_all = pose(from_corners(box.corners, square), box)
 
     def photographs(*rows, scene=pose_of_all):
-        return [SimpleNamespace(scene=scene, quad=0, photo=SimpleNamespace(row=row)) for row in rows]
+        photos = [PhotoFile(Path(), f"{i}", row) for i, row in enumerate(rows)]
+        return [SimpleNamespace(scene=scene, quad=0, photo=photo) for photo in photos]
 
     rows, held_out = torch.arange(3), bank(study.transforms, 16, seed=run.seed, purpose="evaluate")
     original = score_views(judge, view, rows, held_out._replace(u=held_out.u.float())).cosine.view(3, 16).mean(1)
