@@ -156,7 +156,7 @@ def _thumbnail(pixels: NDArray[np.uint8]) -> Image.Image:
 def _save(path: Path, pixels: NDArray[np.uint8]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic(path) as temporary:
-        Image.fromarray(pixels).save(temporary, format="PNG")
+        Image.fromarray(pixels).save(temporary, format="PNG", compress_level=1)  # four times as fast as 6
 
 
 #: Stages of the run that set the camera's pose; the measured ones replace them.
