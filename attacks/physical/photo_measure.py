@@ -251,7 +251,6 @@ def record(measurement: PhotoMeasurement) -> dict[str, Any]:
         "uncertain_px": fit.uncertain,
         "k1": fit.surface.k1,
         "bend": fit.surface.bend,
-        "flagged": bool(measurement.flags),
         "flags": list(measurement.flags),
         "patch": dataclasses.asdict(measurement.pose) | {"scale_unit": "px/mm"},
         "scene": None

@@ -1,5 +1,5 @@
-"""Photographs of a card by a second simulator: another ink, light, lens and sensor than `attacks.physical.simulation`,
-on which the limits of recognition were set.
+"""Photographs of a card by a second simulator: another ink, light, lens and sensor than `attacks.physical`
+has, on whose photographs the limits of recognition were set.
 
 Ink: Neugebauer's eight primaries, mixed by Yule and Nielsen. Light: a lamp at a distance, with a sheen, and a shadow.
 Lens: a division model with decentring, and vignetting. Sensor: channels that mix, Bayer cells, an S-shaped tone.

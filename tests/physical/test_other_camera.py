@@ -1,5 +1,5 @@
-"""Which photographs are scored, by a simulator on which no limit was set: cards that are wrong, and right ones that are
-hard to recognise. `-s` prints the table of docs/photographs_left_out.md."""
+"""Which photographs are scored, by a simulator on which no limit was set: cards that are wrong, and right ones that
+are hard to recognise. `-s` prints the table of docs/photographs_left_out.md."""
 
 import re
 
