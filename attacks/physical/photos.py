@@ -23,8 +23,8 @@ HEIC, AVIF = (".heic", ".heif", ".hif"), ".avif"
 #: EXIF: make, model; then, in its own directory, model of the lens, focal length, time, and fractions of its second.
 CAMERA, EXIF, LENS, TIME = (0x010F, 0x0110), 0x8769, (0xA434, 0x920A), (0x9003, 0x9291)
 #: The side of a thumbnail, and by how many levels (root mean square) those of two files of one photograph differ at
-#: most.
-SMALL, SAME = 48, 1.0
+#: most: half as large and of quality 40 it is up to 1.6, and a camera moved by 0.4 % of the picture makes 3.3 or more.
+SMALL, SAME = 32, 2.0
 
 
 @dataclass(frozen=True)
@@ -121,5 +121,5 @@ def read_capture(path: Path) -> tuple[NDArray[np.uint8], Capture]:
         camera = [str(tags.get(tag, "")) for tag in CAMERA] + [str(exif.get(tag, "")) for tag in LENS]
         time = " ".join(str(exif.get(tag, "")) for tag in TIME).strip()
     pixels = over_white(picture)
-    small = np.asarray(pixels.resize((SMALL, SMALL), Image.Resampling.BOX, reducing_gap=2.0))
+    small = np.asarray(pixels.resize((SMALL, SMALL), Image.Resampling.BILINEAR, reducing_gap=4.0))
     return np.asarray(pixels), Capture((*camera, *map(str, sorted(pixels.size))), time, small)
