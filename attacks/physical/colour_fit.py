@@ -269,23 +269,23 @@ def least_squares_map(source: Floats, swatches: Swatches, degree: int) -> Floats
 
 def without_covered(source: Floats, swatches: Swatches) -> Swatches:
     """The swatches (S,3), those invalid that differ from a map that fits most of the chart: they are under an object
-    or a highlight. `source` as of `fit_colours`. Least trimmed squares (Rousseeuw 1984), begun without one quarter of
+    or a highlight. `source` as of `fit_colours`. Least trimmed squares, begun without one quarter of
     the chart, which is one of the card's sides, after the other."""
-    seen, count = swatches.valid.all(1), len(source)
-    fewest, best = seen.sum() - count // 4, (math.inf, np.zeros(count))
-    if fewest < MIN_SWATCHES[2]:
+    rows, count = swatches.valid.all(1), len(source)
+    minimum, result = rows.sum() - count // 4, (math.inf, np.zeros(count))
+    if minimum < MIN_SWATCHES[2]:
         return swatches
     for side in range(4):
-        used = seen & (np.arange(count) * 4 // count != side)
+        selection = rows & (np.arange(count) * 4 // count != side)
         for _ in range(TRIMS):
-            coefficients = least_squares_map(source, Swatches(swatches.light, swatches.valid & used[:, None]), 2)
+            coefficients = least_squares_map(source, Swatches(swatches.light, swatches.valid & selection[:, None]), 2)
             predicted = np.clip(colour_terms(source, 2) @ coefficients.T, 0, None)
-            off = np.abs(np.cbrt(predicted) - np.cbrt(swatches.light)).max(1)
-            limit = np.sort(off[seen])[fewest - 1]
-            used = seen & (off <= limit)
-        best = min(best, (float((off[used] ** 2).sum()), off), key=lambda result: result[0])
-    limit = max(COVERED, COVERED_TIMES * float(np.median(best[1][seen])))
-    return Swatches(swatches.light, swatches.valid & (~seen | (best[1] <= limit))[:, None])
+            errors = np.abs(np.cbrt(predicted) - np.cbrt(swatches.light)).max(1)
+            limit = np.sort(errors[rows])[minimum - 1]
+            selection = rows & (errors <= limit)
+        result = min(result, (float((errors[selection] ** 2).sum()), errors), key=lambda candidate: candidate[0])
+    limit = max(COVERED, COVERED_TIMES * float(np.median(result[1][rows])))
+    return Swatches(swatches.light, swatches.valid & (~rows | (result[1] <= limit))[:, None])
 
 
 def colour_terms(light: Floats, degree: int) -> Floats:

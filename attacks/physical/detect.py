@@ -78,9 +78,9 @@ def detect(photo: Bytes, card: Card) -> Detection:
         scale = min(attempt.zoom, attempt.side / max(grey.shape))
         markers = _markers(cv2, grey, attempt, scale)
         for number, corners in markers:
-            first = corners_of_card.setdefault(number, corners) if number in numbers_of_card else corners
-            side = np.linalg.norm(first - np.roll(first, -1, 0), axis=1).max()
-            if np.linalg.norm(corners.mean(0) - first.mean(0)) > side:
+            place = corners_of_card.setdefault(number, corners) if number in numbers_of_card else corners
+            side = np.linalg.norm(place - np.roll(place, -1, 0), axis=1).max()
+            if np.linalg.norm(corners.mean(0) - place.mean(0)) > side:
                 duplicates.add(number)
         foreign |= {number for number, _ in markers} - numbers_of_card
         if numbers_of_card <= set(corners_of_card):

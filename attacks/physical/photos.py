@@ -23,7 +23,7 @@ HEIC, AVIF = (".heic", ".heif", ".hif"), ".avif"
 #: EXIF: make, model; then, in its own directory, model of the lens, focal length, time, and fractions of its second.
 CAMERA, EXIF, LENS, TIME = (0x010F, 0x0110), 0x8769, (0xA434, 0x920A), (0x9003, 0x9291)
 #: The side of a thumbnail, and by how many levels (root mean square) those of two files of one photograph differ at
-#: most: half as large and of quality 40 it is up to 1.6, and a camera moved by 0.4 % of the picture makes 3.3 or more.
+#: most: half as large and of quality 40 it is up to 1.6, and a camera moved by 0.4 % of the picture makes 3.3.
 SMALL, SAME = 32, 2.0
 
 
@@ -45,11 +45,13 @@ class Capture:
     time: str
     thumbnail: NDArray[np.uint8]
 
-    def is_same(self, other: "Capture") -> bool:
+    def is_same(self, capture: "Capture") -> bool:
         """Whether both are files of one photograph: the same picture, whatever its size and format, and not of
         different times."""
-        off = self.thumbnail.astype(float) - other.thumbnail
-        return bool((off**2).mean() <= SAME**2) and not (self.time and other.time and self.time != other.time)
+        difference = self.thumbnail.astype(float) - capture.thumbnail
+        return bool((difference**2).mean() <= SAME**2) and not (
+            self.time and capture.time and self.time != capture.time
+        )
 
 
 def list_photos(
@@ -121,5 +123,5 @@ def read_capture(path: Path) -> tuple[NDArray[np.uint8], Capture]:
         camera = [str(tags.get(tag, "")) for tag in CAMERA] + [str(exif.get(tag, "")) for tag in LENS]
         time = " ".join(str(exif.get(tag, "")) for tag in TIME).strip()
     pixels = over_white(picture)
-    small = np.asarray(pixels.resize((SMALL, SMALL), Image.Resampling.BILINEAR, reducing_gap=4.0))
-    return np.asarray(pixels), Capture((*camera, *map(str, sorted(pixels.size))), time, small)
+    thumbnail = np.asarray(pixels.resize((SMALL, SMALL), Image.Resampling.BILINEAR, reducing_gap=4.0))
+    return np.asarray(pixels), Capture((*camera, *map(str, sorted(pixels.size))), time, thumbnail)

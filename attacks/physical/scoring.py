@@ -116,8 +116,8 @@ def score_photos(
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         detections, reasons = _detect_cards(shots, expectation.card, pool)
-        used = [photo for photo in shots if photo.name in detections]
-        for photo, result in zip(used, pool.map(_attempt(measure), used), strict=True):
+        items = [photo for photo in shots if photo.name in detections]
+        for photo, result in zip(items, pool.map(_attempt(measure), items), strict=True):
             if isinstance(result, str):
                 reasons[photo.name] = result
             else:
@@ -165,8 +165,8 @@ def _detect_cards(
     for photo, result in zip(photos, pool.map(_attempt(examine), photos), strict=True):
         if isinstance(result, str):
             reasons[photo.name] = result
-        elif (other := next((name for name, old in captures.items() if old.is_same(result[0])), None)) is not None:
-            reasons[photo.name] = f"it is the same photograph as {other}"
+        elif names := [name for name, capture in captures.items() if capture.is_same(result[0])]:
+            reasons[photo.name] = f"it is the same photograph as {names[0]}"
         else:
             captures[photo.name], detections[photo.name] = result
     for camera in {capture.camera for capture in captures.values()}:

@@ -76,9 +76,9 @@ class CardFit:
     @property
     def flags(self) -> tuple[str, ...]:
         """Why the corners of the patch may be more than a pixel off, in words."""
-        most = MAX_RESIDUAL[self.surface.is_bent]
+        limit = MAX_RESIDUAL[self.surface.is_bent]
         rules = [
-            (self.residual > most, f"its fiducials are {self.residual:.2f} px off: the card may be folded"),
+            (self.residual > limit, f"its fiducials are {self.residual:.2f} px off: the card may be folded"),
             (2 * self.uncertain > 1, f"a corner of the patch is uncertain by {2 * self.uncertain:.2f} px"),
         ]
         return tuple(text for is_broken, text in rules if is_broken)

@@ -1,7 +1,7 @@
 """Photographs of a card by a second simulator: another ink, light, lens and sensor than `attacks.physical`
 has, on whose photographs the limits of recognition were set.
 
-Ink: Neugebauer's eight primaries, mixed by Yule and Nielsen. Light: a lamp at a distance, with a sheen, and a shadow.
+Ink: Neugebauer's eight primaries, mixed by Yule and Nielsen. Light: a lamp at a distance, with a sheen, a shadow.
 Lens: a division model with decentring, and vignetting. Sensor: channels that mix, Bayer cells, an S-shaped tone.
 """
 
@@ -27,7 +27,7 @@ MAKES = {
 }
 
 
-def printed(raster, make, paper, random):
+def print_light(raster, make, paper, random):
     """The light of an 8-bit raster in ink: coverage by Demichel's weights, n = 2, a dot that grows."""
     inks = np.array(MAKES[make]) * random.uniform(0.97, 1.03, (3, 3))
     subset = np.array(list(itertools.product((0, 1), repeat=3)))
@@ -63,14 +63,14 @@ def photograph(case, take, random):
     texture = case.textures["eot"] if take.texture is None else take.texture
     raster = card_picture(layout, texture, 150)
     paper = np.array([0.88, 0.88, 0.86]) * random.uniform(0.9, 1.0)
-    ink = printed(raster, take.make, paper, random) if take.make else mixed(linear(raster / 255), take.mix)
+    ink = print_light(raster, take.make, paper, random) if take.make else mix_channels(linear(raster / 255), take.mix)
     ink = np.float32(ink if take.change is None else take.change(ink))
     scene = case.scene if take.scene is None else take.scene
     plane = linear(cv2.resize(scene, (PLANE, PLANE), interpolation=cv2.INTER_CUBIC) / 255).astype(np.float32)
     tilt = random.uniform(-0.35, 0.35, 2)  # tangents of the camera's angles
     for quad in (case.quad if take.quad is None else take.quad, take.second):
         if quad is not None:
-            plane = laid(plane, ink, layout, np.asarray(quad) * PLANE - 0.5, take.fold * tilt)
+            plane = lay(plane, ink, layout, np.asarray(quad) * PLANE - 0.5, take.fold * tilt)
     y, x = (np.mgrid[:PLANE, :PLANE] / PLANE - 0.5).astype(np.float32)
     lamp = np.array([*random.uniform(-1, 1, 2), random.uniform(0.9, 1.6)])
     distance = (x - lamp[0]) ** 2 + (y - lamp[1]) ** 2 + lamp[2] ** 2
@@ -80,36 +80,36 @@ def photograph(case, take, random):
     plane = (
         (plane + shine[..., None]) * light[..., None] * np.exp2(random.uniform([-0.2, 0, -0.25], [0.2, 0.01, 0.1]))
     )
-    view = seen(np.float32(plane * random.uniform(0.9, 1.5)), tilt, take.lens, random)
+    view = project(np.float32(plane * random.uniform(0.9, 1.5)), tilt, take.lens, random)
     view = cv2.GaussianBlur(view, (0, 0), take.blur) if take.blur else view
-    return developed(mixed(view, random.uniform(0, 0.05)), random)
+    return develop(mix_channels(view, random.uniform(0, 0.05)), random)
 
 
-def mixed(light, share):
+def mix_channels(light, share):
     """Channels that take a share of the light of the two others."""
     return light @ ((1 - share) * np.eye(3) + share / 2 * (1 - np.eye(3)))
 
 
-def laid(plane, ink, layout, quad, ridge):
+def lay(plane, ink, layout, quad, ridge):
     """The card on a plane (a picture), its patch on a quad; a fold down its middle lies `ridge` mm aside."""
     height, width = ink.shape[:2]
     place = cv2.getPerspectiveTransform(np.float32(layout.patch.corners), np.float32(quad))
-    for left, right in ((0, 0.5), (0.5, 1)) if np.any(ridge) else ((0, 1),):
-        ends = np.array([[left, 0], [right, 0], [right, 1], [left, 1]])
-        raised = np.where(ends[:, :1] == 0.5, ridge, 0.0)
-        there = map_points(place, ends * [layout.width, layout.height] + raised)
-        matrix = cv2.getPerspectiveTransform(np.float32(ends * [width, height] - 0.5), np.float32(there))
+    for start, end in ((0, 0.5), (0.5, 1)) if np.any(ridge) else ((0, 1),):
+        ends = np.array([[start, 0], [end, 0], [end, 1], [start, 1]])
+        height_shift = np.where(ends[:, :1] == 0.5, ridge, 0.0)
+        position = map_points(place, ends * [layout.width, layout.height] + height_shift)
+        matrix = cv2.getPerspectiveTransform(np.float32(ends * [width, height] - 0.5), np.float32(position))
         part = np.dstack([ink, np.ones((height, width), np.float32)])
-        part[:, : round(left * width)] = part[:, round(right * width) :] = 0
+        part[:, : round(start * width)] = part[:, round(end * width) :] = 0
         part = cv2.warpPerspective(cv2.blur(part, (2, 2)), matrix, (PLANE, PLANE), flags=cv2.INTER_AREA)
         plane = part[..., :3] + (1 - part[..., 3:]) * plane
     return plane
 
 
-def seen(plane, tilt, lens, random):
+def project(plane, tilt, lens, random):
     """The plane through a pinhole and a lens: each pixel of the photograph finds its ray, and that the plane."""
-    fine = np.array(SIZE) * 2
-    y, x = ((np.mgrid[: fine[0], : fine[1]] + 0.5 - fine[:, None, None] / 2) / fine[0]).astype(np.float64)
+    samples = np.array(SIZE) * 2
+    y, x = ((np.mgrid[: samples[0], : samples[1]] + 0.5 - samples[:, None, None] / 2) / samples[0]).astype(np.float64)
     radius, (p, q) = x**2 + y**2, random.uniform(-0.004, 0.004, 2)
     scale = 1 / (1 + lens * radius + lens / 2 * radius**2)
     x, y = x * scale + 2 * p * x * y + q * (radius + 2 * x**2), y * scale + p * (radius + 2 * y**2) + 2 * q * x * y
@@ -122,13 +122,13 @@ def seen(plane, tilt, lens, random):
     return cv2.resize(np.float32(view), SIZE[::-1], interpolation=cv2.INTER_AREA)
 
 
-def developed(light, random):
+def develop(light, random):
     """Bayer cells with noise, made a picture by OpenCV; an S-shaped tone, and a JPEG of 4:4:4 or 4:2:0."""
     height, width = light.shape[:2]
     colour = np.array([[0, 1], [1, 2]])[np.arange(height)[:, None] % 2, np.arange(width) % 2]
-    raw = np.take_along_axis(light, colour[..., None], 2)[..., 0]
-    raw = raw + random.normal(0, 1, raw.shape) * np.sqrt(2e-6 + 1.5e-4 * np.clip(raw, 0, 1))
-    cells = np.uint16(np.clip(raw, 0, 1) * 65_535)
+    signal = np.take_along_axis(light, colour[..., None], 2)[..., 0]
+    signal = signal + random.normal(0, 1, signal.shape) * np.sqrt(2e-6 + 1.5e-4 * np.clip(signal, 0, 1))
+    cells = np.uint16(np.clip(signal, 0, 1) * 65_535)
     values = encoded(cv2.cvtColor(cells, cv2.COLOR_BAYER_BG2RGB_EA).astype(float) / 65_535)
     bend = random.uniform(0, 0.35)
     values = (1 - bend) * values + bend * values**2 * (3 - 2 * values)

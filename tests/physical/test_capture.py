@@ -29,7 +29,7 @@ def exif(lens="wide", time="2026:01:01 12:00:00", fraction="10"):
     return tags
 
 
-def saved(path, picture=PICTURE, **options):
+def save(path, picture=PICTURE, **options):
     if path.suffix == ".heic":
         pytest.importorskip("pillow_heif").register_heif_opener()
     picture.save(path, **options)
@@ -38,20 +38,20 @@ def saved(path, picture=PICTURE, **options):
 
 @pytest.mark.parametrize("ending", ["jpg", "avif", "heic", "webp"])
 def test_files_of_one_photograph_are_the_same_in_any_format_and_size(tmp_path, ending):
-    pixels, first = saved(tmp_path / "a.png")
-    other_pixels, other = saved(tmp_path / f"b.{ending}", quality=80, exif=exif())
-    assert np.abs(pixels.astype(int) - other_pixels).mean() < 5 and first.is_same(other) and other.is_same(first)
-    assert first.is_same(saved(tmp_path / f"c.{ending}", PICTURE.resize((200, 150)), quality=80)[1])
-    shifted = PICTURE.transform(PICTURE.size, Image.Transform.AFFINE, (1, 0, 4, 0, 1, 0))
-    assert not first.is_same(saved(tmp_path / f"d.{ending}", shifted, quality=80)[1])
-    again = [saved(tmp_path / f"{i}.{ending}", exif=exif(fraction=str(i)))[1] for i in (10, 11)]
-    assert other.is_same(again[0]) and not other.is_same(again[1])  # from a tripod
+    pixels, capture = save(tmp_path / "a.png")
+    copied_pixels, copy = save(tmp_path / f"b.{ending}", quality=80, exif=exif())
+    assert np.abs(pixels.astype(int) - copied_pixels).mean() < 5 and capture.is_same(copy) and copy.is_same(capture)
+    assert capture.is_same(save(tmp_path / f"c.{ending}", PICTURE.resize((200, 150)), quality=80)[1])
+    movement = PICTURE.transform(PICTURE.size, Image.Transform.AFFINE, (1, 0, 4, 0, 1, 0))
+    assert not capture.is_same(save(tmp_path / f"d.{ending}", movement, quality=80)[1])
+    captures = [save(tmp_path / f"{i}.{ending}", exif=exif(fraction=str(i)))[1] for i in (10, 11)]
+    assert copy.is_same(captures[0]) and not copy.is_same(captures[1])  # from a tripod
 
 
 def test_a_camera_is_its_model_lens_and_size(tmp_path):
-    wide, tele = (saved(tmp_path / f"{lens}.jpg", exif=exif(lens))[1].camera for lens in ("wide", "tele"))
-    upright = saved(tmp_path / "u.jpg", PICTURE.transpose(Image.Transpose.ROTATE_90), exif=exif("wide"))[1].camera
-    assert wide == upright and len({wide, tele, saved(tmp_path / "none.jpg")[1].camera}) == 3
+    lens_a, lens_b = (save(tmp_path / f"{lens}.jpg", exif=exif(lens))[1].camera for lens in ("wide", "tele"))
+    turn = save(tmp_path / "u.jpg", PICTURE.transpose(Image.Transpose.ROTATE_90), exif=exif("wide"))[1].camera
+    assert lens_a == turn and len({lens_a, lens_b, save(tmp_path / "none.jpg")[1].camera}) == 3
 
 
 def test_photographs_that_need_a_package_name_it_once(tmp_path, monkeypatch):
@@ -63,7 +63,7 @@ def test_photographs_that_need_a_package_name_it_once(tmp_path, monkeypatch):
 
 def test_a_truncated_photograph_is_refused(tmp_path):
     for ending in ("avif", "heic"):
-        saved(path := tmp_path / f"a.{ending}")
+        save(path := tmp_path / f"a.{ending}")
         path.write_bytes(path.read_bytes()[:-40])
         refused("cannot be read", read_capture, path)
 
@@ -73,15 +73,17 @@ def test_a_chart_with_a_covered_side_has_the_colours_of_the_rest(side):
     layout = card(100, 100)
     source = nominal(layout)
     raster = np.array([[swatch.colour for swatch in layout.chart]], np.uint8)
-    true = print_raster(raster, 0.8)[0].astype(float)
-    light = true.copy()
+    light_of_ink = print_raster(raster, 0.8)[0].astype(float)
+    light = light_of_ink.copy()
     light[8 * side : 8 * side + 8] = RANDOM(side).uniform(0, 1, 3)
-    plain = Swatches(light, np.ones((32, 3), bool))
-    maps = [least_squares_map(source, swatches, 2) for swatches in (plain, without_covered(source, plain))]
-    errors = [np.abs(np.cbrt((colour_terms(source, 2) @ fit.T).clip(0)) - np.cbrt(true)).mean() for fit in maps]
+    swatches = Swatches(light, np.ones((32, 3), bool))
+    maps = [least_squares_map(source, swatches, 2) for swatches in (swatches, without_covered(source, swatches))]
+    errors = [
+        np.abs(np.cbrt((colour_terms(source, 2) @ fit.T).clip(0)) - np.cbrt(light_of_ink)).mean() for fit in maps
+    ]
     assert errors[1] < 0.03 < errors[0]
-    whole = Swatches(true, plain.valid)
-    assert without_covered(source, whole).valid.all()
+    chart = Swatches(light_of_ink, swatches.valid)
+    assert without_covered(source, chart).valid.all()
 
 
 def test_doubtful_photographs_are_flagged_and_not_refused():
@@ -91,9 +93,9 @@ def test_doubtful_photographs_are_flagged_and_not_refused():
     assert Evidence(Resemblance(0.95, "", 0.0, 0.0, 0.0), 1.0, None).refusal is None
 
 
-@pytest.mark.parametrize(("size", "noted"), [(0.97, True), (1.0, False), (1.03, True), (0.99, False)])
-def test_the_size_of_a_print_is_noted(size, noted):
+@pytest.mark.parametrize(("size", "note"), [(0.97, True), (1.0, False), (1.03, True), (0.99, False)])
+def test_the_size_of_a_print_is_noted(size, note):
     sizes = size + RANDOM(0).normal(0, 0.002, 12)
     places = [SimpleNamespace(match=SimpleNamespace(larger=value)) for value in sizes]
     notes = _size_notes([SimpleNamespace(evidence=SimpleNamespace(place=place)) for place in [None, *places]])
-    assert bool(notes) == noted and (not noted or f"{100 * np.median(sizes):.1f}%" in notes[0])
+    assert bool(notes) == note and (not note or f"{100 * np.median(sizes):.1f}%" in notes[0])

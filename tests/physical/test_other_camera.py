@@ -1,5 +1,5 @@
-"""Which photographs are scored, by a simulator on which no limit was set: cards that are wrong, and right ones that
-are hard to recognise. `-s` prints the table of docs/photographs_left_out.md."""
+"""Which photographs are scored, by a simulator on which no limit was set: cards that are wrong, and right ones
+that are hard to recognise. `-s` prints the table of docs/photographs_left_out.md."""
 
 import re
 
@@ -22,8 +22,10 @@ def on_card(box, light):
     """Lays light over a box of the card, in shares of its size."""
 
     def change(ink):
-        (left, top), (right, low) = (np.round(np.array(point) * ink.shape[1::-1]).astype(int) for point in box)
-        ink[top:low, left:right] = light
+        (column, row), (end_column, end_row) = (
+            np.round(np.array(point) * ink.shape[1::-1]).astype(int) for point in box
+        )
+        ink[row:end_row, column:end_column] = light
         return ink
 
     return change
@@ -35,27 +37,27 @@ def side_of_chart(random):
     light = random.uniform(0, 1, 3) if random.random() < 0.5 else random.uniform(0, 1)
 
     def change(ink):
-        turned = np.rot90(ink, turn).copy()
-        rows = round(width * len(turned))
-        turned[:rows, round(0.15 * len(turned)) : round(0.85 * len(turned))] = light
-        return np.rot90(turned, -turn)
+        rotation = np.rot90(ink, turn).copy()
+        rows = round(width * len(rotation))
+        rotation[:rows, round(0.15 * len(rotation)) : round(0.85 * len(rotation))] = light
+        return np.rot90(rotation, -turn)
 
     return change
 
 
-def within_patch(random, share):
+def patch_box(random, share):
     """An area of the patch, as a box in shares of the card."""
     side = np.sqrt(share) * LAYOUT.patch.width / LAYOUT.width
     corner = LAYOUT.patch.x / LAYOUT.width + random.uniform(0, LAYOUT.patch.width / LAYOUT.width - side, 2)
     return corner, corner + side
 
 
-def scaled(quad, times, away=(0.0, 0.0)):
+def scale(quad, times, away=(0.0, 0.0)):
     middle = quad.mean(0)
     return middle + (quad - middle) * times + np.array(away) * np.ptp(quad, 0)
 
 
-def cluttered(scene, random):
+def add_clutter(scene, random):
     scene = scene.copy()
     for _ in range(10):
         centre, radius = random.integers(0, SIDE, 2), int(random.integers(8, 28))
@@ -78,22 +80,22 @@ WRONG = {
     "mirrored": ("mirrored", lambda c, r: Take(change=lambda ink: ink[:, ::-1])),
     "covered by 20 to 40 %": (
         "covered|not the run's",
-        lambda c, r: Take(change=on_card(within_patch(r, r.uniform(0.2, 0.4)), r.uniform(0, 0.4, 3))),
+        lambda c, r: Take(change=on_card(patch_box(r, r.uniform(0.2, 0.4)), r.uniform(0, 0.4, 3))),
     ),
     "highlight on 20 to 40 %": (
         "glare",
-        lambda c, r: Take(change=on_card(within_patch(r, r.uniform(0.2, 0.4)), 1.5)),
+        lambda c, r: Take(change=on_card(patch_box(r, r.uniform(0.2, 0.4)), 1.5)),
     ),
     "another scene": ("another scene", lambda c, r: Take(scene=c.other)),
-    "stretched": ("as long|lies wrongly", lambda c, r: Take(quad=scaled(c.quad, [r.uniform(1.4, 1.6), 1.0]))),
+    "stretched": ("as long|lies wrongly", lambda c, r: Take(quad=scale(c.quad, [r.uniform(1.4, 1.6), 1.0]))),
     "elsewhere in its scene": (
         "away|lies wrongly",
-        lambda c, r: Take(quad=scaled(c.quad, 0.9, r.choice([-0.3, 0.3], 2))),
+        lambda c, r: Take(quad=scale(c.quad, 0.9, r.choice([-0.3, 0.3], 2))),
     ),
-    "1.4 times as large": ("as large|lies wrongly", lambda c, r: Take(quad=scaled(c.quad, 1.4))),
+    "1.4 times as large": ("as large|lies wrongly", lambda c, r: Take(quad=scale(c.quad, 1.4))),
     "two cards": (
         "more than once",
-        lambda c, r: Take(quad=scaled(c.quad, 0.6, (-0.4, 0)), second=scaled(c.quad, 0.6, (0.5, 0))),
+        lambda c, r: Take(quad=scale(c.quad, 0.6, (-0.4, 0)), second=scale(c.quad, 0.6, (0.5, 0))),
     ),
 }
 HARD = {
@@ -105,11 +107,9 @@ HARD = {
     "lamp": lambda c, r: Take(sheen=r.uniform(0.15, 0.45)),
     "folded": lambda c, r: Take(fold=r.uniform(10, 25)),
     "a fiducial hidden": lambda c, r: Take(change=on_card(((0.88, 0.88), (1, 1)), r.uniform(0, 1))),
-    "clutter": lambda c, r: Take(scene=cluttered(c.scene, r)),
-    "covered by 1 to 3 %": lambda c, r: Take(
-        change=on_card(within_patch(r, r.uniform(0.01, 0.03)), r.uniform(0, 0.6))
-    ),
-    "printed at 97 %": lambda c, r: Take(quad=scaled(c.quad, 0.97)),
+    "clutter": lambda c, r: Take(scene=add_clutter(c.scene, r)),
+    "covered by 1 to 3 %": lambda c, r: Take(change=on_card(patch_box(r, r.uniform(0.01, 0.03)), r.uniform(0, 0.6))),
+    "printed at 97 %": lambda c, r: Take(quad=scale(c.quad, 0.97)),
 }
 SCREENS = {
     "screen": lambda c, r: Take(make=None, sheen=0.0),
@@ -117,7 +117,7 @@ SCREENS = {
 }
 
 
-def examined(kind, make, index):
+def examine(kind, make, index):
     """The photograph of a kind, why it is left out (None: scored), and its measurement."""
     random = np.random.default_rng((*kind.encode(), index))
     case = draw_case(random)
@@ -127,37 +127,37 @@ def examined(kind, make, index):
     layout = card(100, 100, card_words(case.id, "eot"))
     expected = Expected(case.id, "eot", layout, case.textures)
     try:
-        found = detect_card(photo, layout)
-        result = measure_photo(PhotoFile(None, kind, 0), photo, case.scene, expected, placement, found)
+        detection = detect_card(photo, layout)
+        result = measure_photo(PhotoFile(None, kind, 0), photo, case.scene, expected, placement, detection)
     except ValueError as error:
         return photo, str(error), None
     return photo, result.evidence.refusal, result
 
 
 def test_wrong_cards_are_left_out_with_the_right_reason():
-    scored, right, count = 0, 0, 8 * len(WRONG)
+    scored, hits_count, count = 0, 0, 8 * len(WRONG)
     for kind, (pattern, make) in WRONG.items():
-        reasons = [examined(kind, make, index)[1] for index in range(8)]
+        reasons = [examine(kind, make, index)[1] for index in range(8)]
         hits = [reason is not None and re.search(pattern, reason) is not None for reason in reasons]
-        scored, right = scored + reasons.count(None), right + sum(hits)
+        scored, hits_count = scored + reasons.count(None), hits_count + sum(hits)
         print(f"{kind}: {reasons.count(None)} of 8 scored, {sum(hits)} right reasons")
-    print(f"wrong cards: {scored} of {count} scored, {right} right reasons")
-    assert count >= 100 and scored <= 1 and right >= 0.95 * count
+    print(f"wrong cards: {scored} of {count} scored, {hits_count} right reasons")
+    assert count >= 100 and scored <= 1 and hits_count >= 0.95 * count
 
 
 def test_hard_photographs_of_the_right_card_are_scored():
-    refused, count, folded, mistaken = 0, 11 * len(HARD), 0, 0
+    refusals, count, folds, mistakes = 0, 11 * len(HARD), 0, 0
     for kind, make in HARD.items():
-        results = [examined(kind, make, index) for index in range(11)]
-        left_out = [reason for _, reason, _ in results if reason is not None]
+        results = [examine(kind, make, index) for index in range(11)]
+        reasons = [reason for _, reason, _ in results if reason is not None]
         flags = [" ".join(result.flags) for _, reason, result in results if reason is None]
-        refused += len(left_out)
-        print(f"{kind}: {11 - len(left_out)} of 11 scored, {sum(map(bool, flags))} flagged; {'; '.join(left_out)}")
+        refusals += len(reasons)
+        print(f"{kind}: {11 - len(reasons)} of 11 scored, {sum(map(bool, flags))} flagged; {'; '.join(reasons)}")
         if kind == "folded":
-            folded = sum("folded" in text for text in flags) + sum(
-                "folded" in text or "bent" in text for text in left_out
+            folds = sum("folded" in text for text in flags) + sum(
+                "folded" in text or "bent" in text for text in reasons
             )
         else:
-            mistaken += sum("folded" in text for text in flags)
-    print(f"hard: {refused} of {count} left out; {folded} of 11 folds named, {mistaken} flat cards called folded")
-    assert count >= 120 and refused <= 0.1 * count
+            mistakes += sum("folded" in text for text in flags)
+    print(f"hard: {refusals} of {count} left out; {folds} of 11 folds named, {mistakes} flat cards called folded")
+    assert count >= 120 and refusals <= 0.1 * count
