@@ -66,14 +66,14 @@ class Evidence:
         """Why the photograph is left out; None: it is scored. The first rule that it breaks."""
         cut, glare, hidden = self.patch.cut, self.patch.glare, self.patch.hidden_share
         better, correlation = self.patch.better, self.patch.correlation
-        most = f"at most {MAX_HIDDEN_SHARE:.0%}"
+        limit = f"at most {MAX_HIDDEN_SHARE:.0%}"
         not_it = f"the patch is not the run's: correlation {correlation:.3f}, at least {CORRELATION}"
         rules = [
             (cut > CUT, f"{cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
             (better != "", f"it shows {better}, not the patch of this arm as it is"),
-            (glare > MAX_HIDDEN_SHARE, f"glare or bare paper on {glare:.1%} of the patch, {most}"),
+            (glare > MAX_HIDDEN_SHARE, f"glare or bare paper on {glare:.1%} of the patch, {limit}"),
             (correlation < CORRELATION, not_it),
-            (hidden > MAX_HIDDEN_SHARE, f"{hidden:.1%} of the patch is covered or changed, {most}"),
+            (hidden > MAX_HIDDEN_SHARE, f"{hidden:.1%} of the patch is covered or changed, {limit}"),
         ]
         rules += [] if self.place is None else _of_place(self.place)
         return next((reason for fails, reason in rules if fails), None)
@@ -215,7 +215,7 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
         return fit
     if len(detection.corners) >= MIN_TAGS:
         return locate(grey_picture(pixels), card, detection.corners, k1)
-    found, numbers = len(detection.corners), ", ".join(str(tag.number) for tag in card.tags)
+    count, numbers = len(detection.corners), ", ".join(str(tag.number) for tag in card.tags)
     for arm in expected.textures:
         if len({*detection.foreign} & {*tag_numbers(card_words(expected.id, arm))}) >= 2:
             raise ValueError(f"it shows the card of the arm {arm}, not of {expected.arm} (--arm {arm} scores it)")
@@ -224,7 +224,7 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
         raise ValueError(f"it shows another card: fiducials {foreign}, not {numbers}; is it the print of this run?")
     if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).corners) >= MIN_TAGS:
         raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
-    raise ValueError(f"{found} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, or sharper)")
+    raise ValueError(f"{count} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, or sharper)")
 
 
 def _scenes(at: Floats, box: Box, placement: PlacementRecord, row: int, size: tuple[int, int]) -> list[Floats]:

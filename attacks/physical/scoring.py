@@ -282,8 +282,8 @@ def _subset_notes(rows: Sequence[int], queries: Pictures) -> list[str]:
 def _flag_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
     flagged = [item for item in measurements if item.flags]
     texts = [f"{item.photo.name}: {'; '.join(item.flags)}" for item in flagged[:MAX_NAMES]]
-    more = f", and {len(flagged) - MAX_NAMES} more" * (len(flagged) > MAX_NAMES)
-    return [f"flagged: {len(flagged)} photographs, scored all the same: {', '.join(texts)}{more}"] * bool(flagged)
+    rest = f", and {len(flagged) - MAX_NAMES} more" * (len(flagged) > MAX_NAMES)
+    return [f"flagged: {len(flagged)} photographs, scored all the same: {', '.join(texts)}{rest}"] * bool(flagged)
 
 
 def _size_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
@@ -296,8 +296,8 @@ def _size_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
     error = 1.4826 * float(np.median(np.abs(sizes - size))) / len(sizes) ** 0.5
     if abs(size - 1) < max(SIZE_OFF, 3 * error):
         return []
-    found = f"size: in its scene the card is {size:.1%} of the size that it should have (median of {len(sizes)}), "
-    return [found + "as if printed to fit the page: print it at 100 %, and check the ruler"]
+    text = f"size: in its scene the card is {size:.1%} of the size that it should have (median of {len(sizes)}), "
+    return [text + "as if printed to fit the page: print it at 100 %, and check the ruler"]
 
 
 def _colour_record(measurement: PhotoMeasurement, card: Card, colours: Colours) -> dict[str, Any]:
