@@ -52,9 +52,9 @@ def patch_box(random, share):
     return corner, corner + side
 
 
-def scale(quad, times, away=(0.0, 0.0)):
+def scale(quad, times, shift=(0.0, 0.0)):
     middle = quad.mean(0)
-    return middle + (quad - middle) * times + np.array(away) * np.ptp(quad, 0)
+    return middle + (quad - middle) * times + np.array(shift) * np.ptp(quad, 0)
 
 
 def add_clutter(scene, random):
@@ -135,14 +135,14 @@ def examine(kind, make, index):
 
 
 def test_wrong_cards_are_left_out_with_the_right_reason():
-    scored, hits_count, count = 0, 0, 8 * len(WRONG)
+    errors, hits_count, count = 0, 0, 8 * len(WRONG)
     for kind, (pattern, make) in WRONG.items():
         reasons = [examine(kind, make, index)[1] for index in range(8)]
         hits = [reason is not None and re.search(pattern, reason) is not None for reason in reasons]
-        scored, hits_count = scored + reasons.count(None), hits_count + sum(hits)
+        errors, hits_count = errors + reasons.count(None), hits_count + sum(hits)
         print(f"{kind}: {reasons.count(None)} of 8 scored, {sum(hits)} right reasons")
-    print(f"wrong cards: {scored} of {count} scored, {hits_count} right reasons")
-    assert count >= 100 and scored <= 1 and hits_count >= 0.95 * count
+    print(f"wrong cards: {errors} of {count} scored, {hits_count} right reasons")
+    assert count >= 100 and errors <= 1 and hits_count >= 0.95 * count
 
 
 def test_hard_photographs_of_the_right_card_are_scored():

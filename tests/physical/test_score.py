@@ -133,13 +133,16 @@ def test_every_photograph_is_scored_or_named(run, photo_scores):
     assert abs(entries[f"{first}--upside-down.png"]["patch"]["degrees"]) > 179
     assert entries[f"{first}--plain.jpg"]["residual_px"] < 0.5
     left = " | ".join(content["left_out"])
-    same = (f"turned.jpg: left out, it is the same photograph as {first}--plain.jpg", "grey.png: left out, it is the")
+    copies = (
+        f"turned.jpg: left out, it is the same photograph as {first}--plain.jpg",
+        "grey.png: left out, it is the",
+    )
     for word in (
         "nothing.png: left out, 0 of the fiducials",
         "text.jpg: left out",
         "whose.png",
         ".dng is not read",
-        *same,
+        *copies,
     ):
         assert word in left
     assert "laid-upside-down.png: left out, in its scene the card is turned by 180.0 degrees" in left
