@@ -238,7 +238,6 @@ NEGATIVE: dict[str, Kind] = {
     "another scene": lambda case, _: CardPrint(scene=case.other),
     "stretched 1.35 to 1.7 times": stretch_card,
 }
-#: Scored, and flagged: no rule tells vivid ink from a screen.
 SCREENS: dict[str, Kind] = {"the file itself": as_file, "a screen": on_screen}
 KIND: dict[str, Kind] = {"as it should be": lambda *_: CardPrint()}
 HARD: dict[str, Kind] = {"photographs of hard": lambda _, random: CardPrint(shot=draw_shot(PRESETS["hard"], random))}
