@@ -6,6 +6,7 @@ camera's exposure and white balance: these are measured on the scene and removed
 `transforms.colour.lut.powers`: 1, r, g, b, r^2, rg, rb, g^2, gb, b^2.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,8 @@ MAX_SPAN, MIN_CORRELATION = 1.0, 0.5
 MIN_SWATCHES = {1: 8, 2: 16, 3: 60}
 #: Weight of the regularisation towards the identity, for directions that the swatches do not determine.
 RIDGE = 1e-5
+#: A swatch is covered if it is off by more than the first (cube root of light) and by so many times the median.
+COVERED, COVERED_TIMES, TRIMS = 0.15, 4.0, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,6 +265,27 @@ def least_squares_map(source: Floats, swatches: Swatches, degree: int) -> Floats
         size = np.trace(a.T @ a) / a.shape[1]
         coefficients[channel] += np.linalg.solve(a.T @ a + RIDGE * size * np.eye(a.shape[1]), a.T @ b)
     return coefficients
+
+
+def without_covered(source: Floats, swatches: Swatches) -> Swatches:
+    """The swatches (S,3), those invalid that differ from a map that fits most of the chart: they are under an object
+    or a highlight. `source` as of `fit_colours`. Least trimmed squares, begun without one quarter of
+    the chart, which is one of the card's sides, after the other."""
+    rows, count = swatches.valid.all(1), len(source)
+    minimum, result = rows.sum() - count // 4, (math.inf, np.zeros(count))
+    if minimum < MIN_SWATCHES[2]:
+        return swatches
+    for side in range(4):
+        selection = rows & (np.arange(count) * 4 // count != side)
+        for _ in range(TRIMS):
+            coefficients = least_squares_map(source, Swatches(swatches.light, swatches.valid & selection[:, None]), 2)
+            predicted = np.clip(colour_terms(source, 2) @ coefficients.T, 0, None)
+            errors = np.abs(np.cbrt(predicted) - np.cbrt(swatches.light)).max(1)
+            limit = np.sort(errors[rows])[minimum - 1]
+            selection = rows & (errors <= limit)
+        result = min(result, (float((errors[selection] ** 2).sum()), errors), key=lambda candidate: candidate[0])
+    limit = max(COVERED, COVERED_TIMES * float(np.median(result[1][rows])))
+    return Swatches(swatches.light, swatches.valid & (~rows | (result[1] <= limit))[:, None])
 
 
 def colour_terms(light: Floats, degree: int) -> Floats:

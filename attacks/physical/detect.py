@@ -8,7 +8,6 @@ with the method used here: a line is fitted to each edge, twice, and corners are
 corners, but edges stay straight.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +35,7 @@ DARK = 0.05
 class Detection:
     """The tags in a photograph. `corners`: the card's, number -> (4,2) corners in pixels (centres are whole numbers),
     from the upper left one, clockwise. `foreign`: numbers of other cards' tags. `duplicates`: the card's tags that
-    were detected more than once, and are therefore not used."""
+    were detected in more than one place, and are therefore not used."""
 
     corners: dict[int, Floats]
     foreign: tuple[int, ...]
@@ -78,11 +77,12 @@ def detect(photo: Bytes, card: Card) -> Detection:
             break  # the largest size adds no detail
         scale = min(attempt.zoom, attempt.side / max(grey.shape))
         markers = _markers(cv2, grey, attempt, scale)
-        counts = Counter(number for number, _ in markers)
-        new = {number: corners for number, corners in markers if number in numbers_of_card}
-        corners_of_card = new | corners_of_card
-        foreign |= set(counts) - numbers_of_card
-        duplicates |= {number for number, count in counts.items() if count > 1} & numbers_of_card
+        for number, corners in markers:
+            place = corners_of_card.setdefault(number, corners) if number in numbers_of_card else corners
+            side = np.linalg.norm(place - np.roll(place, -1, 0), axis=1).max()
+            if np.linalg.norm(corners.mean(0) - place.mean(0)) > side:
+                duplicates.add(number)
+        foreign |= {number for number, _ in markers} - numbers_of_card
         if numbers_of_card <= set(corners_of_card):
             break
     numbers = sorted(corners_of_card.keys() - duplicates)

@@ -13,7 +13,7 @@ from attacks.data.images import SUFFIXES
 from attacks.perturbations.patch.card import Box, Card, card_words, tag_numbers
 from attacks.perturbations.patch.physical_patch import PhysicalPatch
 from attacks.physical import rectify
-from attacks.physical.colour_fit import Swatches, gains, measure_swatches
+from attacks.physical.colour_fit import Swatches, gains, measure_swatches, nominal, without_covered
 from attacks.physical.detect import LIGHT, Detection, detect, grey_picture
 from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import MIN_TAGS, Pose, from_corners, pose, project, visible
@@ -37,7 +37,8 @@ Floats = NDArray[np.float64]
 CUT = 0.5
 #: The largest share of what the run declares as hidden that shows the patch.
 MAX_UNCOVERED = 0.5
-#: No ink is as pure as a screen: the most light of pure red, green and blue relative to white.
+#: Beyond this light of pure red, green and blue relative to white, colours look like a screen's: vivid ink has up to
+#: 1.06, a screen whose primaries mix as little as 0.84, so it is no rule.
 PUREST = 0.95
 #: The most that the scene is turned where it cannot be compared, in degrees, and stretched along one direction.
 MOST_DEGREES, MOST_STRETCH = 45.0, 1.8
@@ -67,18 +68,17 @@ class Evidence:
     def refusal(self) -> str | None:
         """Why the photograph is left out; None: it is scored. The first rule that it breaks."""
         cut, glare, hidden = self.patch.cut, self.patch.glare, self.patch.hidden_share
-        better, correlation, pure = self.patch.better, self.patch.correlation, self.purity or 0.0
-        most = f"at most {MAX_HIDDEN_SHARE:.0%}"
+        better, correlation = self.patch.better, self.patch.correlation
+        limit = f"at most {MAX_HIDDEN_SHARE:.0%}"
         bare = f"what should stand before the patch is not there: {self.patch.uncovered:.1%} of its place shows it"
         not_it = f"the patch is not the run's: correlation {correlation:.3f}, at least {CORRELATION}"
         rules = [
             (cut > CUT, f"{cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
             (better != "", f"it shows {better}, not the patch of this arm as it is"),
-            (glare > MAX_HIDDEN_SHARE, f"glare or bare paper on {glare:.1%} of the patch, {most}"),
+            (glare > MAX_HIDDEN_SHARE, f"glare or bare paper on {glare:.1%} of the patch, {limit}"),
             (correlation < CORRELATION, not_it),
-            (hidden > MAX_HIDDEN_SHARE, f"{hidden:.1%} of the patch is covered or changed, {most}"),
+            (hidden > MAX_HIDDEN_SHARE, f"{hidden:.1%} of the patch is covered or changed, {limit}"),
             (self.patch.uncovered > MAX_UNCOVERED, f"{bare}, at most {MAX_UNCOVERED:.0%}"),
-            (pure > PUREST, f"its colours are purer than ink, {pure:.3f}, at most {PUREST}: a screen or a file"),
         ]
         rules += [] if self.place is None else _of_place(self.place)
         return next((reason for fails, reason in rules if fails), None)
@@ -104,7 +104,7 @@ class Evidence:
 def _of_place(place: ScenePlace) -> list[tuple[bool, str]]:
     value, fault = place.correlation, None if place.match is None else place.match.fault
     elsewhere = (
-        "another scene, or the card elsewhere in it: too few matches with the run's picture "
+        "another scene, or the card lies wrongly in it: too few matches with the run's picture "
         f"(at least {MATCHES}), or too little correlation ({value or 0:.2f})"
     )
     turned = f"the card is turned by {place.degrees:.1f} degrees, at most {MOST_DEGREES:g}"
@@ -149,6 +149,13 @@ class PhotoMeasurement:
     evidence: Evidence
     quad: int = 0
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What is doubtful about a photograph that may be scored, in words."""
+        pure = self.evidence.purity or 0.0
+        screen = (f"its colours look like a screen's ({pure:.2f}, ink mostly below {PUREST})",) * (pure > PUREST)
+        return (*self.fit.flags, *screen)
+
 
 def measure_photo(
     photo: PhotoFile,
@@ -171,7 +178,7 @@ def measure_photo(
     surface, ideal = fit.surface, ideal_photo(pixels, fit.surface)
     ground = surface.resting  # where the scene is, which a bent card leaves
     flat_picture, flat = flattened(pixels, surface, card)
-    swatches = measure_swatches(flat_picture, flat, card)
+    swatches = without_covered(nominal(card), measure_swatches(flat_picture, flat, card))
     if not visible(surface.homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
     scenes = _scenes(ground, box, expected.patch, photo.row, size_of_photo)
@@ -235,14 +242,15 @@ def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
 def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: CardDetection) -> CardFit:
     """The card in the photograph. Raises ValueError with the tags that were detected."""
     card = expected.card
-    if detected_card.fit is not None and detected_card.k1 is None:
-        return detected_card.fit
     detection = detect(pixels, card) if detected_card.detection is None else detected_card.detection
-    if len(detection.corners) >= MIN_TAGS:
-        return locate(grey_picture(pixels), card, detection.corners, detected_card.k1)
-    found, numbers = len(detection.corners), ", ".join(str(tag.number) for tag in card.tags)
     if detection.duplicates:
         raise ValueError(f"the card is there more than once (fiducial {detection.duplicates[0]}); photograph one")
+    fit, k1 = detected_card.fit, detected_card.k1
+    if fit is not None and (k1 is None or (k1 == fit.surface.k1 and not fit.flags)):
+        return fit
+    if len(detection.corners) >= MIN_TAGS:
+        return locate(grey_picture(pixels), card, detection.corners, k1)
+    count, numbers = len(detection.corners), ", ".join(str(tag.number) for tag in card.tags)
     for arm in expected.textures:
         if len({*detection.foreign} & {*tag_numbers(card_words(expected.patch.id, arm))}) >= 2:
             raise ValueError(f"it shows the card of the arm {arm}, not of {expected.arm} (--arm {arm} scores it)")
@@ -251,7 +259,7 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
         raise ValueError(f"it shows another card: fiducials {foreign}, not {numbers}; is it the print of this run?")
     if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).corners) >= MIN_TAGS:
         raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
-    raise ValueError(f"{found} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, or sharper)")
+    raise ValueError(f"{count} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, or sharper)")
 
 
 def _scenes(at: Floats, box: Box, patch: PhysicalPatch, row: int, size: tuple[int, int]) -> list[tuple[int, Floats]]:
@@ -278,7 +286,7 @@ def record(measurement: PhotoMeasurement) -> dict[str, Any]:
         "uncertain_px": fit.uncertain,
         "k1": fit.surface.k1,
         "bend": fit.surface.bend,
-        "flagged": fit.flagged,
+        "flags": list(measurement.flags),
         "patch": measurement.pose.to_dict(),
         "scene": None if measurement.scene is None else measurement.scene.to_dict(),
         **measurement.evidence.to_dict(),

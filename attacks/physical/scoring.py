@@ -1,13 +1,14 @@
 """Scores a folder of photographs of a run's patch: `viewproof score`."""
 
 import dataclasses
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from attacks.data.images import load_texture, to_bytes
 from attacks.encoders.description import description_rows
@@ -22,17 +23,20 @@ from attacks.physical.photo_measure import (
     measure_photo,
     record,
 )
-from attacks.physical.photos import PhotoFile, list_photos, read_photo
+from attacks.physical.photos import Capture, PhotoFile, list_photos, read_capture, read_photo
 from attacks.physical.sheet import ARMS, arm_folder, read_patch, read_texture, subject, texture_file
 from attacks.physical.surface_fit import shared_lens
 from attacks.physical.views import Rerun, read_sheet, rerun
 from attacks.runtime.untrusted import mapping, read_untrusted, refuse_links
 
+Result = TypeVar("Result")
 SCHEMA = 3
 #: The arm whose photographs, from the same poses, the patch is compared with.
 CONTROL = "noise"
 #: An error names at most so many photographs.
 MAX_NAMES = 5
+#: The fewest photographs that tell the size of a print, and how far off it is noted.
+MIN_SIZES, SIZE_OFF = 3, 0.02
 
 
 @dataclass(frozen=True)
@@ -104,15 +108,21 @@ def score_photos(
     origin = rerun(run, device, program)  # before the photographs: it may raise
     scored_photos: list[PhotoMeasurement] = []
     refused_photos: list[PhotoMeasurement] = []
-    detections = _detect_cards(shots, expectation.card)
-    for photo in shots:
-        try:
-            clean = to_bytes(origin.study.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
-            detection = detections.get(photo.name, CardDetection())
-            measurement = measure_photo(photo, read_photo(photo.path), clean, expectation, detection)
-            (scored_photos if measurement.evidence.refusal is None else refused_photos).append(measurement)
-        except (ValueError, OSError) as error:
-            notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
+    images = origin.study.queries.images  # as in pictures/clean, which `rerun` checks
+
+    def measure(photo: PhotoFile) -> PhotoMeasurement:
+        clean, pixels = to_bytes(images[photo.row]), read_photo(photo.path)
+        return measure_photo(photo, pixels, clean, expectation, detections[photo.name])
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        detections, reasons = _detect_cards(shots, expectation.card, pool)
+        items = [photo for photo in shots if photo.name in detections]
+        for photo, result in zip(items, pool.map(_attempt(measure), items), strict=True):
+            if isinstance(result, str):
+                reasons[photo.name] = result
+            else:
+                (scored_photos if result.evidence.refusal is None else refused_photos).append(result)
+    notes += [f"{photo.name}: left out, {reasons[photo.name]}" for photo in shots if photo.name in reasons]
     notes += [f"{measurement.photo.name}: left out, {measurement.evidence.refusal}" for measurement in refused_photos]
     if not scored_photos:
         raise ValueError(f"none of {len(shots)} photographs could be scored; {'; '.join(notes[-MAX_NAMES:])}")
@@ -127,20 +137,44 @@ def score_photos(
     return ScoringResult(folder, content, (*notes, *content["notes"]))
 
 
-def _detect_cards(photos: Sequence[PhotoFile], card: Card) -> dict[str, CardDetection]:
-    """The tags of each photograph, and the lens that photographs of one size share, by name."""
+def _attempt(function: Callable[[PhotoFile], Result]) -> Callable[[PhotoFile], Result | str]:
+    """The function, with what it raises of a photograph as a text."""
+
+    def attempt(photo: PhotoFile) -> Result | str:
+        try:
+            return function(photo)
+        except (ValueError, OSError) as error:
+            return " ".join(str(error).split())
+
+    return attempt
+
+
+def _detect_cards(
+    photos: Sequence[PhotoFile], card: Card, pool: ThreadPoolExecutor
+) -> tuple[dict[str, CardDetection], dict[str, str]]:
+    """The tags of each photograph, and the lens that photographs of one camera share, by name; and why the others are
+    left out."""
+
+    def examine(photo: PhotoFile) -> tuple[Capture, CardDetection]:
+        pixels, capture = read_capture(photo.path)
+        return capture, detect_card(pixels, card)
+
+    captures: dict[str, Capture] = {}
     detections: dict[str, CardDetection] = {}
-    sizes: dict[tuple[int, ...], list[str]] = {}
-    for photo in photos:
-        with suppress(ValueError, OSError):  # reported when it is measured
-            pixels = read_photo(photo.path)
-            detections[photo.name] = detect_card(pixels, card)
-            sizes.setdefault(tuple(sorted(pixels.shape[:2])), []).append(photo.name)
-    for names in sizes.values():
+    reasons: dict[str, str] = {}
+    for photo, result in zip(photos, pool.map(_attempt(examine), photos), strict=True):
+        if isinstance(result, str):
+            reasons[photo.name] = result
+        elif names := [name for name, capture in captures.items() if capture.is_same(result[0])]:
+            reasons[photo.name] = f"it is the same photograph as {names[0]}"
+        else:
+            captures[photo.name], detections[photo.name] = result
+    for camera in {capture.camera for capture in captures.values()}:
+        names = [name for name, capture in captures.items() if capture.camera == camera]
         cards = (detections[name].fit for name in names)
         k1 = shared_lens([card_fit.lens for card_fit in cards if card_fit is not None and card_fit.lens is not None])
         detections |= {name: dataclasses.replace(detections[name], k1=k1) for name in names}
-    return detections
+    return detections, reasons
 
 
 def expected(run: Path, arm: str) -> Expected:
@@ -221,7 +255,12 @@ def _content(
         "left_out": list(notes),
         "colour": colour,
         "no_colour": colours.reason or None,
-        "notes": [*colours.notes, *_subset_notes(origin, pictures), *_flag_notes(measurements)],
+        "notes": [
+            *colours.notes,
+            *_subset_notes(origin, pictures),
+            *_flag_notes(measurements),
+            *_size_notes(measurements),
+        ],
         "clips": len({photo.clip for photo in photos} - {None}),
         "map": score.success_map(photo_scores, measurements, queries.clusters),
         "control": score.control_difference(controls, photo_scores, photos, queries.clusters),
@@ -249,12 +288,24 @@ def _subset_notes(origin: Rerun, rows: Sequence[int]) -> list[str]:
 
 
 def _flag_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
-    names = [measurement.photo.name for measurement in measurements if measurement.fit.flagged]
-    if not names:
+    flagged = [item for item in measurements if item.flags]
+    texts = [f"{item.photo.name}: {'; '.join(item.flags)}" for item in flagged[:MAX_NAMES]]
+    rest = f", and {len(flagged) - MAX_NAMES} more" * (len(flagged) > MAX_NAMES)
+    return [f"flagged: {len(flagged)} photographs, scored all the same: {', '.join(texts)}{rest}"] * bool(flagged)
+
+
+def _size_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
+    """Whether the card is larger or smaller than it should be by the same factor in all photographs."""
+    places = [item.evidence.place for item in measurements]
+    sizes = np.array([place.match.larger for place in places if place is not None and place.match is not None])
+    if len(sizes) < MIN_SIZES:
         return []
-    listing = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
-    note = f"corners: {len(names)} photographs are flagged, the patch may lie more than a pixel off in them: "
-    return [note + listing]
+    size = float(np.median(sizes))
+    error = 1.4826 * float(np.median(np.abs(sizes - size))) / len(sizes) ** 0.5
+    if abs(size - 1) < max(SIZE_OFF, 3 * error):
+        return []
+    text = f"size: in its scene the card is {size:.1%} of the size that it should have (median of {len(sizes)}), "
+    return [text + "as if printed to fit the page: print it at 100 %, and check the ruler"]
 
 
 def _colour_record(measurement: PhotoMeasurement, card: Card, colours: Colours) -> dict[str, Any]:

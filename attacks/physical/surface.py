@@ -108,7 +108,9 @@ def seen_points(values: Floats, flat: Floats) -> Floats:
     height = -bend_angle * axial / 2 * np.sinc(bend_angle / 2 / math.pi) ** 2
     axial = axial * np.sinc(bend_angle / math.pi)
     shadow = np.stack([c * axial - s * lateral, s * axial + c * lateral, np.ones_like(axial)], -2)
-    images = plane @ shadow + _normal(plane, FOCAL * np.exp(focal))[..., None] * height[..., None, :]
+    images = plane @ shadow
+    if np.any(bend):
+        images = images + _normal(plane, FOCAL * np.exp(focal))[..., None] * height[..., None, :]
     ideal = np.moveaxis(images[..., :2, :] / images[..., 2:, :], -2, -1)
     return np.asarray(ideal * (1 + k1 * (ideal**2).sum(-1))[..., None])
 

@@ -19,8 +19,12 @@ from urllib.parse import quote
 import numpy as np
 from PIL import Image, ImageCms, UnidentifiedImageError
 
+from attacks.runtime.extras import extra
+
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "AVIF")
+#: Brands in the head of a HEIF file of HEVC, which a package of its own reads.
+_HEVC = re.compile(rb"hei[cmsx]|hev[cmsx]")
 #: Those whose frames are a film, and the most frames of one.
 FILMS, MOST_FRAMES = ("GIF", "WEBP", "PNG"), 5_000
 #: Limits, checked before anything is decoded. A pixel takes at most 20 bytes while it is read: 1.3 GiB a thread.
@@ -124,7 +128,7 @@ def _reason(error: Exception) -> str:
 
 def _read(content: bytes) -> tuple[Image.Image, list[str]]:
     notes: list[str] = []
-    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+    with Image.open(io.BytesIO(content), formats=_formats(content)) as image:
         refuse_large(image)
         padded, chunks = content, dict(_png_chunks(content)) if image.format == "PNG" else {}
         tags: Any = getattr(image, "tag_v2", None)
@@ -138,7 +142,7 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
         _paint(image, _INKS[0])
         was_turned = image.getexif().get(ORIENTATION) in TURNS
         image.load()
-        if image.format != "WEBP":  # libwebp refuses missing data
+        if image.format not in ("WEBP", "AVIF", "HEIF"):  # their libraries refuse missing data
             _refuse_missing(image, padded)
         turn = TURNS.get(image.getexif().get(ORIENTATION, 1))  # behind a PNG's pixels; TIFFs are upright now
         colours = _colours(image, chunks)
@@ -155,6 +159,13 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
     frames = f"the first of several frames is taken{' (all: viewproof table)' * (image.format in FILMS)}"
     notes += [frames] if several else []
     return picture, notes
+
+
+def _formats(content: bytes) -> tuple[str, ...]:
+    if content[4:8] == b"ftyp" and _HEVC.search(content[8 : min(256, int.from_bytes(content[:4], "big"))]):
+        extra("pillow_heif").register_heif_opener()
+        return ("HEIF",)
+    return FORMATS
 
 
 def _paint(image: Any, colour: tuple[int, ...]) -> None:

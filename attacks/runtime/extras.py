@@ -19,6 +19,7 @@ EXTRAS = {
     "onnx": "onnx",
     "lpips": "lpips",
     "pyarrow": "parquet",
+    "pillow_heif": "heic",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
     "ray": "ray",

@@ -1,5 +1,5 @@
 """How often a photograph is scored as the run's patch: simulated photographs of a printed card by kind, as it should
-be, harder, and of twelve kinds of something else."""
+be, harder, of a screen, and of ten kinds of something else."""
 
 import io
 import math
@@ -236,11 +236,10 @@ NEGATIVE: dict[str, Kind] = {
     "mirrored": mirrored,
     "covered, 12 to 40 %": cover_part,
     "glare, 15 to 40 %": glare,
-    "the file itself": as_file,
-    "a screen": on_screen,
     "another scene": lambda case, _: CardPrint(scene=case.other),
     "stretched 1.35 to 1.7 times": stretch_card,
 }
+SCREENS: dict[str, Kind] = {"the file itself": as_file, "a screen": on_screen}
 KIND: dict[str, Kind] = {"as it should be": lambda *_: CardPrint()}
 HARD: dict[str, Kind] = {"photographs of hard": lambda _, random: CardPrint(shot=draw_shot(PRESETS["hard"], random))}
 BLURRED = Ranges(blur=(1.0, 1.6), motion=(1.5, 4.0), quality=(60.0, 80.0))
@@ -257,7 +256,7 @@ HARDER: dict[str, Kind] = {
 
 def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_photos: int = 2) -> list[BenchmarkTable]:
     """Simulated photographs of a run's card that are scored, by kind: as it should be, harder, of the simulator's
-    preset `hard`, and twelve kinds of something else, which must not be scored.
+    preset `hard`, of a screen, and ten kinds of something else, which must not be scored.
 
     The limits of `attacks.physical.photo_measure` were set on other scenes, textures and inks. The figures behind the
     share are the least and the largest correlation of the patch.
@@ -266,6 +265,7 @@ def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_pho
         _table("Photographs of the run's patch: scored", KIND, kind_photos),
         _table("Harder photographs of it: scored", HARDER, harder_photos),
         _table("Photographs of the preset hard: scored", HARD, hard_photos),
+        _table("Photographs of a screen: scored, and flagged", SCREENS, photos),
         _table("Photographs of something else: scored", NEGATIVE, photos),
     ]
 

@@ -239,7 +239,6 @@ def test_a_smooth_scene_is_known_by_its_blocks():
         ({"patch": {"hidden_share": 0.2}}, "20.0% of the patch is covered"),
         ({"patch": {"hidden_share": 0.2, "glare": 0.2}}, "glare"),
         ({"patch": {"cut": 0.6}}, "beyond the edge"),
-        ({"purity": 0.99}, "a screen or a file"),
         ({"place": {"match": None}}, "another scene"),
         ({"place": {"match": replace(MATCH, turned=90.0)}}, "turned by 90.0 degrees clockwise"),
         ({"place": {"match": replace(MATCH, turned=-11.0)}}, "turned by 11.0 degrees counterclockwise"),

@@ -109,7 +109,7 @@ def photos(run, tmp_path_factory):
         ("whose.png", plain, {}),
     ):
         Image.fromarray(pixels).save(folder / name, **options)
-    for name in (f"{first}--text.jpg", f"{first}--phone.heic", "truth.json"):
+    for name in (f"{first}--text.jpg", f"{first}--phone.dng", "truth.json"):
         (folder / name).write_text("no picture")
     return folder
 
@@ -126,19 +126,29 @@ def test_every_photograph_is_scored_or_named(run, photo_scores):
     content = read_photos(photo_scores)
     first, second = read_names(run)
     entries = {photo["photo"]: photo for photo in content["photos"]}
-    kinds = ("cut.png", "deep.png", "grey.png", "hidden.png", "plain.jpg", "turned.jpg", "upside-down.png")
+    kinds = ("cut.png", "deep.png", "hidden.png", "plain.jpg", "upside-down.png")
     assert sorted(name.replace("/", "--").rpartition("--")[2] for name in entries) == list(kinds)
     assert entries[f"{second}/hidden.png"]["picture"] == entries[f"{second}--cut.png"]["picture"] == second
     assert [len(entries[f"{second}{end}"]["fiducials"]) for end in ("/hidden.png", "--cut.png")] == [3, 2]
     assert abs(entries[f"{first}--upside-down.png"]["patch"]["degrees"]) > 179
     assert entries[f"{first}--plain.jpg"]["residual_px"] < 0.5
     left = " | ".join(content["left_out"])
-    for word in ("nothing.png: left out, 0 of the fiducials", "text.jpg: left out", "whose.png", ".heic is not read"):
+    copies = (
+        f"turned.jpg: left out, it is the same photograph as {first}--plain.jpg",
+        "grey.png: left out, it is the",
+    )
+    for word in (
+        "nothing.png: left out, 0 of the fiducials",
+        "text.jpg: left out",
+        "whose.png",
+        ".dng is not read",
+        *copies,
+    ):
         assert word in left
     assert "laid-upside-down.png: left out, in its scene the card is turned by 180.0 degrees" in left
     assert "elsewhere.png: left out, another scene" in left
     error_line = [photo["photo"] for photo in content["refused"]]
-    assert len(content["left_out"]) == 6 and len(error_line) == 2 and not {*error_line} & {*entries}
+    assert len(content["left_out"]) == 8 and len(error_line) == 2 and not {*error_line} & {*entries}
     rows = {row["photo"]: row for row in csv.DictReader((photo_scores / "photos.csv").read_text().splitlines())}
     assert list(rows) == [*entries, *error_line] and all(rows[name]["reason"] for name in error_line)
     assert all(rows[name]["picture"] == first and rows[name]["cut"] for name in error_line)
@@ -161,8 +171,9 @@ def test_a_patch_without_a_place_has_no_pose_old_pictures_go_and_the_encoder_is_
     edit(copy / MANIFEST, "encoder", {key: encoder[key] for key in ("sha256", "fingerprint")} | {"defence": [[]]})
     folder.mkdir()
     plain, out = f"{read_names(run)[0]}--plain.jpg", copy / "photos"
-    for name in (plain, f"{read_names(run)[0]}--again.jpg"):
-        shutil.copy(photos / plain, folder / name)
+    with Image.open(photos / plain) as picture:
+        picture.save(folder / plain)
+        picture.point(lambda level: 0.9 * level).save(folder / f"{read_names(run)[0]}--again.jpg")
     assert main(["score", str(copy), str(folder), "--device", "cpu"]) == 0
     assert all(photo["scene"] is None for photo in read_photos(out)["photos"])
     assert read_photos(out)["encoder"]["encoder"] == "pocket"  # the one that was loaded
@@ -175,8 +186,13 @@ def test_a_patch_without_a_place_has_no_pose_old_pictures_go_and_the_encoder_is_
 
 
 @pytest.mark.slow
-def test_the_orientation_of_a_file_does_not_change_its_scores(run, photo_scores):
-    entries = {photo["photo"].rpartition("--")[2]: photo for photo in read_photos(photo_scores)["photos"]}
+def test_the_orientation_and_the_depth_of_a_file_do_not_change_its_scores(run, photos, photo_scores, tmp_path):
+    first = read_names(run)[0]
+    for name in ("turned.jpg", "grey.png"):  # beside the same photographs they would not count
+        shutil.copy(photos / f"{first}--{name}", tmp_path / f"{first}--{name}")
+    assert main(["score", str(run), str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu"]) == 0
+    results = [*read_photos(photo_scores)["photos"], *read_photos(tmp_path / "out")["photos"]]
+    entries = {photo["photo"].rpartition("--")[2]: photo for photo in results}
     plain, rotated = entries["plain.jpg"], entries["turned.jpg"]
     assert rotated["cosine"] == pytest.approx(plain["cosine"], abs=5e-3)
     assert rotated["patch"]["degrees"] == pytest.approx(plain["patch"]["degrees"], abs=0.05)

@@ -84,7 +84,7 @@ def test_a_flat_card_and_a_plain_lens_stay_a_homography():
     result = take_photo(Shot(yaw=15, pitch=-10, blur=0.6))
     match, tags = locate_card(result), detect(result.pixels, CARD).corners
     plane = fit_homography(CARD, tags)
-    assert match.surface.is_plane and match.tags == plane.tags and not match.flagged
+    assert match.surface.is_plane and match.tags == plane.tags and not match.flags
     corners = np.array(CARD.patch.corners)
     np.testing.assert_allclose(match.surface.project(corners), project(plane.homography, corners), atol=1e-8)
     np.testing.assert_allclose(*(h / h[2, 2] for h in (match.surface.homography, plane.homography)), atol=1e-8)
@@ -107,7 +107,7 @@ def test_lens_and_bend_are_recovered(shot, bound):
     match = locate_card(result)
     flat = project(plane_if_flat(detect(result.pixels, CARD).corners), CARD.patch.corners)
     plane = np.linalg.norm(flat - result.patch, axis=1).max()
-    assert off(match, result) < bound < plane and not match.flagged
+    assert off(match, result) < bound < plane and not match.flags
     assert bool(match.surface.is_bent) == bool(shot.sag) and bool(match.surface.k1) == bool(shot.k1)
     assert match.surface.bend == pytest.approx(shot.sag, abs=0.02)
     assert match.surface.k1 == pytest.approx(shot.k1, abs=0.05)
@@ -129,7 +129,7 @@ def test_a_hidden_tag_is_extrapolated_from_what_is_near():
     result.pixels[np.hypot(x - tag[:, 0].mean(), y - tag[:, 1].mean()) < 0.6 * width] = (120, 60, 60)
     match = locate_card(result)
     assert len(detect(result.pixels, CARD).corners) == 3
-    assert off(match, result) < 0.5 and not match.flagged
+    assert off(match, result) < 0.5 and not match.flags
 
 
 @pytest.mark.slow
