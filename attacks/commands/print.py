@@ -12,7 +12,6 @@ this run and arm alone. A patch too large for one sheet is tiled.
 import argparse
 from pathlib import Path
 
-from attacks.perturbations.patch.physical_patch import WIDTH
 from attacks.physical.chart import write_chart
 from attacks.physical.paper import PAPERS
 from attacks.physical.sheet import ARMS, write_sheet
@@ -23,7 +22,7 @@ from attacks.runtime.untrusted import refuse_file
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="a run with perturbation=patch")
     parser.add_argument("--chart", action="store_true", help="a colour chart alone, of no run, into the folder chart")
-    width = f"the patch's width (default: the run's, else {WIDTH:g})"
+    width = "the patch's width (default: the run's, else 100)"
     parser.add_argument("--width-mm", type=float, dest="width", metavar="MM", help=width)
     parser.add_argument("--paper", choices=PAPERS, default="a4")
     parser.add_argument("--dpi", type=int, choices=[150, 300, 600], default=300, help="of the print (default: 300)")

@@ -188,12 +188,13 @@ def measure_photo(
         if not position.belongs and (candidate := place(ideal, picture, other, card, ground)).belongs:
             quad, scene, position = number, other, candidate
     gain = None if position.cells is None else gains(position.cells)
-    declared = before = None
+    declared: NDArray[np.bool_] | None = None
+    before: Floats | None = None
     if (hiding := expected.patch.hiding(photo.row, quad)) is not None:
         at = (scene if position.match is None else position.match.scene), ground
         declared = at_points(hiding, *at, grid_cells(box))
         light = LIGHT[at_points(picture, *at, grid_cells(box))]
-        before = None if gain is None else np.clip(light * gain, 0, 1) ** (1 / 2.2)
+        before = None if gain is None else np.asarray(np.clip(light * gain, 0, 1) ** (1 / 2.2), np.float64)
         ends = np.array([swatch.box.corners for swatch in card.chart])
         points = np.concatenate([ends, ends.mean(1, keepdims=True)], 1)
         shown = ~at_points(hiding, *at, points).any(1, keepdims=True)

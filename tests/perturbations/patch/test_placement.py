@@ -158,6 +158,7 @@ def test_a_mask_of_the_picture_hides_patch_and_card_where_it_is_dark(surround):
     result = camera(hidden.scene(card, texture()), torch.zeros(1, 0, dtype=double))
     expected = camera(bare.scene(card, texture()), torch.zeros(1, 0, dtype=double))
     assert torch.equal(result[..., :9], card[..., :9])
-    torch.testing.assert_close(result[..., 11:15], expected[..., 11:15], rtol=0, atol=1e-6)
+    inside = (..., slice(4, 12), slice(11, 15))  # the card ends elsewhere, and a mask leaves it a soft edge
+    torch.testing.assert_close(result[inside], expected[inside], rtol=0, atol=1e-6)
     assert hidden.take(torch.tensor([0])).placements.cover.shape == hidden.placements.cover.shape
     assert (hidden.footprint((16, 32)).layers[1].pixels.shape[2:]) == (8, 8)
