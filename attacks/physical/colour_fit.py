@@ -48,7 +48,7 @@ MIN_SWATCHES = {1: 8, 2: 16, 3: 60}
 #: Weight of the regularisation towards the identity, for directions that the swatches do not determine.
 RIDGE = 1e-5
 #: A swatch is covered if it is off by more than the first (cube root of light) and by so many times the median.
-COVERED, COVERED_TIMES, TRIMS = 0.15, 4.0, 4
+MAX_COVER, COVERED_TIMES, TRIMS = 0.15, 4.0, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,12 +279,12 @@ def without_covered(source: Floats, swatches: Swatches) -> Swatches:
         selection = rows & (np.arange(count) * 4 // count != side)
         for _ in range(TRIMS):
             coefficients = least_squares_map(source, Swatches(swatches.light, swatches.valid & selection[:, None]), 2)
-            predicted = np.clip(colour_terms(source, 2) @ coefficients.T, 0, None)
-            errors = np.abs(np.cbrt(predicted) - np.cbrt(swatches.light)).max(1)
+            prediction = np.clip(colour_terms(source, 2) @ coefficients.T, 0, None)
+            errors = np.abs(np.cbrt(prediction) - np.cbrt(swatches.light)).max(1)
             limit = np.sort(errors[rows])[minimum - 1]
             selection = rows & (errors <= limit)
         result = min(result, (float((errors[selection] ** 2).sum()), errors), key=lambda candidate: candidate[0])
-    limit = max(COVERED, COVERED_TIMES * float(np.median(result[1][rows])))
+    limit = max(MAX_COVER, COVERED_TIMES * float(np.median(result[1][rows])))
     return Swatches(swatches.light, swatches.valid & (~rows | (result[1] <= limit))[:, None])
 
 

@@ -21,9 +21,9 @@ from attacks.physical.resemblance import (
     CORRELATION,
     MAX_HIDDEN_SHARE,
     Resemblance,
+    cell_centres,
     cells_inside,
     expected_look,
-    grid_cells,
     purity,
     resemblance,
 )
@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 #: The largest share of the patch that lies beyond the photograph's edge.
 CUT = 0.5
 #: The largest share of what the run declares as hidden that shows the patch.
-MAX_UNCOVERED = 0.5
+MAX_MISSING = 0.5
 #: Beyond this light of pure red, green and blue relative to white, colours look like a screen's: vivid ink has up to
 #: 1.06, a screen whose primaries mix as little as 0.84, so it is no rule.
 PUREST = 0.95
@@ -70,7 +70,8 @@ class Evidence:
         cut, glare, hidden = self.patch.cut, self.patch.glare, self.patch.hidden_share
         better, correlation = self.patch.better, self.patch.correlation
         limit = f"at most {MAX_HIDDEN_SHARE:.0%}"
-        bare = f"what should stand before the patch is not there: {self.patch.uncovered:.1%} of its place shows it"
+        missing = self.patch.missing_share
+        bare = f"what should stand before the patch is not there: {missing:.1%} of its place shows it"
         not_it = f"the patch is not the run's: correlation {correlation:.3f}, at least {CORRELATION}"
         rules = [
             (cut > CUT, f"{cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
@@ -78,7 +79,7 @@ class Evidence:
             (glare > MAX_HIDDEN_SHARE, f"glare or bare paper on {glare:.1%} of the patch, {limit}"),
             (correlation < CORRELATION, not_it),
             (hidden > MAX_HIDDEN_SHARE, f"{hidden:.1%} of the patch is covered or changed, {limit}"),
-            (self.patch.uncovered > MAX_UNCOVERED, f"{bare}, at most {MAX_UNCOVERED:.0%}"),
+            (missing > MAX_MISSING, f"{bare}, at most {MAX_MISSING:.0%}"),
         ]
         rules += [] if self.place is None else _of_place(self.place)
         return next((reason for fails, reason in rules if fails), None)
@@ -92,7 +93,7 @@ class Evidence:
             "correlation": self.patch.correlation,
             "hidden": self.patch.hidden_share,
             "glare": self.patch.glare,
-            "uncovered": self.patch.uncovered,
+            "missing_share": self.patch.missing_share,
             "cut": self.patch.cut,
             "purity": self.purity,
             "scene_correlation": None if place is None else place.correlation,
@@ -188,17 +189,17 @@ def measure_photo(
         if not position.belongs and (candidate := place(ideal, picture, other, card, ground)).belongs:
             quad, scene, position = number, other, candidate
     gain = None if position.cells is None else gains(position.cells)
-    declared: NDArray[np.bool_] | None = None
-    before: Floats | None = None
+    region: NDArray[np.bool_] | None = None
+    front: Floats | None = None
     if (hiding := expected.patch.hiding(photo.row, quad)) is not None:
         at = (scene if position.match is None else position.match.scene), ground
-        declared = at_points(hiding, *at, grid_cells(box))
-        light = LIGHT[at_points(picture, *at, grid_cells(box))]
-        before = None if gain is None else np.asarray(np.clip(light * gain, 0, 1) ** (1 / 2.2), np.float64)
+        region = at_points(hiding, *at, cell_centres(box))
+        light = LIGHT[at_points(picture, *at, cell_centres(box))]
+        front = None if gain is None else np.asarray(np.clip(light * gain, 0, 1) ** (1 / 2.2), np.float64)
         ends = np.array([swatch.box.corners for swatch in card.chart])
         points = np.concatenate([ends, ends.mean(1, keepdims=True)], 1)
-        shown = ~at_points(hiding, *at, points).any(1, keepdims=True)
-        swatches = replace(swatches, valid=swatches.valid & shown)
+        in_view = ~at_points(hiding, *at, points).any(1, keepdims=True)
+        swatches = replace(swatches, valid=swatches.valid & in_view)
     height, width = expected.patch.size
     view = photo_view(pixels, height)
     frame = Box(0, 0, width, height)
@@ -213,8 +214,8 @@ def measure_photo(
             cells_inside(surface.project, box, size_of_photo),
             looks,
             expected.arm,
-            declared=declared,
-            before=before,
+            region=region,
+            front=front,
             slack=int(expected.patch.medium == "cloth"),  # its folds move what it shows
         ),
         None if expected.patch.medium == "screen" else purity(swatches, card),

@@ -24,7 +24,7 @@ HEIC, AVIF = (".heic", ".heif", ".hif"), ".avif"
 CAMERA, EXIF, LENS, TIME = (0x010F, 0x0110), 0x8769, (0xA434, 0x920A), (0x9003, 0x9291)
 #: The side of a thumbnail, and by how many levels (root mean square) those of two files of one photograph differ at
 #: most: half as large and of quality 40 it is up to 1.6, and a camera moved by 0.4 % of the picture makes 3.3.
-SMALL, SAME = 32, 2.0
+SMALL, SAME_LEVELS = 32, 2.0
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Capture:
     time: str
     thumbnail: NDArray[np.uint8]
 
-    def is_same(self, capture: "Capture") -> bool:
+    def equals(self, capture: "Capture") -> bool:
         """Whether both are files of one photograph: the same picture, whatever its size and format, and not of
         different times."""
         difference = self.thumbnail.astype(float) - capture.thumbnail
-        return bool((difference**2).mean() <= SAME**2) and not (
+        return bool((difference**2).mean() <= SAME_LEVELS**2) and not (
             self.time and capture.time and self.time != capture.time
         )
 

@@ -44,14 +44,14 @@ class Resemblance:
     """Of a patch in a photograph: its `correlation` with its own texture, but for the tenth that differs most; what
     correlates `better`, in words, and by `CORRELATION` or more ("": nothing); and the shares of it that are
     `hidden_share`, under `glare`, and `cut` off by the photograph's edge. Of what the run declares as hidden nothing
-    counts, but that so much of it is `uncovered`."""
+    counts, but that so much of it is not there (`missing_share`)."""
 
     correlation: float
     better: str
     hidden_share: float
     glare: float
     cut: float
-    uncovered: float = 0.0
+    missing_share: float = 0.0
 
 
 def correlation(a: Floats, b: Floats) -> float:
@@ -79,7 +79,7 @@ def _coarse(light: NDArray[Any]) -> Floats:
     return np.asarray(np.clip(grid, 0, 1), np.float64) ** (1 / 2.2)
 
 
-def grid_cells(box: Box) -> Floats:
+def cell_centres(box: Box) -> Floats:
     """The middles (GRID,GRID,2) of the cells of the grid over a box."""
     at = (np.arange(GRID) + 0.5) / GRID
     return np.stack(np.meshgrid(box.x + at * box.width, box.y + at * box.height), -1)
@@ -88,7 +88,7 @@ def grid_cells(box: Box) -> Floats:
 def cells_inside(to_pixels: Callable[[Any], Floats], box: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
     """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID); `to_pixels` maps
     the box to its pixels."""
-    points = to_pixels(grid_cells(box))
+    points = to_pixels(cell_centres(box))
     return np.asarray(((points >= 0) & (points <= [size[1] - 1, size[0] - 1])).all(-1))
 
 
@@ -98,8 +98,8 @@ def resemblance(
     looks: Mapping[str, Floats],
     arm: str,
     *,
-    declared: NDArray[np.bool_] | None = None,
-    before: Floats | None = None,
+    region: NDArray[np.bool_] | None = None,
+    front: Floats | None = None,
     slack: int = 0,
 ) -> Resemblance:
     """Compare a rectified patch with what was printed.
@@ -108,13 +108,15 @@ def resemblance(
         inside: see `cells_inside`.
         looks: of each arm of the run, see `expected_look`.
         arm: that which the photograph should show.
-        declared: which cells (GRID,GRID) the run declares as hidden; None: none.
-        before: how what hides them looks, as `looks`; None: not known.
+        region: which cells (GRID,GRID) the run declares as hidden; None: none.
+        front: how what hides them looks, as `looks`; None: not known.
         slack: cells by which a place may lie off; it is hidden where it is like none of those.
     """
-    hidden = np.zeros_like(inside) if declared is None else declared
-    shown = inside & ~np.asarray(extra("cv2").dilate(np.uint8(hidden), np.ones((WINDOW, WINDOW))), bool)
-    windows, behind = (_windows(cells).all((2, 3)) for cells in (shown, inside & hidden))
+    region_cells = np.zeros_like(inside) if region is None else region
+    compared_cells = inside & ~np.asarray(
+        extra("cv2").dilate(np.uint8(region_cells), np.ones((WINDOW, WINDOW))), bool
+    )
+    windows, behind = (_windows(cells).all((2, 3)) for cells in (compared_cells, inside & region_cells))
     if not windows.any():
         return Resemblance(0.0, "", 0.0, 0.0, float(1 - inside.mean()))
     photo, reference = _coarse(LIGHT[patch]), looks[arm]
@@ -123,7 +125,7 @@ def resemblance(
         words = ("mirrored" if i > 3 else "", f"turned {TURNS[i % 4]}" if i % 4 else "")
         rotation = np.rot90(reference[:, ::-1] if i > 3 else reference, -(i % 4))
         rivals[f"its patch {' and '.join(filter(None, words))}"] = rotation
-    values = {name: _likeness(photo, look, shown) for name, look in ({"": reference} | rivals).items()}
+    values = {name: _likeness(photo, look, compared_cells) for name, look in ({"": reference} | rivals).items()}
     best = max(values, key=lambda name: values[name])
     better = best if values[best] >= CORRELATION else ""
     photo_windows, reference_windows = _windows(photo), _windows(reference)
@@ -134,12 +136,12 @@ def resemblance(
     hidden_cells = windows & differing
     glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     hidden_share, glare_share = (float(cells.sum()) / int(windows.sum()) for cells in (hidden_cells, glare))
-    told = reference_windows.var((3, 4)).mean(2) > VARIES**2  # a flat place may look as what stands before it
-    if before is not None:
-        told |= np.abs(_windows(before) - reference_windows).mean((2, 3, 4)) > DIFFERENT
-    behind &= told
-    uncovered = float((behind & ~differing).sum()) / int(behind.sum()) if behind.sum() >= PLACES else 0.0
-    return Resemblance(values[""], better, hidden_share, glare_share, float(1 - inside.mean()), uncovered)
+    distinct = reference_windows.var((3, 4)).mean(2) > VARIES**2  # a flat place may look as what stands before it
+    if front is not None:
+        distinct |= np.abs(_windows(front) - reference_windows).mean((2, 3, 4)) > DIFFERENT
+    behind &= distinct
+    missing_share = float((behind & ~differing).sum()) / int(behind.sum()) if behind.sum() >= PLACES else 0.0
+    return Resemblance(values[""], better, hidden_share, glare_share, float(1 - inside.mean()), missing_share)
 
 
 def _windows(cells: NDArray[Any]) -> NDArray[Any]:

@@ -246,8 +246,8 @@ def predict(
 
     def judge_views(views: Compose, rows: Tensor, u: Tensor, quad: int | None = None) -> PhotoScores:
         base, *layers = taken(attacked_pictures, rows).layers
-        shown = Scene((base, *(layers if quad is None else [layers[quad]])), origin.patch.size)
-        return score_views(judge, shown, rows, Bank(views, u.to(base.pixels.dtype)))
+        scene = Scene((base, *(layers if quad is None else [layers[quad]])), origin.patch.size)
+        return score_views(judge, scene, rows, Bank(views, u.to(base.pixels.dtype)))
 
     u = bank(camera, study.evaluate.views, seed=study.seed, purpose="evaluate").u
     printer = figures(judge_views(camera, torch.tensor(pictures), u), clusters)

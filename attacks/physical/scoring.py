@@ -165,7 +165,7 @@ def _detect_cards(
     for photo, result in zip(photos, pool.map(_attempt(examine), photos), strict=True):
         if isinstance(result, str):
             reasons[photo.name] = result
-        elif names := [name for name, capture in captures.items() if capture.is_same(result[0])]:
+        elif names := [name for name, capture in captures.items() if capture.equals(result[0])]:
             reasons[photo.name] = f"it is the same photograph as {names[0]}"
         else:
             captures[photo.name], detections[photo.name] = result
@@ -288,10 +288,10 @@ def _subset_notes(origin: Rerun, rows: Sequence[int]) -> list[str]:
 
 
 def _flag_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
-    flagged = [item for item in measurements if item.flags]
-    texts = [f"{item.photo.name}: {'; '.join(item.flags)}" for item in flagged[:MAX_NAMES]]
-    rest = f", and {len(flagged) - MAX_NAMES} more" * (len(flagged) > MAX_NAMES)
-    return [f"flagged: {len(flagged)} photographs, scored all the same: {', '.join(texts)}{rest}"] * bool(flagged)
+    photos = [item for item in measurements if item.flags]
+    texts = [f"{item.photo.name}: {'; '.join(item.flags)}" for item in photos[:MAX_NAMES]]
+    rest = f", and {len(photos) - MAX_NAMES} more" * (len(photos) > MAX_NAMES)
+    return [f"flagged: {len(photos)} photographs, scored all the same: {', '.join(texts)}{rest}"] * bool(photos)
 
 
 def _size_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:

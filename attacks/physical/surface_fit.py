@@ -81,7 +81,7 @@ class CardFit:
             (self.residual > limit, f"its fiducials are {self.residual:.2f} px off: the card may be folded"),
             (2 * self.uncertain > 1, f"a corner of the patch is uncertain by {2 * self.uncertain:.2f} px"),
         ]
-        return tuple(text for is_broken, text in rules if is_broken)
+        return tuple(text for has_fold, text in rules if has_fold)
 
 
 def shared_lens(lenses: Sequence[tuple[float, float]]) -> float | None:

@@ -250,8 +250,8 @@ def physical_patch(
     quads, mask = perturbation.corners(), perturbation.placements.mask
     masks: list[list[str | None]] = [[None] * len(row) for row in quads]
     if mask is not None:
-        shown = [mask[i, : len(row)].numpy() > 0.5 for i, row in enumerate(quads)]
-        masks = [[None if part.all() else pack_mask(part) for part in row] for row in shown]
+        visible = [mask[i, : len(row)].numpy() > 0.5 for i, row in enumerate(quads)]
+        masks = [[None if part.all() else pack_mask(part) for part in row] for row in visible]
     times = len(queries) if len(quads) == 1 else 1
     return PhysicalPatch(
         id=name,

@@ -40,12 +40,12 @@ def save(path, picture=PICTURE, **options):
 def test_files_of_one_photograph_are_the_same_in_any_format_and_size(tmp_path, ending):
     pixels, capture = save(tmp_path / "a.png")
     copied_pixels, copy = save(tmp_path / f"b.{ending}", quality=80, exif=exif())
-    assert np.abs(pixels.astype(int) - copied_pixels).mean() < 5 and capture.is_same(copy) and copy.is_same(capture)
-    assert capture.is_same(save(tmp_path / f"c.{ending}", PICTURE.resize((200, 150)), quality=80)[1])
+    assert np.abs(pixels.astype(int) - copied_pixels).mean() < 5 and capture.equals(copy) and copy.equals(capture)
+    assert capture.equals(save(tmp_path / f"c.{ending}", PICTURE.resize((200, 150)), quality=80)[1])
     movement = PICTURE.transform(PICTURE.size, Image.Transform.AFFINE, (1, 0, 4, 0, 1, 0))
-    assert not capture.is_same(save(tmp_path / f"d.{ending}", movement, quality=80)[1])
+    assert not capture.equals(save(tmp_path / f"d.{ending}", movement, quality=80)[1])
     captures = [save(tmp_path / f"{i}.{ending}", exif=exif(fraction=str(i)))[1] for i in (10, 11)]
-    assert copy.is_same(captures[0]) and not copy.is_same(captures[1])  # from a tripod
+    assert copy.equals(captures[0]) and not copy.equals(captures[1])  # from a tripod
 
 
 def test_a_camera_is_its_model_lens_and_size(tmp_path):

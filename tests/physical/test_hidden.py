@@ -50,7 +50,7 @@ def take(picture, shot, patch=PATCH):
     return take_photograph(picture, QUAD, CARD, ink, DPI, shot, SIZE, RANDOM(1)).pixels
 
 
-def measured(pixels, picture, patch=PATCH):
+def measurement_of(pixels, picture, patch=PATCH):
     expected = Expected(patch, "eot", CARD, {"eot": TEXTURE})
     return measure_photo(PhotoFile(Path("x"), "x", 0), pixels, picture, expected)
 
@@ -60,61 +60,61 @@ def test_nothing_that_lies_in_a_declared_part_changes_what_is_compared(seed):
     random, inside = RANDOM(seed), np.ones((GRID, GRID), bool)
     look = random.uniform(0.1, 0.9, (GRID, GRID, 3))
     left, right = sorted(random.choice(range(4, 28), 2, replace=False))
-    declared = np.zeros_like(inside)
-    declared[:, left : right + 4] = True
+    region = np.zeros_like(inside)
+    region[:, left : right + 4] = True
     results = []
     for content in (look, 1 - look, np.zeros_like(look), np.ones_like(look), random.uniform(0, 1, look.shape)):
-        view = np.where(declared[..., None], content, look) ** 2.2  # encoded as the look is
+        view = np.where(region[..., None], content, look) ** 2.2  # encoded as the look is
         view = np.rint(255 * np.where(view > 0.0031308, 1.055 * view ** (1 / 2.4) - 0.055, 12.92 * view))
-        results.append(resemblance(view.astype(np.uint8), inside, {"eot": look}, "eot", declared=declared))
-    there, *others = results
-    for other in others:
-        assert dataclasses.replace(other, uncovered=0.0) == dataclasses.replace(there, uncovered=0.0)
-    assert there.correlation > 0.99 and there.hidden_share == 0
-    assert there.uncovered > 0.95 and all(other.uncovered < 0.3 for other in others)
+        results.append(resemblance(view.astype(np.uint8), inside, {"eot": look}, "eot", region=region))
+    present, *rest = results
+    for other in rest:
+        assert dataclasses.replace(other, missing_share=0.0) == dataclasses.replace(present, missing_share=0.0)
+    assert present.correlation > 0.99 and present.hidden_share == 0
+    assert present.missing_share > 0.95 and all(other.missing_share < 0.3 for other in rest)
 
 
 def test_points_behind_the_pole_are_those_of_the_mask_from_any_pose():
     corners = np.array(QUAD) * SIDE
     for seed in range(5):
-        seen = from_corners(corners, corners * 3 + RANDOM(seed).uniform(-40, 40, (4, 2)))  # picture to photograph
-        ground = seen @ from_corners(CARD.patch.corners, corners)
+        view_of = from_corners(corners, corners * 3 + RANDOM(seed).uniform(-40, 40, (4, 2)))  # picture to photograph
+        ground = view_of @ from_corners(CARD.patch.corners, corners)
         shares = RANDOM(seed).uniform(-0.2, 1.2, (200, 2))
         x = (0.25 + 0.5 * shares[:, 0]) * SIDE
         points = np.array([CARD.patch.x, CARD.patch.y]) + shares * [CARD.patch.width, CARD.patch.height]
-        assert np.array_equal(at_points(POLE, seen, ground, points), (x >= 56) & (x < 72))
+        assert np.array_equal(at_points(POLE, view_of, ground, points), (x >= 56) & (x < 72))
 
 
 def test_a_photograph_shows_the_scene_where_something_hides_the_card_and_the_card_elsewhere():
     picture, shot = scene((200, 60, 60)), Shot(degrees=8)
-    everything = dataclasses.replace(PATCH, masks=((pack_mask(np.zeros_like(POLE)),),))
-    bare, card, both = (take(picture, shot, patch).astype(int) for patch in (everything, physical(), PATCH))
-    assert (np.minimum(abs(both - bare), abs(both - card)).max(2) > 2).mean() < 0.01  # but for the pole's edge
-    assert 0.02 < (abs(both - card).max(2) > 8).mean() < 0.2
+    whole_scene = dataclasses.replace(PATCH, masks=((pack_mask(np.zeros_like(POLE)),),))
+    bare, card, pair = (take(picture, shot, patch).astype(int) for patch in (whole_scene, physical(), PATCH))
+    assert (np.minimum(abs(pair - bare), abs(pair - card)).max(2) > 2).mean() < 0.01  # but for the pole's edge
+    assert 0.02 < (abs(pair - card).max(2) > 8).mean() < 0.2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("colour", [(30, 30, 30), (230, 230, 230), (200, 60, 60)])
 def test_a_photograph_with_the_declared_pole_is_scored_and_one_without_it_is_named(colour):
-    picture, undeclared = scene(colour), physical(("scene",), ((QUAD,),), (SIDE, SIDE))
+    picture, no_region = scene(colour), physical(("scene",), ((QUAD,),), (SIDE, SIDE))
     for seed in range(4):
         shot = draw_shot(Ranges(), RANDOM(seed))
-        there, gone = (take(picture, shot, patch) for patch in (PATCH, undeclared))
-        result = measured(there, picture)
-        assert result.evidence.refusal is None and result.evidence.patch.uncovered < 0.3
+        present, absent = (take(picture, shot, patch) for patch in (PATCH, no_region))
+        result = measurement_of(present, picture)
+        assert result.evidence.refusal is None and result.evidence.patch.missing_share < 0.3
         assert 12 <= result.swatches.valid.all(1).sum() < 32  # the pole crosses the chart
-        assert "what should stand before the patch is not there" in measured(gone, picture).evidence.refusal
-        assert measured(there, picture, undeclared).evidence.refusal is not None
+        assert "what should stand before the patch is not there" in measurement_of(absent, picture).evidence.refusal
+        assert measurement_of(present, picture, no_region).evidence.refusal is not None
 
 
-@pytest.mark.parametrize("before", [0.25, 0.5, 0.9])
-def test_a_flat_patch_is_told_from_what_stands_before_it_by_colour_alone(before):
-    inside, declared, look = np.ones((GRID, GRID), bool), np.zeros((GRID, GRID), bool), np.full((GRID, GRID, 3), 0.5)
+@pytest.mark.parametrize("front", [0.25, 0.5, 0.9])
+def test_a_flat_patch_is_told_from_what_stands_before_it_by_colour_alone(front):
+    inside, region, look = np.ones((GRID, GRID), bool), np.zeros((GRID, GRID), bool), np.full((GRID, GRID, 3), 0.5)
     look[:8] = RANDOM(0).uniform(0.1, 0.9, (8, GRID, 3))
-    declared[10:, 8:24] = True
+    region[10:, 8:24] = True
     view = np.full((GRID, GRID, 3), round(255 * 0.5**1.006), np.uint8)  # all of it as printed: nothing stands there
-    result = resemblance(view, inside, {"eot": look}, "eot", declared=declared, before=np.full_like(look, before))
-    assert result.uncovered == (1 if abs(before - 0.5) > 0.18 else 0)
+    result = resemblance(view, inside, {"eot": look}, "eot", region=region, front=np.full_like(look, front))
+    assert result.missing_share == (1 if abs(front - 0.5) > 0.18 else 0)
 
 
 @pytest.mark.slow
@@ -140,6 +140,6 @@ def test_mask_shape_and_two_places_from_the_attack_to_the_score(tmp_path, monkey
         assert main([command[0], str(run), *map(str, command[1:])]) == 0
     content = json.loads((run / "photos" / "photos.json").read_text())
     assert len(content["photos"]) >= 12 and "places: the attack fills up to 2" in " ".join(content["notes"])
-    predicted, scored = content["prediction"]["poses"], content["photographs"]
-    assert abs(predicted["cosine"]["mean"] - scored["cosine"]["mean"]) < 0.06
-    assert abs(predicted["success"]["mean"] - scored["success"]["mean"]) < 0.25
+    prediction, photograph_rate = content["prediction"]["poses"], content["photographs"]
+    assert abs(prediction["cosine"]["mean"] - photograph_rate["cosine"]["mean"]) < 0.06
+    assert abs(prediction["success"]["mean"] - photograph_rate["success"]["mean"]) < 0.25

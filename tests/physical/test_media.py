@@ -101,7 +101,7 @@ def test_glass_adds_light_to_the_card_alone_and_a_refresh_changes_it_by_rows():
 def test_the_medium_of_a_run_is_that_of_its_simulator(tmp_path, error_line):
     run = printed_run(tmp_path / "run", card_dots(RANDOM(1).integers(0, 256, (20, 20, 3), np.uint8)))
     place = run / "placement.json"
-    place.write_text(place.read_text().replace("{", '{"medium": "glass", ', 1))
+    place.write_text(place.read_text().replace('"medium": "paper"', '"medium": "glass"'))
     (photo,) = simulate(run, tmp_path / "glass", 1, size=(96, 128))
     assert main(["simulate", str(run), str(tmp_path / "same"), "--count", "1", "--size", "128x96"]) == 0
     assert photo.read_bytes() == next((tmp_path / "same").glob("*.jpg")).read_bytes()

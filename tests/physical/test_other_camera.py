@@ -10,9 +10,9 @@ import pytest
 from attacks.perturbations.patch.card import card, card_words
 from attacks.physical.photo_measure import Expected, detect_card, measure_photo
 from attacks.physical.photos import PhotoFile
-from attacks.physical.views import PlacementRecord
 from scripts.benchmarks.cards import SIDE, TEXELS, draw_case
 from tests.helpers.other_camera import Take, photograph
+from tests.helpers.prints import physical
 
 pytestmark = pytest.mark.slow
 LAYOUT = card(100, 100)
@@ -123,12 +123,12 @@ def examine(kind, make, index):
     case = draw_case(random)
     photo = photograph(case, make(case, random), random)
     size = case.textures["eot"].shape[:2]
-    placement = PlacementRecord(("scene",), (SIDE, SIDE), size, ((case.quad.tolist(),),), None, True)
+    patch = physical(("scene",), ((case.quad.tolist(),),), (SIDE, SIDE), size, id=case.id)
     layout = card(100, 100, card_words(case.id, "eot"))
-    expected = Expected(case.id, "eot", layout, case.textures)
+    expected = Expected(patch, "eot", layout, case.textures)
     try:
         detection = detect_card(photo, layout)
-        result = measure_photo(PhotoFile(None, kind, 0), photo, case.scene, expected, placement, detection)
+        result = measure_photo(PhotoFile(None, kind, 0), photo, case.scene, expected, detection)
     except ValueError as error:
         return photo, str(error), None
     return photo, result.evidence.refusal, result

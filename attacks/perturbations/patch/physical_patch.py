@@ -65,10 +65,10 @@ class PhysicalPatch:
 
     def hiding(self, row: int, place: int) -> NDArray[np.bool_] | None:
         """Which pixels (H,W) of a picture belong to what may hide a placement in it; None: nothing does."""
-        packed = self.masks[row][place]
-        if packed is None:
+        bits_text = self.masks[row][place]
+        if bits_text is None:
             return None
-        bits = np.unpackbits(np.frombuffer(bytes.fromhex(packed), np.uint8))
+        bits = np.unpackbits(np.frombuffer(bytes.fromhex(bits_text), np.uint8))
         return np.asarray(bits[: self.size[0] * self.size[1]].reshape(self.size) == 0)
 
     def printed_card(self, arm: str, width: float | None = None) -> Card:

@@ -69,10 +69,12 @@ def simulate(
         row = index % len(patch.pictures)
         quads, picture = patch.quads[row], patch.pictures[row]
         path, quad = run / "pictures" / "clean" / f"{picture}.png", index // len(patch.pictures) % len(quads)
-        shown = behind(light, sheet, patch, row, quad)
+        card_light = behind(light, sheet, patch, row, quad)
         rng = np.random.default_rng((seed, index))
         shot = dataclasses.replace(draw_shot(ranges, rng), k1=lens)
-        shot_picture = take_photograph(read_photo(path), quads[quad], sheet.card, shown, sheet.dpi, shot, size, rng)
+        shot_picture = take_photograph(
+            read_photo(path), quads[quad], sheet.card, card_light, sheet.dpi, shot, size, rng
+        )
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
         write_bytes(files[-1], encode_jpeg(shot_picture.pixels, shot.quality))
         corners = {f"{name}_px": getattr(shot_picture, name) for name in ("patch", "card", "tags", "scene")}
