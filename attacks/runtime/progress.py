@@ -44,7 +44,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._move(self.count + self.size, "".join(texts))
 
     def close(self, share: float, *, is_old: bool = False) -> None:
-        """A share of the total is done, of which the steps since the last call are a part; or an earlier process did."""
+        """A share of the total is done, of which the steps since the last call are a part; or it was done before."""
         self.closed, self.skipped = self.closed + share, self.skipped + share * is_old
         self.end = self.closed
         self._move(self.closed)
