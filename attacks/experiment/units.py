@@ -118,7 +118,7 @@ def _do_units(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
         for unit, outcome in execute(units, wait):
             busy += [] if outcome.ended else [unit]
             pictures, reasons = pictures + outcome.pictures, [*reasons, *outcome.reasons]
-            bench.progress.close(share_of(bench, unit) * outcome.ended, before=unit in done)
+            bench.progress.close(share_of(bench, unit) * outcome.ended, is_old=unit in done)
             if not pictures and len(reasons) >= max(HOPELESS, *map(len, bench.study.ranges)):
                 raise FloatingPointError(reasons[0])
         if not busy:

@@ -43,15 +43,15 @@ class Progress(AbstractContextManager["Progress"]):
         texts = [f"  {name.replace('_', ' ')} {v:.3f}" for name, v in figures.items() if v is not None and v == v]
         self._move(self.count + self.size, "".join(texts))
 
-    def close(self, share: float, *, before: bool = False) -> None:
-        """A share of the total is done, of which the steps since the last call are a part; or it was `before`."""
-        self.closed, self.skipped = self.closed + share, self.skipped + share * before
+    def close(self, share: float, *, is_old: bool = False) -> None:
+        """A share of the total is done, of which the steps since the last call are a part; or it was done before."""
+        self.closed, self.skipped = self.closed + share, self.skipped + share * is_old
         self.end = self.closed
         self._move(self.closed)
 
     def _move(self, count: float, figures: str = "") -> None:
         """Set what is done, and print it with the time that is left."""
-        before, self.count = self.count, min(count, self.total)
+        old_count, self.count = self.count, min(count, self.total)
         seconds, done = time.perf_counter() - self.start, self.count - self.skipped
         times = tqdm.format_interval(seconds)
         if done > 0:
@@ -59,7 +59,7 @@ class Progress(AbstractContextManager["Progress"]):
         self.bar.set_description_str(f"{self.name:<16}", refresh=False)
         self.bar.unit = times + figures
         self.bar.update(self.count - self.bar.n)
-        if self.visible and self.bar.disable and self.count * LINES // self.total > before * LINES // self.total:
+        if self.visible and self.bar.disable and self.count * LINES // self.total > old_count * LINES // self.total:
             share = 100 * self.count / self.total
             print(f"{self.name}: {share:.0f} %  {times}{figures}", file=sys.stderr, flush=True)
 

@@ -58,7 +58,7 @@ def test_the_time_left_is_that_of_the_work_that_this_process_has_done(monkeypatc
     monkeypatch.setattr("attacks.runtime.progress.time.perf_counter", lambda: next(clock, 10.0))
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     progress = Progress("attack", 4)
-    progress.close(1, before=True)
+    progress.close(1, is_old=True)
     progress.part("eot", 1, 1)
     progress.step()
     assert sys.stderr.getvalue().splitlines()[-1] == "eot: 50 %  00:10, 00:20 left"
