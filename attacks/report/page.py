@@ -62,7 +62,7 @@ def _images(
         name,
         from_file(out / "views.png", f"{arms} clean embedding"),
         from_file(out / "patch.png", "The texture of the patch") if patch else None,
-        perturbation(*(out / "pictures" / arm / file for arm in ("clean", "eot")), captions),
+        perturbation(out / "pictures" / "clean" / file, out / "pictures" / "eot" / file, captions),
         from_file(out / "explanations.png", f"Explanations of {example} before and after the attack"),
         from_file(out / "failure.png", "The views that fail most, with the values of their coordinates"),
         from_file(out / "deployment.png", "An attacked picture, and what each resizer makes of it"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.gate.decide import AT_RANDOM
-from attacks.report.answer import NOT_HELD_OUT, answer
+from attacks.report.answer import NOT_HELD_OUT, answer, first_numbers
 from attacks.report.facts import encoder_name
 from attacks.report.warnings import GALLERY, TASK, WEIGHTS
 from attacks.report.words import FATES
@@ -43,6 +43,11 @@ def check_length(content):
     assert numbers(result.verdict) + numbers(result.reason) <= 4 and numbers(result.comparison) <= 4, result
     assert not JARGON.search(" ".join(vars(result).values())), result
     assert result.reason.endswith(".") and result.step
+    assert words(result.headline) <= 20 and numbers(result.headline) <= 2, result.headline
+    shares = first_numbers(content)
+    assert len(shares) == 3 and all(words(sentence) <= 20 for _, sentence, _ in shares), shares
+    if not result.verdict:  # the sentence has numbers of the three
+        assert {*re.findall(r"[\d.]+ %", result.headline)} <= {share for share, *_ in shares}, (result, shares)
     return result
 
 
