@@ -43,7 +43,7 @@ def check_length(content):
     assert numbers(result.verdict) + numbers(result.reason) <= 4 and numbers(result.comparison) <= 4, result
     assert not JARGON.search(" ".join(vars(result).values())), result
     assert result.reason.endswith(".") and result.step
-    assert words(result.headline) <= 20 and numbers(result.headline) <= 2, result.headline
+    assert words(result.headline) <= 25 and numbers(result.headline) <= 2, result.headline
     shares = first_numbers(content)
     assert len(shares) == 3 and all(words(sentence) <= 20 for _, sentence, _ in shares), shares
     if not result.verdict:  # the sentence has numbers of the three
@@ -106,7 +106,7 @@ def test_of_a_defence_both_attacks_are_in_the_first_sentence(task, targeted):
     assert re.fullmatch(rf"Made on the bare encoder, .* {shares[0]} .*{word}; .* defence, {shares[1]} .*", sentence)
     judged = check_length(content | {"gate": gate_of()})
     assert judged.comparison == sentence and judged.reason != sentence
-    for arm, mean in (("bare", 0.2), ("eot", 0.9)):  # of a detector what it accepts
+    for arm, mean in (("bare", 0.2), ("eot", 0.9), ("clean", 0.1)):  # of a detector what it accepts
         content["arms"][arm] |= {"fooled_accepted": report_pages.share(mean)}
     assert "success, and is not flagged, in 20 % of views; through the defence, 90 %" in check_length(content).reason
 

@@ -138,7 +138,7 @@ def test_pages_print_on_a4_with_open_details_and_whole_tables(browser, pages, na
         document = pdfium.PdfDocument(visit.page.pdf(prefer_css_page_size=True))
     sizes = {tuple(sorted(round(side * POINT) for side in page.get_size())) for page in document}
     assert sizes == {(210, 297)} and least <= len(document) <= most
-    text = " ".join(page.get_textpage().get_text_bounded() for page in document)
+    text = " ".join(" ".join(page.get_textpage().get_text_bounded() for page in document).split())
     assert all(bool(page.get_textpage().get_text_bounded().strip()) for page in document)
     if part:
         assert "brightness added" in text and "stages.8" in text  # of closed boxes
