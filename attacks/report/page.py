@@ -43,20 +43,20 @@ def page(
     manifest: Mapping[str, Any],
     warnings: Sequence[str],
     trace: Sequence[Trace],
-    shown: tuple[int, int, float] | None = None,
+    choice: tuple[int, int, float] | None = None,
 ) -> str:
-    """`report.html` of a run directory. `shown`: the pictures of metrics.json in `views.png` and at the top, and the
+    """`report.html` of a run directory. `choice`: the pictures of metrics.json in `views.png` and at the top, and the
     success of the latter."""
-    return render_page(content, manifest, warnings, trace, _images(out, content, manifest, shown or (0, 0, 0.0)))
+    return render_page(content, manifest, warnings, trace, _images(out, content, manifest, choice or (0, 0, 0.0)))
 
 
 def _images(
-    out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], shown: tuple[int, int, float]
+    out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], choice: tuple[int, int, float]
 ) -> Images:
-    patch, (name, worst) = content["threat"]["patch"], (content["queries"][number] for number in shown[:2])
+    patch, (name, worst) = content["threat"]["patch"], (content["queries"][number] for number in choice[:2])
     arms = f"{name} in {len(content['arms'])} arms, each as a file and from held-out views, with the cosine to its"
     example = content["explanations"]["pictures"][0] if content["explanations"] else "a picture"
-    file, success = picture_file(content, manifest, shown[1]), f"{100 * shown[2]:.0f} % of its views"
+    file, success = picture_file(content, manifest, choice[1]), f"{100 * choice[2]:.0f} % of its views"
     captions = (f"Untouched: {worst}", f"Attacked, the worst: {success} are {fate(content)}")
     return Images(
         name,

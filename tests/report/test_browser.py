@@ -142,9 +142,7 @@ def test_pages_print_on_a4_with_open_details_and_whole_tables(browser, pages, na
     assert all(bool(page.get_textpage().get_text_bounded().strip()) for page in document)
     if part:
         assert "brightness added" in text and "stages.8" in text  # of closed boxes
-    parts = (
-        ("before it, ", "attacker", "git revision") if file == "report" else ("warnings", "seconds", "preset")
-    )
+    parts = ("before it, ", "attacker", "git revision") if file == "report" else ("warnings", "seconds", "preset")
     assert all(words in text for words in parts)
     document.close()
 

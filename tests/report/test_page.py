@@ -71,8 +71,8 @@ def test_every_card_has_the_meaning_of_its_word_and_leads_to_the_glossary(report
         assert re.fullmatch(f"{names[number]}s?", word, re.IGNORECASE) and meaning == entries[number]
     assert {names[number] for number, *_ in cards} >= {"cluster", "interval", "EOT", "arm", "primary", "held-out"}
     for section in re.findall("<section.*?</section>", report, re.DOTALL):  # one card a word and section
-        found = re.findall('describedby="(word.*?)"', section)
-        assert len(found) == len(set(found))
+        numbers = re.findall('describedby="(word.*?)"', section)
+        assert len(numbers) == len(set(numbers))
 
 
 @pytest.mark.skipif(not WORDS.is_file(), reason="no page of words")
@@ -86,9 +86,9 @@ def test_the_page_of_words_has_the_same_meanings():
 
 def test_cards_leave_tables_links_and_attributes_alone():
     text = '<a title="arm">arm</a><table>arm</table><svg>arm</svg><p class="arm">&lt;arms&gt; arm</p>'
-    marked = str(with_cards(text))
-    assert marked.count("<dfn") == 1 and marked[: text.index("&lt;")] == text[: text.index("&lt;")]
-    assert re.sub(r'<dfn[^>]*>|<span class="card".*?</span>|</dfn>', "", marked) == text
+    result = str(with_cards(text))
+    assert result.count("<dfn") == 1 and result[: text.index("&lt;")] == text[: text.index("&lt;")]
+    assert re.sub(r'<dfn[^>]*>|<span class="card".*?</span>|</dfn>', "", result) == text
 
 
 @given(st.lists(st.floats(0, 1), min_size=4, max_size=4, unique=True), st.permutations(range(4)))
@@ -98,10 +98,10 @@ def test_the_words_of_a_view_are_its_most_extreme_coordinates(places, order):
     ends = dict(zip(names, bank["ranges"], strict=True))
     values = {names[i]: ends[names[i]][0] + places[i] * (ends[names[i]][1] - ends[names[i]][0]) for i in order}
     words = extreme_words(values, bank).split(", ")
-    least = min(range(4), key=lambda i: abs(places[i] - 0.5))
+    middle = min(range(4), key=lambda i: abs(places[i] - 0.5))
     assert len(words) == 3
-    if sorted(abs(place - 0.5) for place in places)[1] > abs(places[least] - 0.5) + 1e-9:
-        assert not any(f"coordinate {least}" in word for word in words)
+    if sorted(abs(place - 0.5) for place in places)[1] > abs(places[middle] - 0.5) + 1e-9:
+        assert not any(f"coordinate {middle}" in word for word in words)
     for word in words:
         level, place = word.split()[0], places[int(word.split()[-1])]
         assert level == ("high" if place > 0.5 else "low") or abs(place - 0.5) < 1e-9
