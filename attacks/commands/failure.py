@@ -5,8 +5,8 @@
 
 For each picture of a finished run: the probability that the encoder takes a view of the untouched picture for
 something else (--arm clean), or that the attack fails in a view of the attacked one (--arm eot), with a 95 %
-interval, or an upper limit. --out writes failure.csv and failure.png, the views that fail most, with their physical
-values. The key `evaluate.failure` makes the same a part of a run.
+interval, or an upper limit. --out writes failure.csv and failure.png, the views that fail most; their
+physical values are in failure.csv. The key `evaluate.failure` makes the same a part of a run.
 """
 
 import argparse

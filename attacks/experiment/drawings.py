@@ -46,8 +46,8 @@ def report_page(bench: Bench, content: dict[str, Any], record: Mapping[str, Any]
     """The content of `report.html` of a run directory that has all other files but metrics.json."""
     out = bench.exhibits.out
     first = [line for line in trace_of(out) if line.batch == 0]
-    shown = typical(bench, scores.scores[MAIN]), *most_fooled(bench, scores)
-    return page(out, content, record, warnings(content), first, shown)
+    choice = typical(bench, scores.scores[MAIN]), *most_fooled(bench, scores)
+    return page(out, content, record, warnings(content), first, choice)
 
 
 def typical(bench: Bench, scores: Mapping[str, Scores]) -> int:

@@ -80,14 +80,14 @@ def first_numbers(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The three numbers of the first screen (share, sentence, interval): of the attack, of the one on the encoder
     without its defence or the strongest other one, and of untouched pictures."""
     arms, key = content["arms"], headline_measure(content)
-    when = WHEN | {"clean": "before the attack", "no_eot": "after an attack made for the file alone"}
-    defended = {"eot": "after the attack through the defence", "bare": "after one on the encoder without its defence"}
-    when |= defended if "bare" in arms else {}
+    moments = WHEN | {"clean": "before the attack", "no_eot": "after an attack made for the file alone"}
+    through = {"eot": "after the attack through the defence", "bare": "after one on the encoder without its defence"}
+    moments |= through if "bare" in arms else {}
     words = f"of {'unseen views' if content['bank']['coordinates'] else 'pictures'} are {fate(content, key)}"
     words += " and not flagged" * (key == "fooled_accepted")
     names = ("eot", "bare" if "bare" in arms else content["primary"]["against"], "clean")
     texts = ((arm, percent(arms[arm][key]).partition(" (")) for arm in names)
-    return [(share, f"{words} {when[arm]}", ends.rstrip(")")) for arm, (share, _, ends) in texts]
+    return [(share, f"{words} {moments[arm]}", ends.rstrip(")")) for arm, (share, _, ends) in texts]
 
 
 def headline_measure(content: Mapping[str, Any]) -> str:

@@ -54,10 +54,10 @@ def join_percent(text: str) -> str:
 
 def with_cards(html: str) -> Markup:
     """A section of a page, in which the first use of each word of the glossary shows its card at hover and focus."""
-    unused = {word.lower(): (i, meaning) for i, (word, meaning) in enumerate(words.GLOSSARY.items(), 1)}
+    cards = {word.lower(): (i, meaning) for i, (word, meaning) in enumerate(words.GLOSSARY.items(), 1)}
 
     def card(match: re.Match[str]) -> str:
-        if (entry := unused.pop((match["word"] or "").lower(), None)) is None:
+        if (entry := cards.pop((match["word"] or "").lower(), None)) is None:
             return match[0]
         text = f'{match[0]}<span class="card" aria-hidden="true">{entry[1]}</span>'
         return f'<dfn tabindex="0" aria-describedby="word-{entry[0]}">{text}</dfn>'

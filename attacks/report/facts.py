@@ -95,6 +95,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("python", manifest["python"]),
         ("platform", manifest["platform"]),
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())),
+        *((f"{key} of the encoder", content["encoder"].get(key)) for key in ("sha256", "fingerprint")),
     ]
     return [(name, str(value)) for name, value in rows if value is not None]
 

@@ -43,26 +43,26 @@ def page(
     manifest: Mapping[str, Any],
     warnings: Sequence[str],
     trace: Sequence[Trace],
-    shown: tuple[int, int, float] | None = None,
+    choice: tuple[int, int, float] | None = None,
 ) -> str:
-    """`report.html` of a run directory. `shown`: the pictures of metrics.json in `views.png` and at the top, and the
+    """`report.html` of a run directory. `choice`: the pictures of metrics.json in `views.png` and at the top, and the
     success of the latter."""
-    return render_page(content, manifest, warnings, trace, _images(out, content, manifest, shown or (0, 0, 0.0)))
+    return render_page(content, manifest, warnings, trace, _images(out, content, manifest, choice or (0, 0, 0.0)))
 
 
 def _images(
-    out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], shown: tuple[int, int, float]
+    out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], choice: tuple[int, int, float]
 ) -> Images:
-    patch, (name, worst) = content["threat"]["patch"], (content["queries"][number] for number in shown[:2])
+    patch, (name, worst) = content["threat"]["patch"], (content["queries"][number] for number in choice[:2])
     arms = f"{name} in {len(content['arms'])} arms, each as a file and from held-out views, with the cosine to its"
     example = content["explanations"]["pictures"][0] if content["explanations"] else "a picture"
-    file, success = picture_file(content, manifest, shown[1]), f"{100 * shown[2]:.0f} % of its views"
+    file, success = picture_file(content, manifest, choice[1]), f"{100 * choice[2]:.0f} % of its views"
     captions = (f"Untouched: {worst}", f"Attacked, the worst: {success} are {fate(content)}")
     return Images(
         name,
         from_file(out / "views.png", f"{arms} clean embedding"),
         from_file(out / "patch.png", "The texture of the patch") if patch else None,
-        perturbation(*(out / "pictures" / arm / file for arm in ("clean", "eot")), captions),
+        perturbation(out / "pictures" / "clean" / file, out / "pictures" / "eot" / file, captions),
         from_file(out / "explanations.png", f"Explanations of {example} before and after the attack"),
         from_file(out / "failure.png", "The views that fail most, with the values of their coordinates"),
         from_file(out / "deployment.png", "An attacked picture, and what each resizer makes of it"),

@@ -24,14 +24,15 @@ OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean fe
 
 #: The words that need a definition: a card at each section of a page, an entry in its glossary and in the docs.
 GLOSSARY = {
-    "success": "The share of unseen views that the encoder gets wrong; with a target, that it takes for the target.",
+    "success": "The share of unseen views in which the encoder is wrong; "
+    "with a target, that it takes for the target.",
     "EOT": "Expectation over transformation: each step of an attack takes the mean loss over random camera views.",
     "arm": "A variant that is judged, such as untouched pictures, random noise, attacks without and with EOT.",
     "bank": "A fixed set of views.",
     "held-out": "Not used by the attack, nor to choose its result.",
     "cluster": "Pictures that count as one, such as tiles of a photograph, near duplicates, frames of a clip.",
     "interval": "The range that holds the mean over all such photographs, with 95 % confidence.",
-    "primary": "The comparison that was declared before the run.",
+    "primary": "The comparison that was declared before the run, the only one that is tested without correction.",
     "gate": "The decision whether a run meets the requirements of a policy: PASS, FAIL or UNDECIDED.",
     "eps": "The largest change that the attack may make, measured by its norm.",
 }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.gate.decide import AT_RANDOM
-from attacks.report.answer import NOT_HELD_OUT, answer
+from attacks.report.answer import NOT_HELD_OUT, answer, first_numbers
 from attacks.report.facts import encoder_name
 from attacks.report.warnings import GALLERY, TASK, WEIGHTS
 from attacks.report.words import FATES
@@ -43,6 +43,11 @@ def check_length(content):
     assert numbers(result.verdict) + numbers(result.reason) <= 4 and numbers(result.comparison) <= 4, result
     assert not JARGON.search(" ".join(vars(result).values())), result
     assert result.reason.endswith(".") and result.step
+    assert words(result.headline) <= 25 and numbers(result.headline) <= 2, result.headline
+    shares = first_numbers(content)
+    assert len(shares) == 3 and all(words(sentence) <= 20 for _, sentence, _ in shares), shares
+    if not result.verdict:  # the sentence has numbers of the three
+        assert {*re.findall(r"[\d.]+ %", result.headline)} <= {share for share, *_ in shares}, (result, shares)
     return result
 
 
@@ -101,7 +106,7 @@ def test_of_a_defence_both_attacks_are_in_the_first_sentence(task, targeted):
     assert re.fullmatch(rf"Made on the bare encoder, .* {shares[0]} .*{word}; .* defence, {shares[1]} .*", sentence)
     judged = check_length(content | {"gate": gate_of()})
     assert judged.comparison == sentence and judged.reason != sentence
-    for arm, mean in (("bare", 0.2), ("eot", 0.9)):  # of a detector what it accepts
+    for arm, mean in (("bare", 0.2), ("eot", 0.9), ("clean", 0.1)):  # of a detector what it accepts
         content["arms"][arm] |= {"fooled_accepted": report_pages.share(mean)}
     assert "success, and is not flagged, in 20 % of views; through the defence, 90 %" in check_length(content).reason
 

@@ -129,17 +129,42 @@ def test_the_index_leads_to_the_report(browser, pages):
         assert visit.page.url == pages["report"].as_uri()
 
 
-@pytest.mark.parametrize(("name", "least", "most"), [("report", 6, 16), ("index", 1, 1)])
+@pytest.mark.parametrize(("name", "least", "most"), [("report", 2, 2), ("report#all", 6, 16), ("index", 1, 1)])
 def test_pages_print_on_a4_with_open_details_and_whole_tables(browser, pages, name, least, most):
     pdfium = pytest.importorskip("pypdfium2")
-    with Visit(browser, pages[name], scheme="dark") as visit:
+    file, _, part = name.partition("#")
+    with Visit(browser, pages[file], scheme="dark") as visit:
+        visit.page.goto(f"{pages[file].as_uri()}#{part}")
         document = pdfium.PdfDocument(visit.page.pdf(prefer_css_page_size=True))
     sizes = {tuple(sorted(round(side * POINT) for side in page.get_size())) for page in document}
     assert sizes == {(210, 297)} and least <= len(document) <= most
-    text = " ".join(page.get_textpage().get_text_bounded() for page in document)
-    if name == "report":
+    text = " ".join(" ".join(page.get_textpage().get_text_bounded() for page in document).split())
+    assert all(bool(page.get_textpage().get_text_bounded().strip()) for page in document)
+    if part:
         assert "brightness added" in text and "stages.8" in text  # of closed boxes
-        assert all(bool(page.get_textpage().get_text_bounded().strip()) for page in document)
-    else:
-        assert "warnings" in text and "seconds" in text and "preset" in text  # its last columns
+    parts = ("before it, ", "attacker", "git revision") if file == "report" else ("warnings", "seconds", "preset")
+    assert all(words in text for words in parts)
     document.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_card_opens_at_hover_tap_and_focus_without_scripts(browser, pages, width):
+    size = {"width": width, "height": 800}
+    context = browser.new_context(viewport=size, has_touch=True, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(pages["report"].as_uri())
+    for i, act in enumerate(("hover", "tap", "focus")):
+        word = page.locator("dfn").nth(i)
+        card = word.locator(".card")
+        assert not card.is_visible()
+        getattr(word, act)()
+        box = card.bounding_box()
+        assert card.is_visible() and box["x"] >= 0 and box["x"] + box["width"] <= width
+    context.close()
+
+
+def test_the_first_screen_has_the_answer_the_pictures_and_the_first_number(browser, pages):
+    with Visit(browser, pages["report"], 390) as visit:
+        places = [visit.page.locator(part).first.bounding_box() for part in ("h1", ".beside img", ".shares strong")]
+        assert all(place["y"] + place["height"] <= 900 for place in places)
+        assert visit.page.locator("header img").count() == 2

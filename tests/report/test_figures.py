@@ -204,7 +204,7 @@ def test_the_sheet_has_the_pictures_of_each_arm_that_fail_most_often(tmp_path, m
     ]
     draw_failures(tmp_path / "failure.png", failures)
     ((original, views, names, values, columns),) = calls
-    assert original is None and names == ["picture", "arm", "P at most", "estimate", "angle"] and columns <= COLUMNS
+    assert original is None and names == ["picture", "arm", "P at most", "estimate"] and columns <= COLUMNS
     limit = min(pictures, MAX_VIEWS // 2)
     expected = [(f"{pictures - 1 - i}", arm) for arm in ("clean", "eot") for i in range(limit)]
     assert [(row[0], row[1]) for row in values] == expected

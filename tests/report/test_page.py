@@ -6,16 +6,20 @@ import io
 import itertools
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from attacks.data.images import file_names
+from attacks.report.environment import with_cards
 from attacks.report.page import Images, render_page, sections
 from attacks.report.sheets import LARGEST, perturbation
 from attacks.report.warnings import warnings
-from attacks.report.words import BANKS, number_words
+from attacks.report.words import BANKS, GLOSSARY, extreme_words, number_words
 from tests.helpers import report_pages
 from tests.helpers.page import Page
 from tests.helpers.report_pages import ARMS, EVIL
@@ -23,6 +27,7 @@ from tests.report.test_answer import JARGON
 
 pytestmark = pytest.mark.slow
 
+WORDS = Path(__file__).parents[2] / "docs" / "glossary.md"
 OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "deployment", "explanations", "failure")
 OPTIONAL += ("detection", "costs")
 NOTHING = dict.fromkeys(OPTIONAL) | {"comparisons": []}
@@ -39,9 +44,62 @@ def report(tmp_path_factory):
 
 def test_the_head_has_no_word_of_the_laboratory(report):
     head = report[report.index("<header>") : report.index("</header>")]
-    for words in ("Not decided", "On what", "When", "How sure", "What next", "before it, 2\u00a0%"):
+    for words in ("Not decided", "On what", "2026-11-24", "a CPU", "How sure", "What next", "before it, 2\u00a0%"):
         assert words in head, words
     assert not JARGON.search(Page(f"<body>{head}</header></body>").text)
+
+
+def test_the_three_numbers_are_those_of_the_table_with_their_intervals(report):
+    rows = re.findall(
+        r"<li><strong>(\d+)\u00a0%</strong><span>(.*?)<small>95\u00a0% interval (\d+)-(\d+)\u00a0%", report
+    )
+    arms = report_pages.content()["arms"]
+    assert len(rows) == 3 and len({sentence for _, sentence, *_ in rows}) == 3
+    for arm, (mean, _, *ends) in zip(("eot", "no_eot", "clean"), rows, strict=True):
+        expected = [round(100 * arms[arm]["success"][key]) for key in ("mean", "low", "high")]
+        assert [*map(int, (mean, *ends))] == expected
+
+
+def test_every_card_has_the_meaning_of_its_word_and_leads_to_the_glossary(report):
+    entries = dict(re.findall(r'<dt id="(word-\d+)">.*?</dt><dd>(.*?)</dd>', report))
+    names = dict(re.findall(r'<dt id="(word-\d+)">(.*?)</dt>', report))
+    assert [*names.values()] == [*GLOSSARY] and [*entries.values()] == [*GLOSSARY.values()]
+    cards = re.findall(
+        r'<dfn tabindex="0" aria-describedby="(.*?)">(.*?)<span class="card".*?>(.*?)</span></dfn>', report
+    )
+    for number, word, meaning in cards:
+        assert re.fullmatch(f"{names[number]}s?", word, re.IGNORECASE) and meaning == entries[number]
+    assert {names[number] for number, *_ in cards} >= {"cluster", "interval", "EOT", "arm", "primary", "held-out"}
+    for section in re.findall("<section.*?</section>", report, re.DOTALL):  # one card a word and section
+        numbers = re.findall('describedby="(word.*?)"', section)
+        assert len(numbers) == len(set(numbers))
+
+
+@pytest.mark.skipif(not WORDS.is_file(), reason="no page of words")
+def test_the_page_of_words_has_the_same_meanings():
+    entries = dict(
+        re.findall(r"^(\S[^\n]*)\n  (.+)", WORDS.read_text(encoding="utf-8").replace("`", ""), re.MULTILINE)
+    )
+    for word, meaning in GLOSSARY.items():
+        assert entries[word].replace(" (clean)", "").startswith(meaning.rstrip(".")), word
+
+
+def test_cards_leave_tables_links_and_attributes_alone():
+    text = '<a title="arm">arm</a><table>arm</table><svg>arm</svg><p class="arm">&lt;arms&gt; arm</p>'
+    result = str(with_cards(text))
+    assert result.count("<dfn") == 1 and result[: text.index("&lt;")] == text[: text.index("&lt;")]
+    assert re.sub(r'<dfn[^>]*>|<span class="card".*?</span>|</dfn>', "", result) == text
+
+
+@given(st.lists(st.integers(0, 100).filter(lambda x: x != 50), min_size=4, max_size=4))
+def test_the_words_of_a_view_are_its_most_extreme_coordinates(places):
+    names = [f"coordinate {i} (px)" for i in range(4)]
+    bank = {"coordinates": names, "ranges": [(-i - 1.0, 99.0) for i in range(4)]}
+    values = {names[i]: -i - 1 + place / 100 * (100 + i) for i, place in enumerate(places)}
+    words = [word.split() for word in extreme_words(values, bank).split(", ")]
+    assert all(level == ("high" if places[int(i)] > 50 else "low") for level, _, i in words)
+    distances = [abs(places[int(i)] - 50) for *_, i in words]
+    assert distances == sorted((abs(place - 50) for place in places), reverse=True)[:3]
 
 
 def intervals(result):
@@ -82,7 +140,12 @@ def test_the_page_is_well_formed_with_unique_ids_and_valid_links(report):
     assert set(used) <= set(ids) and len(used) > 30
 
 
+def without_cards(page):
+    return re.sub(r'<span class="card".*?</span>|<section id="glossary">.*?</section>', "", page, flags=re.DOTALL)
+
+
 def test_every_plot_has_a_line_that_says_what_to_see(report):
+    report = re.sub("</?dfn.*?>", "", without_cards(report))
     for name, body in re.findall(r'<section id="(\w+)">(.*?)</section>', report, re.DOTALL):
         body = re.sub(r'<div class="pictures">.*?</div>', "<img >", body, flags=re.DOTALL)  # one plot
         *before, _ = re.split("<svg |<img ", body)
@@ -125,7 +188,10 @@ def test_a_part_is_on_the_page_if_the_run_has_one(part):
     assert titles[0] == titles[1]
     assert len(titles[2]) - len(titles[0]) == (part not in ("wide", "costs"))
     for changes, expected in zip(pages, titles, strict=True):
-        assert re.findall("<h2>(.*?)</h2>", render_page(report | changes, report_pages.manifest())) == expected
+        assert (
+            re.findall('<h2><a href="#.*?">(.*?)</a></h2>', render_page(report | changes, report_pages.manifest()))
+            == expected
+        )
 
 
 def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
@@ -138,7 +204,7 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
     content["threat"] |= {"patch": patch, "norm": "patch", "eps": 1.0}
     report_pages.directory(tmp_path, ["astronaut-0-0.png"])
     report_pages.write_report(tmp_path, content, report_pages.manifest(), [], report_pages.trace(), 0)
-    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    page = Page(without_cards((tmp_path / "report.html").read_text(encoding="utf-8")))
     assert "random noise" not in page.text
     texts = ("random patch", "With the patch, 93 %", "64 x 48 texels", "25.0% of the picture")
     for text in (*texts, "viewproof print", "80 mm wide", "chelsea"):
@@ -199,15 +265,16 @@ def test_a_perturbation_is_shown_unscaled_and_amplified_to_the_full_range(tmp_pa
     attacked_pixels = clean + np.where(np.arange(30)[None, :, None] % 2, 5, -5)
     for name, values in (("clean", clean), ("eot", attacked_pixels)):
         report_pages.write(tmp_path / f"{name}.png", values)
-    pictures = perturbation(tmp_path / "clean.png", tmp_path / "eot.png")
+    names = ("before", "after")
+    pictures = perturbation(tmp_path / "clean.png", tmp_path / "eot.png", names)
     files = [io.BytesIO(base64.b64decode(item.source.partition(",")[2])) for item in pictures]
     arrays = [np.asarray(Image.open(item)).astype(int) for item in files]
     np.testing.assert_array_equal(arrays[2] - 128, attacked_pixels - clean)
     np.testing.assert_array_equal(arrays[3] - 128, 25 * (attacked_pixels - clean))  # 25 * 5 is the most that fits
     assert "amplified 25 times" in pictures[3].caption and "5 of 255" in pictures[2].alt
     report_pages.write(tmp_path / "wide.png", np.zeros((10, LARGEST + 50, 3)))
-    assert perturbation(tmp_path / "wide.png", tmp_path / "wide.png")[0].width == LARGEST
-    assert perturbation(tmp_path / "clean.png", tmp_path / "none.png") == []
+    assert perturbation(tmp_path / "wide.png", tmp_path / "wide.png", names)[0].width == LARGEST
+    assert perturbation(tmp_path / "clean.png", tmp_path / "none.png", names) == []
 
 
 def test_ranges_have_no_brackets_and_too_few_clusters_no_p_value():
