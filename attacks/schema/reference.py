@@ -90,10 +90,10 @@ def defaults() -> dict[str, str]:
 
 
 def _choices(group: str) -> Iterator[str]:
-    yield from ("| choice | what |", "|---|---|")
+    yield from ("|choice|what|", "|---|---|")
     for name in choices()[group]:
         about = _about(CHOICES[group][name]) if group in CHOICES and group not in FILES else _comment(group, name)
-        yield f"| `{name}`{' (default)' if defaults().get(group) == name else ''} | {about.replace('|', BAR)} |"
+        yield f"|`{name}`{' (default)' if defaults().get(group) == name else ''}|{about.replace('|', BAR)}|"
 
 
 def _keys(group: str) -> dict[str, list[Option]]:
@@ -113,14 +113,14 @@ def _keys(group: str) -> dict[str, list[Option]]:
 
 
 def _table(prefix: str, rows: list[Option]) -> Iterator[str]:
-    yield from ("| key | default | range | meaning |", "|---|---|---|---|")
+    yield from ("|key|default|range|meaning|", "|---|---|---|---|")
     for item in rows:
         meaning = f"{item.meaning} ({item.paper})" if item.paper else item.meaning
         kind = item.type.removesuffix(" | None")
         note = kind if item.default in (MISSING, "null") and kind != "any" else "or null" if kind != item.type else ""
-        default = f"`{_default(item)}` {note and f'({note})'}".strip()
+        default = f"`{_default(item)}` {note and f'({note})'}".strip().replace("`null` (or null)", "`null`")
         cells = [text.replace("|", BAR) for text in (f"`{prefix}{item.key}`", default, item.range, meaning)]
-        yield f"| {' | '.join(cells)} |"
+        yield f"|{'|'.join(cells)}|"
 
 
 def _line(prefix: str, item: Option) -> str:
