@@ -21,8 +21,7 @@ HEAD = """# Configuration
 Every key that a preset or the command line may set (`python -m attacks.run config=NAME KEY=VALUE GROUP=CHOICE`).
 A group takes one of its choices, which its first table lists; [their cards](parts/index.md) say more. The other
 tables have the keys, under the choices that have them. `???` must be given; where a default is `null`, its type
-stands in brackets. This page is written by `python -m attacks.schema.reference` from `attacks/schema`; the papers are
-in [the references](references.md).
+stands in brackets. This page is written by `python -m attacks.schema.reference` from `attacks/schema`.
 """
 FOLDER = """Choose by `GROUP=CHOICE` on the command line, or `- override /GROUP: CHOICE` in a preset; bold: default.
 A group with a folder has a YAML file for each choice. The choices of the others are declared in `attacks/schema`;
@@ -30,8 +29,8 @@ A group with a folder has a YAML file for each choice. The choices of the others
 This page is written by `python -m attacks.schema.reference groups > configs/README.md`.
 """
 BAR = "\\|"
-#: Of a choice's sentence; a longer one ends at its colon, and its card has the rest.
-MOST_WORDS = 20
+#: Of a choice's sentence; a longer one ends after a clause of LEAST_WORDS or more, and its card has the rest.
+MOST_WORDS, LEAST_WORDS = 12, 5
 EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
 Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.gradients=400
 Your own pictures:   python -m attacks.run config=quickstart data=folder data.path=my/pictures
@@ -93,7 +92,7 @@ def _choices(group: str) -> Iterator[str]:
     yield from ("|choice|what|", "|---|---|")
     for name in choices()[group]:
         about = _about(CHOICES[group][name]) if group in CHOICES and group not in FILES else _comment(group, name)
-        yield f"|`{name}`{' (default)' if defaults().get(group) == name else ''}|{about.replace('|', BAR)}|"
+        yield f"|`{name}`{' (default)' if defaults().get(group) == name else ''}|{_label(about).replace('|', BAR)}|"
 
 
 def _keys(group: str) -> dict[str, list[Option]]:
@@ -115,11 +114,10 @@ def _keys(group: str) -> dict[str, list[Option]]:
 def _table(prefix: str, rows: list[Option]) -> Iterator[str]:
     yield from ("|key|default|range|meaning|", "|---|---|---|---|")
     for item in rows:
-        meaning = f"{item.meaning} ({item.paper})" if item.paper else item.meaning
         kind = item.type.removesuffix(" | None")
         note = kind if item.default in (MISSING, "null") and kind != "any" else "or null" if kind != item.type else ""
         default = f"`{_default(item)}` {note and f'({note})'}".strip().replace("`null` (or null)", "`null`")
-        cells = [text.replace("|", BAR) for text in (f"`{prefix}{item.key}`", default, item.range, meaning)]
+        cells = [text.replace("|", BAR) for text in (f"`{prefix}{item.key}`", default, item.range, item.meaning)]
         yield f"|{'|'.join(cells)}|"
 
 
@@ -140,10 +138,13 @@ def _comment(group: str, name: str) -> str:
     """The first sentence of the comment at the head of a YAML file."""
     lines = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()
     text = " ".join(line.lstrip("# ") for line in lines if line.startswith("# ") and "@package" not in line)
-    sentence = re.split(r"(?<!al\.)(?<=[.?]) ", text.partition(" Use: ")[0])[0]
-    if len(sentence.split()) > MOST_WORDS:
-        sentence = sentence.partition(": ")[0]
-    return sentence if sentence.endswith((".", "?")) else f"{sentence}."
+    return text.partition(" Use: ")[0]
+
+
+def _label(about: str) -> str:
+    words = re.split(r"(?<!al\.)(?<=[.?]) ", re.sub(r" \([^)]*\)", "", about))[0].split()
+    clauses = (i for i, word in enumerate(words, 1) if i >= LEAST_WORDS and word[-1] in ",:;")
+    return " ".join(words[: next(clauses, None)] if len(words) > MOST_WORDS else words).rstrip(".,:;")
 
 
 if __name__ == "__main__":
