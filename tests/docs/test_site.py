@@ -93,7 +93,17 @@ def browser():
 @pytest.mark.site
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 @pytest.mark.parametrize(
-    "name", ["index", "api/index", "recipes", "glossary", "api/attacks.optimisers", "benchmarks", "gallery/index", "parts/geometry", "parts/encoder"]
+    "name",
+    [
+        "index",
+        "glossary",
+        "api/index",
+        "api/attacks.optimisers",
+        "benchmarks",
+        "gallery/index",
+        "parts/geometry",
+        "parts/encoder",
+    ],
 )
 def test_a_page_fetches_only_files_and_fits_the_width(site, browser, name, width, scheme):
     with Visit(browser, site / f"{name}.html", width, scheme) as visit:
@@ -124,6 +134,7 @@ def test_each_card_of_a_stage_and_of_a_preset_of_views_has_its_pictures(site):
         ("leaderboard", "leaderboard"),
         ("affine warp gradient", "lost_gradients"),
         ("cosine attack", "attack_an_embedding"),
+        ("own optimiser", "write_an_optimiser"),
     ],
 )
 def test_the_search_finds_the_page_from_disk(site, browser, query, page):
