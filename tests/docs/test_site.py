@@ -93,17 +93,7 @@ def browser():
 @pytest.mark.site
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 @pytest.mark.parametrize(
-    "name",
-    [
-        "index",
-        "glossary",
-        "api/index",
-        "api/attacks.optimisers",
-        "benchmarks",
-        "gallery/index",
-        "parts/geometry",
-        "parts/encoder",
-    ],
+    "name", ["index", "api/attacks.optimisers", "benchmarks", "gallery/index", "parts/geometry", "parts/encoder"]
 )
 def test_a_page_fetches_only_files_and_fits_the_width(site, browser, name, width, scheme):
     with Visit(browser, site / f"{name}.html", width, scheme) as visit:
