@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 from itertools import pairwise
 from pathlib import Path
 from textwrap import indent
@@ -10,6 +11,15 @@ from textwrap import indent
 ROOT = Path(__file__).resolve().parents[1]
 #: Public classes of modules that are no rooms.
 OF_MODULES = {"transforms.compose": "Geometry Homography", "transforms.scene": "Layer Scene"}
+
+
+#: The head of the page `index`.
+INDEX = """# API reference
+
+Every public name, a line each, by room. Its own page has shapes, units, ranges, errors, sources and an example, which
+starts with `import torch`.
+
+"""
 
 
 def public_names() -> dict[str, str]:
@@ -63,11 +73,17 @@ def pages() -> dict[str, str]:
     order = sorted(rooms)
     lines_of_page = {room: _page(room, sorted(rooms[room], key=str.lower)) for room in order}
     tree = "\n".join(order)
-    docstring_text = (
-        "Every public name, by room: shapes, units, ranges, errors and sources. Examples start with `import torch`."
-    )
-    lines_of_page["index"] = f"# API reference\n\n{docstring_text}\n\n```{{toctree}}\n:maxdepth: 1\n\n{tree}\n```\n"
+    lists = "\n".join(f"\n## [{room}]({room}.md)\n\n" + "".join(map(_entry, rooms[room])) for room in order)
+    lines_of_page["index"] = f"{INDEX}```{{toctree}}\n:hidden:\n\n{tree}\n```\n{lists}"
     return lines_of_page
+
+
+def _entry(name: str) -> str:
+    """A public name, and the first sentence of what documents it."""
+    text = " ".join(docstring(name).partition("\n\n")[0].split())
+    sentence = re.split(r"(?<!al\.)(?<=\.) (?=[A-Z`])", text)[0]
+    line = sentence if len(sentence) < 100 else re.split(r"[:;] ", sentence)[0].rstrip(".") + "."
+    return f"- [`{name.rpartition('.')[2]}`](#{name}): {line}\n"
 
 
 def _page(room: str, names: list[str]) -> str:

@@ -4,11 +4,8 @@ from dataclasses import dataclass
 
 from attacks.schema.options import MISSING, option
 
-TARGET = (
-    "another (of another photograph, drawn by the seed), a gallery picture's name, the path of an image, or table: "
-    "of each picture that of its row"
-)
-CLASS = "another (class, drawn by the seed), the name of a class, or table: of each picture that of its row"
+TARGET = "another (of another photograph, drawn), a gallery picture, an image's path, or table: that of its row"
+CLASS = "another (class, drawn by the seed), the name of a class, or table: that of its row"
 ANCHOR = "own: the untouched picture; views: its mean over views; paired: itself in the same view (a second pass)"
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import yaml
 
 from attacks.schema.encoder import OPTIMISER
-from attacks.schema.groups import CHOICES, FILES, OPEN
+from attacks.schema.groups import CHOICES, OPEN
 from attacks.schema.options import CONFIGS, MISSING, Option, options
 from attacks.schema.run import OF_THE_RUN
 from attacks.schema.suggestions import choices
@@ -19,10 +18,9 @@ from attacks.schema.task import OBJECTIVES
 HEAD = """# Configuration
 
 Every key that a preset or the command line may set (`python -m attacks.run config=NAME KEY=VALUE GROUP=CHOICE`).
-A group takes one of its choices, which its first table lists; [their cards](parts/index.md) say more. The other
+A group takes one of its choices; [their cards](parts/index.md) say what each is, and its source. The
 tables have the keys, under the choices that have them. `???` must be given; where a default is `null`, its type
-stands in brackets. This page is written by `python -m attacks.schema.reference` from `attacks/schema`; the papers are
-in [the references](references.md).
+stands in brackets. This page is written by `python -m attacks.schema.reference` from `attacks/schema`.
 """
 FOLDER = """Choose by `GROUP=CHOICE` on the command line, or `- override /GROUP: CHOICE` in a preset; bold: default.
 A group with a folder has a YAML file for each choice. The choices of the others are declared in `attacks/schema`;
@@ -30,8 +28,6 @@ A group with a folder has a YAML file for each choice. The choices of the others
 This page is written by `python -m attacks.schema.reference groups > configs/README.md`.
 """
 BAR = "\\|"
-#: Of a choice's sentence; a longer one ends at its colon, and its card has the rest.
-MOST_WORDS = 20
 EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
 Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.gradients=400
 Your own pictures:   python -m attacks.run config=quickstart data=folder data.path=my/pictures
@@ -47,9 +43,9 @@ def reference_page() -> str:
     parts = [HEAD.rstrip()]
     for prefix, schema in OF_THE_RUN.items():
         parts += [f"\n## {prefix[:-1] or 'run'}\n", f"{_about(schema)}\n", *_table(prefix, options(schema))]
-    parts += ["\n## config\n", "Presets: each changes what it names and leaves the rest.\n", *_choices("config")]
+    parts += ["\n## config\n", "Presets: each changes what it names and leaves the rest.\n", _choices("config")]
     for group in (*CHOICES, *OPEN):
-        parts += [f"\n## {group}\n", *_choices(group)]
+        parts += [f"\n## {group}\n", _choices(group)]
         for title, rows in _keys(group).items():
             parts += [f"\n{title}:\n", *_table(f"{group}.", rows)]
     return "\n".join(parts) + "\n"
@@ -90,11 +86,9 @@ def defaults() -> dict[str, str]:
     }
 
 
-def _choices(group: str) -> Iterator[str]:
-    yield from ("| choice | what |", "|---|---|")
-    for name in choices()[group]:
-        about = _about(CHOICES[group][name]) if group in CHOICES and group not in FILES else _comment(group, name)
-        yield f"| `{name}`{' (default)' if defaults().get(group) == name else ''} | {about.replace('|', BAR)} |"
+def _choices(group: str) -> str:
+    names = [f"`{name}`{' (default)' if defaults().get(group) == name else ''}" for name in choices()[group]]
+    return f"Choices: {', '.join(names)} ([cards](parts/{group}.md))."
 
 
 def _keys(group: str) -> dict[str, list[Option]]:
@@ -114,14 +108,13 @@ def _keys(group: str) -> dict[str, list[Option]]:
 
 
 def _table(prefix: str, rows: list[Option]) -> Iterator[str]:
-    yield from ("| key | default | range | meaning |", "|---|---|---|---|")
+    yield from ("|key|default|range|meaning|", "|---|---|---|---|")
     for item in rows:
-        meaning = f"{item.meaning} ({item.paper})" if item.paper else item.meaning
         kind = item.type.removesuffix(" | None")
         note = kind if item.default in (MISSING, "null") and kind != "any" else "or null" if kind != item.type else ""
-        default = f"`{_default(item)}` {note and f'({note})'}".strip()
-        cells = [text.replace("|", BAR) for text in (f"`{prefix}{item.key}`", default, item.range, meaning)]
-        yield f"| {' | '.join(cells)} |"
+        default = f"`{_default(item)}` {note and f'({note})'}".strip().replace("`null` (or null)", "`null`")
+        cells = [text.replace("|", BAR) for text in (f"`{prefix}{item.key}`", default, item.range, item.meaning)]
+        yield f"|{'|'.join(cells)}|"
 
 
 def _line(prefix: str, item: Option) -> str:
@@ -135,16 +128,6 @@ def _default(item: Option) -> str:
 
 def _about(schema: type) -> str:
     return " ".join((inspect.getdoc(schema) or "").partition("\n\n")[0].split())
-
-
-def _comment(group: str, name: str) -> str:
-    """The first sentence of the comment at the head of a YAML file."""
-    lines = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()
-    text = " ".join(line.lstrip("# ") for line in lines if line.startswith("# ") and "@package" not in line)
-    sentence = re.split(r"(?<!al\.)(?<=[.?]) ", text.partition(" Use: ")[0])[0]
-    if len(sentence.split()) > MOST_WORDS:
-        sentence = sentence.partition(": ")[0]
-    return sentence if sentence.endswith((".", "?")) else f"{sentence}."
 
 
 if __name__ == "__main__":

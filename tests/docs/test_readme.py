@@ -120,7 +120,7 @@ def test_the_architecture_page_matches_the_imports_of_the_code():
     arrows = [line.split("<-") for line in ROOMS["attacks"].strip().splitlines()]
     expected = {room: set(below.split()) for names, below in arrows for room in names.split()}
     page = (ROOT / "docs" / "architecture.md").read_text()
-    table = re.findall(r"^\| `(\w+)(?:\.py)?` \|[^|]*\|([^|]*)\|$", page, re.MULTILINE)
+    table = re.findall(r"^\|`(\w+)(?:\.py)?`\|[^|]*\|([^|]*)\|$", page, re.MULTILINE)
     assert {room: set(re.findall(r"\w+", below)) for room, below in table} == expected
 
 

@@ -37,15 +37,15 @@ def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, d
     table_words = [line.split()[0] for line in fenced_blocks(PAGE, "text")[0].splitlines()]  # columns and arms
     printed_words = [line.split()[0] for line in outputs[0].splitlines() if line.strip()]
     assert [word for word in printed_words if word in table_words][: len(table_words)] == table_words
-    assert re.search(r"^16 rows, such as \{'bank': 'same', 'arm': 'clean'", outputs[0], re.MULTILINE)
+    assert re.search(r"^8 rows, such as \{'bank': 'same', 'arm': 'clean'", outputs[0], re.MULTILINE)
     assert re.search(r"^[0-9a-f]{64}$", outputs[1], re.MULTILINE)
     assert {line.split()[4] for line in outputs[1].splitlines()[-2:]} == {"mine", "pocket"}
     files = {path.name for path in (tmp_path / "outputs" / "first").iterdir()}
-    assert {"report.html", "per_image.csv", "events.jsonl", "response.csv"} <= files
+    assert {"report.html", "per_image.csv", "events.jsonl"} <= files
     # The command on the page is the same run, with the overrides given in Python.
     run_overrides = json.loads((tmp_path / "outputs" / "first" / "manifest.json").read_text())["overrides"]
     (command,) = [command.line for command in commands(PAGE) if "outputs/second" in command.line]
-    overrides = set(shlex.split(command)[3:]) - {"config=evaluate", "hydra.run.dir=outputs/second"}
+    overrides = set(shlex.split(command)[3:]) - {"config=quickstart", "hydra.run.dir=outputs/second"}
     assert overrides == {word.replace("'", "") for word in run_overrides}
 
 

@@ -135,7 +135,7 @@ def test_a_line_says_what_its_rows_show(line, text):
 
 
 def test_the_docs_define_the_measures_with_the_words_of_the_pages():
-    rows = [f"| `{m.key}` | {m.name} | {m.meaning} | {m.table} |" for m in MEASURES.values()]
+    rows = [f"|`{m.key}`|{m.name}|{m.meaning}|{m.table}|" for m in MEASURES.values()]
     assert "\n".join(rows) in (ROOT / "docs/measures.md").read_text(encoding="utf-8")
     assert {*MEASURES} == {*per_image.COLUMNS, "tar_FAR"} - {"survived"}
     for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "attacks/report").rglob("*.html")):

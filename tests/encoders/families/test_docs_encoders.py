@@ -24,7 +24,7 @@ from tests.helpers.tiny_models import save_script  # noqa: E402
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "encoders.md").read_text() + (DOCS / "your_pictures.md").read_text()
 SHORT = [*LEAN, "data.count=1", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "evaluate.one_view=false"]
-COMMANDS = re.findall(r"^\|.*?\| `(python -m attacks\.run .*?)` \|$", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^\|.*?\|`(python -m attacks\.run .*?)`\|$", PAGE, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
