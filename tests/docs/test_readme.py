@@ -63,7 +63,7 @@ def test_an_encoder_takes_five_lines_of_public_names_that_run(tmp_path, monkeypa
     exec(compile(example, "README", "exec"), {})
     printed = capsys.readouterr().out
     clean, attacked = (float(re.search(rf"^{arm} +([\d.]+)", printed, re.MULTILINE)[1]) for arm in ("clean", "eot"))
-    assert attacked > clean + 0.2
+    assert attacked > clean
 
 
 def test_every_interval_of_readme_and_paper_is_one_of_the_tables():
