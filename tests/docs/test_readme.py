@@ -61,9 +61,9 @@ def test_an_encoder_takes_five_lines_of_public_names_that_run(tmp_path, monkeypa
     assert {*re.findall(r"^from (\w+)", example, re.MULTILINE)} == {"attacks"}
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "README", "exec"), {})
-    printed = capsys.readouterr().out
-    clean, attacked = (float(re.search(rf"^{arm} +([\d.]+)", printed, re.MULTILINE)[1]) for arm in ("clean", "eot"))
-    assert attacked > clean
+    table = capsys.readouterr().out
+    clean, eot = (float(re.search(rf"^{arm} +([\d.]+)", table, re.MULTILINE)[1]) for arm in ("clean", "eot"))
+    assert eot > clean
 
 
 def test_every_interval_of_readme_and_paper_is_one_of_the_tables():
