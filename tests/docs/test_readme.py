@@ -70,7 +70,7 @@ def test_every_interval_of_readme_and_paper_is_one_of_the_tables():
     tables = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("leaderboard", "defence_table"))
     for page in ("README.md", "docs/paper.md"):
         figures = re.findall(r"[\d.]+\s\[-?[\d.]+,[\d.]+\]", (ROOT / page).read_text())
-        assert len(figures) > 4 and all(" ".join(figure.split()) in tables for figure in figures), page
+        assert len(figures) > 2 and all(" ".join(figure.split()) in tables for figure in figures), page
     places = re.findall(r":(?:start-after|end-before): \"(.*)\"", (ROOT / "docs" / "paper.md").read_text())
     assert len(places) == 4 and all(tables.count(place) >= 1 for place in places)
 
