@@ -18,15 +18,13 @@ from attacks.inference.pairs import LEVEL
 from attacks.report.columns import Column, csv_rows, page_table
 from attacks.report.environment import TEMPLATES, environment
 from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_pair_scores
-from attacks.report.runs import ARM, GROUPS, RUNS, RunSummary, collect
+from attacks.report.runs import ARM, GROUPS, RUNS, RunSummary, collect, curve_of
 from attacks.report.words import ARMS, p_value
 from attacks.runtime.files import write_text
 from attacks.runtime.tables import write_rows
 
 #: What is written, the page first.
 FILES = ("index.html", "index.csv", "ranking.csv", "pairs.csv")
-#: What runs on one curve have in common.
-SETTINGS = ("preset", "encoder", "threat", "transforms", "seed", "pictures", "clusters")
 #: The most pairs without a comparison that are listed.
 MAX_LISTED = 20
 #: The most groups that have a letter, and the most that are looked at on the way to them.
@@ -134,16 +132,6 @@ class ComparedRuns:
     tables: Sequence[Sequence[Standing]] = ()
 
     @property
-    def by_fit(self) -> list[RunSummary]:
-        """The runs by the number of pictures that a shared perturbation was made from, if they differ in nothing
-        else that the table shows of them; else none."""
-        runs = [run for run in self.runs if run.values["fit_pictures"] and run.values["eot_success"]]
-        runs.sort(key=lambda run: int(run.values["fit_pictures"]))
-        numbers = {run.values["fit_pictures"] for run in runs}
-        settings = {tuple(run.values[key] for key in SETTINGS) for run in runs}
-        return runs if len(numbers) > 1 and len(settings) == 1 else []
-
-    @property
     def standings(self) -> list[Standing]:
         """The rows of ranking.csv."""
         return [standing for table in self.tables for standing in table]
@@ -193,17 +181,18 @@ def write_page(result: ComparedRuns, folder: Path) -> Path:
     page, template = folder / "index.html", environment().get_template("index.html")
     script = (TEMPLATES / "sort.js").read_text(encoding="utf-8")
     links = {run.name: link(folder, run.directory) for run in result.runs}
-    curve = None
-    if by_fit := result.by_fit:
-        from attacks.report.figures import fit_curve  # not above: it imports matplotlib
+    svg = None
+    if curve := curve_of(result.runs):
+        from attacks.report.figures import setting_curve  # not above: it imports matplotlib
 
-        curve = fit_curve([run.values for run in by_fit])
+        svg = setting_curve(curve)
     tables = [page_table(RANKING, table, [links[row.run.name] for row in table]) for table in result.tables]
     text = template.render(
         runs=page_table(RUNS, result.runs, [*links.values()], GROUPS),
         ranking=[*zip(result.tables, tables, strict=True)],
         result=result,
         curve=curve,
+        svg=svg,
         script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )

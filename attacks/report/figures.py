@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
-from itertools import groupby, zip_longest
+from itertools import cycle, groupby, zip_longest
 from statistics import fmean
 from typing import Any
 
@@ -14,13 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from attacks.report.colours import LIGHT, page_colours
+from attacks.report.runs import Curve
 from attacks.report.words import ARMS, OBJECTIVES, measure_name
 from attacks.solvers.loop import Trace
 
 #: Markers that tell the arms apart without colour.
 MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "bare": "P", "eot": "o"}
-#: The most characters of a label.
-LONGEST = 60
+#: The most characters of a label, and the most values of a key that stand below an axis.
+LONGEST, MOST_TICKS = 60, 12
 _METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
@@ -143,23 +144,31 @@ def clips_curve(clips: Sequence[Mapping[str, Any]]) -> Markup:
     return to_svg(figure, "clips-curve", "Success over the frames", description)
 
 
-def fit_curve(runs: Sequence[Mapping[str, Any]]) -> Markup:
-    """Success over the number of pictures that a shared perturbation was made from: on others, with the interval, and
-    on these."""
+def setting_curve(curve: Curve) -> Markup:
+    """Success over one key of several runs, with intervals, and of the untouched pictures: of one encoder the arms,
+    and success on the pictures that a shared perturbation was made from; of several a line for each."""
     figure, axis = _axis((7.6, 3.0))
-    places = [run["fit_pictures"] for run in runs]
-    _band(axis, places, [run["eot_success"]._asdict() for run in runs], "eot", "held-out pictures")
-    fit = [(run["fit_pictures"], run["fit_success"].mean) for run in runs if run["fit_success"]]
-    axis.plot(*zip(*fit, strict=True), color=LIGHT["ink"], linestyle=":", marker="s", label="fit pictures")
-    axis.set_xscale("log")
-    axis.set_xticks(sorted({*places}), [str(place) for place in sorted({*places})])
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.set(xlabel="pictures that it was made from", ylabel="success", ylim=(-0.04, 1.04))
-    svg_legend(figure, axis)
+    for (encoder, line), mark in zip(curve.lines.items(), cycle(MARKS)):
+        places, runs = [place for place, _ in line], [run.values for _, run in line]
+        one = len(curve.lines) == 1
+        for arm in ("clean", "no_eot", "eot") if one else ("eot",):
+            if all(run[f"{arm}_success"] for run in runs):
+                intervals = [run[f"{arm}_success"]._asdict() for run in runs]
+                _band(axis, places, intervals, arm if one else mark, ARMS[arm] if one else axis_label(encoder))
+        other, name = ("fit_success", "the pictures that it was made from") if one else ("clean_success", "")
+        values = [(place, run[other].mean) for place, run in zip(places, runs, strict=True) if run[other]]
+        if values:
+            axis.plot(
+                *zip(*values, strict=True), color=LIGHT["ink" if one else mark], linestyle=":", label=name or None
+            )
+    if len(curve.ticks) <= MOST_TICKS:
+        axis.set_xticks([*curve.ticks], [axis_label(tick) for tick in curve.ticks.values()])
+    axis.set(xlabel=axis_label(curve.key), ylabel="success", ylim=(-0.04, 1.04))
+    svg_legend(figure, axis, 3)
     description = (
-        "Success on held-out pictures with its 95% interval, and on fit pictures. The table has the numbers."
+        "Success with its 95% interval over the key; of several encoders the dotted line is without an attack."
     )
-    return to_svg(figure, "fit", "Success over the number of fit pictures", description)
+    return to_svg(figure, "setting", f"Success over {curve.key}", description)
 
 
 def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str] = ARMS) -> Markup:

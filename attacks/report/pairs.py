@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from attacks.evaluation.per_image import has_fit_rows, judged_rows, range_interv
 from attacks.inference.bounded import Interval
 from attacks.inference.pairs import fewest_clusters, sign_flips
 from attacks.report.columns import Column
-from attacks.report.runs import ARM, MEASURES
+from attacks.report.runs import ARM, MEASURES, differing_settings, run_settings
 from attacks.report.words import interval_text, p_value
 from attacks.runtime.tables import unescaped_text
 from attacks.runtime.untrusted import count, mapping, number, read_untrusted, text
@@ -36,8 +36,8 @@ PictureKey = tuple[str, str]
 @dataclass(frozen=True)
 class RunScores:
     """The protocol of a run (views, gallery, aim), equal in runs that can be compared, its values by (bank, measure)
-    and picture, the cluster of each picture, the threat apart from its radius `eps`, the primary measure, and whether
-    the pictures are those that a shared perturbation was made from (`fit`)."""
+    and picture, the cluster of each picture, the threat apart from its radius `eps`, the primary measure, whether
+    the pictures are those that a shared perturbation was made from (`fit`), and the keys of the run."""
 
     protocol: Mapping[str, Any]
     values: Mapping[tuple[str, str], Mapping[PictureKey, float]]
@@ -46,6 +46,7 @@ class RunScores:
     eps: float | None
     primary: str
     fit: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def attack(self) -> tuple[str, str]:
@@ -128,7 +129,7 @@ def read_pair_scores(run: Path) -> RunScores:
     attack["perturbation"] = {k: v for k, v in mapping(attack["perturbation"]).items() if k != "eps"}
     words, eps = json.dumps(attack, sort_keys=True), number(threat.get("eps"))
     primary = "cosine" if mapping(content.get("primary")).get("measure") == "cosine" else "success"
-    return RunScores(protocol, values, clusters, words, eps, primary, has_fit_rows(rows))
+    return RunScores(protocol, values, clusters, words, eps, primary, has_fit_rows(rows), run_settings(manifest))
 
 
 def untrusted_rows(path: Path) -> list[dict[str, str]]:
@@ -198,7 +199,9 @@ def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tu
 def _differences(first: RunScores, second: RunScores, names: tuple[str, str]) -> list[Trial] | str:
     """The pairs in every bank and measure that both have, or the reason why there are none."""
     unequal = [key for key in first.protocol if first.protocol[key] != second.protocol[key]]
-    if unequal:
+    one_key = len(differing_settings([first.settings, second.settings])) == 1
+    views, other_views = (run.protocol["bank"][3] for run in (first, second))
+    if unequal and not (one_key and "aim" not in unequal and views == other_views):
         return "; ".join(f"another {key}: {_advice(key, first, second)}" for key in unequal)
     pairs = []
     for (bank, measure), column in first.values.items():

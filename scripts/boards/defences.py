@@ -45,7 +45,7 @@ SETTINGS = "config=quickstart transforms=identity engine=fixed sanity=none evalu
 SETTINGS += " evaluate.views=16"
 #: Views of a defence, gradients through it, and views of a step.
 VIEWS, GRADIENTS, STEP = 4, 24, 1
-HEAD = ("encoder", "defence", "eps", "clean", "undefended", "bare", "its views", "through", "through - bare", "passes")
+HEAD = ("encoder", "defence", "eps", "clean", "undefended", "bare", "its views", "through", "gain", "passes")
 
 
 def table_options() -> argparse.ArgumentParser:
@@ -121,16 +121,16 @@ def table_row(folder: Path) -> list[str]:
     defence, _, eps = folder.name.partition("-")
     measure = "fooled_accepted" if content["arms"]["eot"].get("fooled_accepted") else "success"
     clean, bare, eot = (figure_text(content["arms"][arm][measure]) for arm in ("clean", "bare", "eot"))
-    behind = f" defence={defence} "
-    views = transfer(folder.parent.glob(f"views of *-{eps}"), "eot", behind) if measure == "success" else "-"
+    folders = folder.parent.glob(f"views of *-{eps}") if measure == "success" else ()
+    views = transferred_success(folders, "eot", f" defence={defence} ")
     gains = (row for row in content["comparisons"] if (row["bank"], row["measure"]) == ("same", measure))
     gain = next((row["difference"] for row in gains if row["other"] == "bare"), None)
     passes = content["cost"]["forward"] / 1000
-    undefended = transfer([folder], "bare", " ")
+    undefended = transferred_success([folder], "bare", " ")
     return [encoder, defence, f"{eps}/255", clean, undefended, bare, views, eot, figure_text(gain), f"{passes:.1f}"]
 
 
-def transfer(folders: Iterable[Path], arm: str, name: str) -> str:
+def transferred_success(folders: Iterable[Path], arm: str, name: str) -> str:
     """The success of an arm's files on the encoder whose name has that part, in whichever folder it was judged."""
     for file in (folder / "transfer.csv" for folder in folders):
         for row in read_rows(file) if file.exists() else []:
@@ -154,7 +154,7 @@ There is no camera: the defence's {views} views of a picture are the only ones.
 - *its views*: made on the mean over the defence's kind of views, without its rule, at as many passes.
 - *through*: {gradients} gradients through the views and the rule, a draw a step, from the better of no change
   and the file of *bare*; Wiener, L-inf, 8-bit files.
-- *through - bare*: the difference on the same pictures.
+- *gain*: *through* minus *bare*, on the same pictures.
 - *passes*: thousands of forward passes of the network, in all arms and their judgement.
 - brackets: 95 % [intervals](intervals.md) over photographs; parentheses: the range of photographs.
 

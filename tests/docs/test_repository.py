@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -51,3 +52,13 @@ def test_public_names_exist_and_do_not_clash_with_modules(stub):
 
 def test_the_packages_export_the_names_that_most_work_needs():
     assert len(attacks.__all__) + len(transforms.__all__) <= 50
+
+
+def test_no_file_has_the_marks_of_a_conflict():
+    files = [Path(name) for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()]
+    marks = tuple(7 * sign + b" " for sign in (b"<", b">"))
+    assert not [
+        file
+        for file in files
+        if (ROOT / file).is_file() and any(line.startswith(marks) for line in (ROOT / file).read_bytes().splitlines())
+    ]

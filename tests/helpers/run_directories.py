@@ -26,7 +26,20 @@ def summary(folder, content, manifest=None):
     return folder
 
 
-def run(folder, success, *, names=NAMES, views=64, wide=None, pixels=None, radii=None, stages=None, side=96, **extra):
+def run(
+    folder,
+    success,
+    *,
+    names=NAMES,
+    views=64,
+    wide=None,
+    pixels=None,
+    radii=None,
+    stages=None,
+    side=96,
+    identity=None,
+    **extra,
+):
     """A run with the success of each picture, and 1 minus it as the cosine. `radii`: the smallest, of which None is
     beyond the largest, 4. A mapping in `extra` is merged with that section of metrics.json."""
     content = report_pages.content(queries=list(names), wide=wide and {"factor": wide})
@@ -36,6 +49,7 @@ def run(folder, success, *, names=NAMES, views=64, wide=None, pixels=None, radii
         content[key] = (content[key] | value) if key == "threat" else value
     manifest = report_pages.manifest()
     manifest["config"]["transforms"] = {"name": "web", "stages": stages or {}}
+    manifest["identity"] = identity or {}
     summary(folder, content, manifest)
     rows = [
         {"bank": bank, "arm": arm, "picture": name, "success": value, "cosine": 1 - value}
@@ -50,10 +64,10 @@ def run(folder, success, *, names=NAMES, views=64, wide=None, pixels=None, radii
     return folder
 
 
-def encoder(folder, level, eps=EPS[0], name="pocket", seed=0):
+def encoder(folder, level, eps=EPS[0], name="pocket", seed=0, **extra):
     """A run of an encoder in which the attack succeeds on about `level` of the views of each picture."""
     success = [min(1.0, max(0.0, level + 0.1 * (share - 0.5))) for share in shares(seed)]
     mean = {"mean": sum(success) / len(success), "low": max(0.0, level - 0.1), "high": min(1.0, level + 0.1)}
     arms = {"eot": {"success": mean, "cosine": mean | {"mean": 1 - mean["mean"]}}}
     content = {"encoder": {"name": name, "sha256": name}, "arms": arms, "primary": {"measure": "success"}}
-    return run(folder, success, threat={"norm": "linf", "eps": eps}, **content)
+    return run(folder, success, threat={"norm": "linf", "eps": eps}, **content, **extra)

@@ -103,6 +103,25 @@ def test_runs_that_differ_in_more_than_the_attack_are_neither_compared_nor_ranke
     assert len(result.runs) == 2
 
 
+@pytest.mark.parametrize("other", [{"seed": 1}, {"views": 128}, {"stages": {"jpeg": {}}}, {"gallery": 9}])
+def test_runs_that_differ_in_one_key_are_compared_picture_by_picture(tmp_path, other):
+    keys, values = ("attack.name", "transforms.name", "transforms.kernel"), (shares(0), shares(1))
+    first = run(tmp_path / "a", values[0], identity=dict.fromkeys(keys, '"x"'))
+    one = {"transforms.name": '"y"', "transforms.kernel": '"y"', "the version of torch": "2"}  # of one group
+    second = run(tmp_path / "b", values[1], identity=dict.fromkeys(keys, '"x"') | one, **other)
+    result = compare(first, second)
+    assert (result.refusals, result.tables) == ([], []) and [run.name for run in result.runs] == [
+        "a: transforms=x",
+        "b: transforms=y",
+    ]
+    expected = compare(first, run(tmp_path / "c", values[1])).pairs  # of one protocol
+    assert [pair.difference for pair in result.pairs] == [pair.difference for pair in expected]
+    third = run(tmp_path / "d", values[1], identity=dict.fromkeys(keys, '"z"'), **other)
+    assert compare(first, third).pairs == []
+    aim = run(tmp_path / "e", values[1], identity=dict.fromkeys(keys, '"x"') | one, threat={"targeted": True})
+    assert "another aim" in compare(first, aim).refusals[0]
+
+
 def test_the_input_of_an_encoder_matters_only_to_views_with_shares_as_sizes(tmp_path):
     stages = {"jpeg": {}, "downscale": {"size": [48, 96]}}
     folders = [run(tmp_path / name, shares(side), stages=stages, side=side) for name, side in (("a", 96), ("b", 224))]

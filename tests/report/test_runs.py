@@ -4,17 +4,18 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from attacks.experiment.job import index
 from attacks.report.comparison import ComparedRuns, link, own_page, write_page
-from attacks.report.runs import MEASURES, collect
+from attacks.report.runs import MEASURES, collect, curve_of
 from attacks.report.warnings import warnings
 from attacks.runtime.untrusted import MOST_LETTERS
 from tests.helpers import report_pages
 from tests.helpers.page import Page
-from tests.helpers.run_directories import summary
+from tests.helpers.run_directories import encoder, summary
 
 
 def sweep_page(folder, *directories):
@@ -132,3 +133,40 @@ def test_a_sweep_replaces_its_page_and_no_foreign_one(sweep, tmp_path, capsys):
     index(tmp_path)
     assert page.read_text() == "<title>My notes</title>"
     assert f"note: {page} was not written by viewproof" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "places"),
+    [
+        (("8/255", "0.5/255", "2/255"), [8 / 255, 0.5 / 255, 2 / 255]),
+        (('"wiener"', '"pgd"', '"adam"'), [0.0, 1.0, 2.0]),
+        (("28dB", "1", "2"), [0.0, 1.0, 2.0]),
+    ],
+)
+def test_runs_that_differ_in_one_key_make_a_curve_for_each_encoder(tmp_path, values, places):
+    folders = {
+        encoder(
+            tmp_path / f"{name}-{i}", i / 4, name=name, identity={"a.b": value, "encoder.name": f'"{name}"'}
+        ): f"{i}"
+        for name in ("pocket", "other")
+        for i, value in enumerate(values)
+    }
+    runs, _ = collect(folders)
+    curve = curve_of(runs)
+    assert curve.key == "a.b" and curve.ticks == dict(
+        zip(places, [value.strip('"') for value in values], strict=True)
+    )
+    for name, line in curve.lines.items():
+        eot = [run.values["eot_success"].mean for run in runs if run.values["encoder"] == name]
+        means = dict(zip(places, eot, strict=True))
+        assert [place for place, _ in line] == sorted(places)
+        assert [run.values["eot_success"].mean for _, run in line] == [means[place] for place, _ in line]
+    page = write_page(ComparedRuns(runs, []), tmp_path).read_text()
+    assert "Success over <code>a.b</code>" in page and ">pocket</text>" in page and ">other</text>" in page
+    one = [run for run in runs if run.values["encoder"] == "pocket"]
+    fit = [replace(run, values=run.values | {"fit_success": run.values["eot_success"]}) for run in one]
+    page = write_page(ComparedRuns(fit, []), tmp_path).read_text()
+    assert ">attack with EOT</text>" in page and ">the pictures that it was made from</text>" in page
+    assert curve_of([*one, one[0]]) is None and curve_of(one[:1]) is None  # a place twice, and nothing that differs
+    second = replace(one[1], settings=one[1].settings | {"c.d": "1"})
+    assert curve_of([one[0], second]) is None

@@ -58,7 +58,8 @@ def test_every_row_has_the_numbers_of_its_run(tmp_path):
         order = [0, 5, 1, 4, 2, 3] if measure == "success" else [0, 5, 1, 2, 3]  # a detector has no such run
         expected[encoder, defence, f"{eps}/255"] = [*values[order].flatten(), 12.3]
         if measure == "success":
-            write_transfer(folder.parent / f"views of {defence}-{eps}", (f"vit defence={defence} x", "eot"), values[4])
+            folder = folder.parent / f"views of {defence}-{eps}"
+            write_transfer(folder, (f"vit defence={defence} x", "eot"), values[4])
     page = defences.table_page(tmp_path)
     rows = [line.strip("|").split("|") for line in page.splitlines() if re.match(r"\|(vit|lite0)\|", line)]
     assert [row[:2] for row in rows] == [["lite0", "consistency"], ["vit", "tte"], ["vit", "dbd"]]
