@@ -1,8 +1,10 @@
 """Usual contents of a repository: a version, a citation, types, public names."""
 
 import importlib
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,18 @@ def test_version_and_citation_agree(monkeypatch, capsys):
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == attacks.__version__ and citation["cff-version"] == "1.2.0"
     assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_description_of_the_wheel_has_the_words_of_the_readme_and_no_relative_target():
+    """A package index shows it beside no file of the repository, where nothing relative leads anywhere."""
+    hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"]
+    readme = text = (ROOT / "README.md").read_text()
+    for rule in hook["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
+    targets = re.findall(r"\]\(([^)]*)", text)
+    assert targets and all(target.startswith("https://") for target in targets) and "![" not in text
+    assert {*re.findall("^## .*", readme, re.MULTILINE)} == {*re.findall("^## .*", text, re.MULTILINE)}
+    assert text.count("```") == readme.count("```")
 
 
 def test_both_packages_have_py_typed():
