@@ -119,9 +119,9 @@ def test_links_files_and_modules_exist(page):
     for path in re.findall(r"\b(?:attacks|transforms|tests|scripts|configs)/[\w/]+(?:\.\w+|/)", text):
         assert (ROOT / path).exists() or (page.parent / path).exists(), path
     for name in re.findall(r"`(attacks(?:\.\w+)+)[`(]", text):
-        module, _, last = name.rpartition(".")
+        module, _, attribute = name.rpartition(".")
         assert importlib.util.find_spec(module), name
-        assert hasattr(importlib.import_module(module), last) or importlib.util.find_spec(name), name
+        assert hasattr(importlib.import_module(module), attribute) or importlib.util.find_spec(name), name
 
 
 def test_the_architecture_page_matches_the_imports_of_the_code():
