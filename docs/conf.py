@@ -9,7 +9,6 @@ from pygments.lexers.special import TextLexer
 from sphinx.highlighting import lexers
 
 from attacks import __version__
-from attacks.runtime.progress import Progress
 from scripts.api_reference import pages
 from scripts.parts import cards, pictures
 
@@ -40,7 +39,6 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "show_signature": False,
 }
-Progress.everywhere = False  # an example's page shows its results
 lexers["mermaid"] = TextLexer()  # a page fetches no script that would draw it
 
 _docs, _start = Path(__file__).parent, time.process_time()

@@ -161,7 +161,7 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
             with watching_layers(study.encoder, study.objective, study.members) as encoder, memory_told():
                 place = preparation.place(out, lambda line: log_step(trackers, line, line.batch))
                 bench = bench_of(study, encoder, preparation.choice.decision, place)
-                bench = replace(bench, progress=showing.enter_context(_announced(preparation, bench, entry)))
+                bench = replace(bench, progress=showing.enter_context(_announce(preparation, bench, entry)))
                 stop_rule = None if study.evaluate.most is None else partial(_stops_after, bench)
                 results = work(bench, _executor(preparation, bench), shard(run.shard), stop_rule)
                 if (box := black_box(encoder)) is not None:
@@ -184,7 +184,7 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
     return content
 
 
-def _announced(preparation: Preparation, bench: Bench, entry: RunEntry | None) -> Progress:
+def _announce(preparation: Preparation, bench: Bench, entry: RunEntry | None) -> Progress:
     """The progress of a run, after its first lines: what it does and for how long, its notes, its clean views."""
     views = look_first(bench, preparation.manifest)
     at, shards = shard(preparation.run.shard)
@@ -334,5 +334,7 @@ def _print(out: Path, content: dict[str, Any], sanity: Sanity | None) -> None:
     lines += [] if content["gate"] is None else [verdict_text(content["gate"])]
     lines += [f"record: sha256 {content['files']} (viewproof verify {out} checks it)"]
     lines += [f"warning: {warning}" for warning in warnings(content)]
-    answered = headline(content, f"report: {out / 'report.html'}")
-    print("\n".join([*(wrap_lines(line, 500) for line in lines), "", answered, f"    {next_command(content, out)}"]))
+    answer_text = headline(content, f"report: {out / 'report.html'}")
+    print(
+        "\n".join([*(wrap_lines(line, 500) for line in lines), "", answer_text, f"    {next_command(content, out)}"])
+    )

@@ -112,13 +112,13 @@ def tables(folder: Path, leave: Callable[[], None] | None = None) -> Iterator[No
 
 def _do_units(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
     pictures, reasons = 0, list[str]()
-    done = {unit for unit in units if bench.checkpoint.has(unit.name)}
+    work = {unit for unit in units if bench.checkpoint.has(unit.name)}
     for wait in (False, True):
         busy = []
         for unit, outcome in execute(units, wait):
             busy += [] if outcome.ended else [unit]
             pictures, reasons = pictures + outcome.pictures, [*reasons, *outcome.reasons]
-            bench.progress.close(share_of(bench, unit) * outcome.ended, is_old=unit in done)
+            bench.progress.close(share_of(bench, unit) * outcome.ended, is_old=unit in work)
             if not pictures and len(reasons) >= max(HOPELESS, *map(len, bench.study.ranges)):
                 raise FloatingPointError(reasons[0])
         if not busy:

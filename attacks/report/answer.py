@@ -81,8 +81,11 @@ def first_numbers(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     without its defence or the strongest other one, and of untouched pictures."""
     arms, key = content["arms"], headline_measure(content)
     moments = WHEN | {"clean": "before the attack", "no_eot": "after an attack made for the file alone"}
-    through = {"eot": "after the attack through the defence", "bare": "after one on the encoder without its defence"}
-    moments |= through if "bare" in arms else {}
+    with_defence = {
+        "eot": "after the attack through the defence",
+        "bare": "after one on the encoder without its defence",
+    }
+    moments |= with_defence if "bare" in arms else {}
     words = f"of {'unseen views' if content['bank']['coordinates'] else 'pictures'} are {fate(content, key)}"
     words += " and not flagged" * (key == "fooled_accepted")
     names = ("eot", "bare" if "bare" in arms else content["primary"]["against"], "clean")
@@ -103,9 +106,9 @@ def headline_measure(content: Mapping[str, Any]) -> str:
 
 def subject_line(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     """The encoder's name, when it was tested, and on which machine."""
-    started, machine = (str(manifest.get(key, "unknown")) for key in ("started", "device"))
+    start, machine = (str(manifest.get(key, "unknown")) for key in ("started", "device"))
     machine = manifest.get("cpu", machine) if machine == "cpu" else machine
-    return f"{encoder_name(content)}, {started.replace('T', ', ').replace('+00:00', ' UTC')}, {machine}"
+    return f"{encoder_name(content)}, {start.replace('T', ', ').replace('+00:00', ' UTC')}, {machine}"
 
 
 def subject_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from attacks.report.colours import DARK, LIGHT, RAMP, shade
 from attacks.report.columns import in_words
 
 #: What may not have cards, or a word of the glossary in any other text.
-MARKED = re.compile(
+MARKS = re.compile(
     rf"<(svg|table|pre|code|summary|a|dl)\b.*?</\1>|<[^>]*>|\b(?P<word>{'|'.join(words.GLOSSARY)})s?\b", re.S | re.I
 )
 TEMPLATES = Path(__file__).parent / "templates"
@@ -62,4 +62,4 @@ def with_cards(html: str) -> Markup:
         text = f'{match[0]}<span class="card" aria-hidden="true">{entry[1]}</span>'
         return f'<dfn tabindex="0" aria-describedby="word-{entry[0]}">{text}</dfn>'
 
-    return Markup(MARKED.sub(card, html))
+    return Markup(MARKS.sub(card, html))

@@ -44,5 +44,5 @@ def print_notes(notes: Iterable[str], record: str = "") -> None:
     for note in notes:
         kinds.setdefault(re.sub(r"\d+", "0", note.partition(": ")[2] or note), []).append(note)
     for first, *rest in kinds.values():
-        more = f" (and {len(rest)} more like it{record and f', in {record}'})" if rest else ""
-        tqdm.write(f"note: {first}{more}", file=sys.stderr)
+        count_text = f" (and {len(rest)} more like it{record and f', in {record}'})" if rest else ""
+        tqdm.write(f"note: {first}{count_text}", file=sys.stderr)

@@ -13,11 +13,11 @@ LINES = 10
 
 class Progress(AbstractContextManager["Progress"]):
     """How much of a whole is done, and the name of the part at work; a context manager. It prints nothing unless it
-    is `visible`. What was `skipped`, being done before, says nothing of the time that is left."""
+    is `visible`. `old_work`, done before, says nothing of the time that is left."""
 
     def __init__(self, name: str, total: float, *, visible: bool = True) -> None:
         self.name, self.total, self.visible, self.size, self.start = name, total, visible, 1.0, time.perf_counter()
-        self.count = self.skipped = self.closed = self.end = 0.0
+        self.count = self.old_work = self.closed_work = self.end = 0.0
         columns, lines = shutil.get_terminal_size()  # 80x24 where a terminal has no size; tqdm would be silent
         shape = {"ncols": columns, "nrows": lines, "bar_format": "{desc}{percentage:3.0f} %|{bar}| {unit}"}
         self.bar = tqdm(total=total, file=sys.stderr, disable=not (visible and sys.stderr.isatty()), **shape)
@@ -35,7 +35,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     def skip(self, steps: int) -> None:
         """Count steps of an earlier process."""
-        self.skipped += steps * self.size
+        self.old_work += steps * self.size
         self._move(self.count + steps * self.size)
 
     def step(self, **figures: float | None) -> None:
@@ -45,17 +45,17 @@ class Progress(AbstractContextManager["Progress"]):
 
     def close(self, share: float, *, is_old: bool = False) -> None:
         """A share of the total is done, of which the steps since the last call are a part; or it was done before."""
-        self.closed, self.skipped = self.closed + share, self.skipped + share * is_old
-        self.end = self.closed
-        self._move(self.closed)
+        self.closed_work, self.old_work = self.closed_work + share, self.old_work + share * is_old
+        self.end = self.closed_work
+        self._move(self.closed_work)
 
     def _move(self, count: float, figures: str = "") -> None:
         """Set what is done, and print it with the time that is left."""
         old_count, self.count = self.count, min(count, self.total)
-        seconds, done = time.perf_counter() - self.start, self.count - self.skipped
+        seconds, work = time.perf_counter() - self.start, self.count - self.old_work
         times = tqdm.format_interval(seconds)
-        if done > 0:
-            times += f", {tqdm.format_interval(seconds * (self.total - self.count) / done)} left"
+        if work > 0:
+            times += f", {tqdm.format_interval(seconds * (self.total - self.count) / work)} left"
         self.bar.set_description_str(f"{self.name:<16}", refresh=False)
         self.bar.unit = times + figures
         self.bar.update(self.count - self.bar.n)

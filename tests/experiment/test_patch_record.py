@@ -32,8 +32,9 @@ def node(**keys):
 
 
 def record(places=None, printer=PLAIN, target=None, **keys):
-    made, pictures = patch(node(**keys), IMAGES, "vp-01234567", places), Pictures(("a", "b"), IMAGES)
-    return facts(node(**keys), physical_patch(node(**keys), printer, made, pictures, "vp-01234567", target), made)
+    perturbation, pictures = patch(node(**keys), IMAGES, "vp-01234567", places), Pictures(("a", "b"), IMAGES)
+    physical = physical_patch(node(**keys), printer, perturbation, pictures, "vp-01234567", target)
+    return facts(node(**keys), physical, perturbation)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_camera_is_its_model_lens_and_size(tmp_path):
     assert lens_a == turn and len({lens_a, lens_b, save(tmp_path / "none.jpg")[1].camera}) == 3
 
 
-def test_photographs_that_need_a_package_name_it_once(tmp_path, monkeypatch):
+def test_photographs_that_need_a_package_have_one_error(tmp_path, monkeypatch):
     for i in range(3):
         (tmp_path / f"{i}.heic").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
@@ -87,7 +87,7 @@ def test_a_chart_with_a_covered_side_has_the_colours_of_the_rest(side):
 
 
 def test_doubtful_photographs_are_flagged_and_not_refused():
-    surfaces = (SimpleNamespace(is_bent=bent) for bent in (False, True, False))
+    surfaces = (SimpleNamespace(is_bent=tilt) for tilt in (False, True, False))
     fits = [CardFit(surface, (), off, off, 0.1, None) for surface, off in zip(surfaces, (0.6, 0.6, 1.0), strict=True)]
     assert [bool(fit.flags) for fit in fits] == [False, True, True] and "folded" in fits[1].flags[0]
     assert Evidence(Resemblance(0.95, "", 0.0, 0.0, 0.0), 1.0, None).refusal is None

@@ -85,7 +85,7 @@ def test_points_behind_the_pole_are_those_of_the_mask_from_any_pose():
         assert np.array_equal(at_points(POLE, view_of, ground, points), (x >= 56) & (x < 72))
 
 
-def test_a_photograph_shows_the_scene_where_something_hides_the_card_and_the_card_elsewhere():
+def test_a_photograph_shows_the_scene_before_the_card():
     picture, shot = scene((200, 60, 60)), Shot(degrees=8)
     whole_scene = dataclasses.replace(PATCH, masks=((pack_mask(np.zeros_like(POLE)),),))
     bare, card, pair = (take(picture, shot, patch).astype(int) for patch in (whole_scene, physical(), PATCH))
@@ -108,7 +108,7 @@ def test_a_photograph_with_the_declared_pole_is_scored_and_one_without_it_is_nam
 
 
 @pytest.mark.parametrize("front", [0.25, 0.5, 0.9])
-def test_a_flat_patch_is_told_from_what_stands_before_it_by_colour_alone(front):
+def test_a_flat_patch_is_told_from_what_stands_before_it_by_colour(front):
     inside, region, look = np.ones((GRID, GRID), bool), np.zeros((GRID, GRID), bool), np.full((GRID, GRID, 3), 0.5)
     look[:8] = RANDOM(0).uniform(0.1, 0.9, (8, GRID, 3))
     region[10:, 8:24] = True

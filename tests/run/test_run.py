@@ -112,11 +112,12 @@ def test_the_output_ends_with_the_answer_the_report_and_a_command(finished):
     assert any(
         re.fullmatch(rf"record: sha256 [0-9a-f]{{64}} \(viewproof verify {folder} .*\)", line) for line in lines
     )
-    answered = lines[lines.index("") + 1 :]
-    assert re.match(r"After the attack, \d+ % .* of unseen camera views are taken for", answered[0])
-    place = answered.index(f"report: {folder / 'report.html'}")
+    answer_text = lines[lines.index("") + 1 :]
+    assert re.match(r"After the attack, \d+ % .* of unseen camera views are taken for", answer_text[0])
+    place = answer_text.index(f"report: {folder / 'report.html'}")
     assert (
-        answered[place + 1].startswith("Next: ") and answered[-1] == "    viewproof check pocket PICTURES --for USE"
+        answer_text[place + 1].startswith("Next: ")
+        and answer_text[-1] == "    viewproof check pocket PICTURES --for USE"
     )
 
 
@@ -130,7 +131,7 @@ def test_progress_without_a_terminal_is_plain_lines(finished):
     assert re.match(rf"{first}views; about [\d.]+ to [\d.]+ s\n", error)
 
 
-def test_a_dry_run_says_what_the_run_does_and_writes_nothing(finished, monkeypatch, capsys, tmp_path):
+def test_a_dry_run_says_what_the_run_does_and_writes_no_file(finished, monkeypatch, capsys, tmp_path):
     folder, output = finished
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, "config=smoke", "--dry-run") == 0

@@ -43,7 +43,7 @@ def test_a_terminal_gets_one_bar_as_wide_as_itself_with_the_figures(monkeypatch,
 
 
 @pytest.mark.parametrize("steps", [1, 3, 10, 95])
-def test_without_a_terminal_at_most_ten_lines_end_with_the_whole(monkeypatch, steps):
+def test_without_a_terminal_there_are_at_most_ten_lines(monkeypatch, steps):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     run(Progress("attack", 20), steps)
     lines = sys.stderr.getvalue().splitlines()
@@ -52,7 +52,7 @@ def test_without_a_terminal_at_most_ten_lines_end_with_the_whole(monkeypatch, st
     assert "\r" not in sys.stderr.getvalue()
 
 
-def test_the_time_left_is_that_of_the_work_that_this_process_has_done(monkeypatch):
+def test_the_time_left_is_that_of_the_work_of_this_process(monkeypatch):
     """A quarter was done before; after 10 s another quarter is: half, the rest, takes 20 s."""
     clock = iter([0.0, 0.0, 10.0, 10.0])
     monkeypatch.setattr("attacks.runtime.progress.time.perf_counter", lambda: next(clock, 10.0))

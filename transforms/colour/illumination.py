@@ -303,7 +303,7 @@ class Reflection(Ranged):
         >>> from transforms.colour import Reflection
         >>> from transforms.colour.spaces import to_linear
         >>> view = Reflection((0.1, 0.1), (0.5, 0.5), x=0, y=0)(torch.zeros(1, 1, 9, 9), torch.zeros(1, 5))
-        >>> to_linear(view)[0, 0, 4, [0, 4]].round(decimals=2).tolist()  # beside the window, and in it
+        >>> [round(x, 2) for x in to_linear(view)[0, 0, 4, [0, 4]].tolist()]  # beside the window, and in it
         [0.1, 0.6]
     """
 

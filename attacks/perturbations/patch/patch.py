@@ -88,7 +88,7 @@ class Patch(PerturbationSet):
         placements = make_placements(self.quad)
         grid = self.size if self.surround is None else (*self.surround.picture.shape[2:],)
         if placements.cover is None or placements.cover.shape[2:] != grid:
-            placements = placements.covered(self.size, self.surround)
+            placements = placements.with_cover(self.size, self.surround)
         object.__setattr__(self, "placements", placements)
         if (cover := placements.cover) is not None and self._has_regions and cover.shape[2:] != grid:
             raise ValueError(f"`cover` must be as large as texture or card, {grid}; got {(*cover.shape[2:],)}")

@@ -31,7 +31,7 @@ class Placements:
             the order upper left, upper right, lower right, lower left of the texture; a mirrored quad mirrors it.
         cover: (N,K,h,w) how much of each texel shows, or of each pixel of the card round it, in [0,1]; or (N,K,1,1):
             0 where a picture has fewer than K placements. None: all of it.
-        mask: (N,K,H,W) the same of each pixel of the picture, from which `covered` makes `cover`.
+        mask: (N,K,H,W) the same of each pixel of the picture, from which `with_cover` makes `cover`.
 
     Raises:
         ValueError: a degenerate quad, one outside the picture, pixels instead of shares, or shapes that do not match.
@@ -86,7 +86,7 @@ class Placements:
         cover, mask = (None if part is None else part[rows.to(part.device)] for part in (self.cover, self.mask))
         return Placements(self.quads[rows.to(self.quads.device)], cover, mask)
 
-    def covered(self, texture: tuple[int, int], surround: Surround | None) -> "Placements":
+    def with_cover(self, texture: tuple[int, int], surround: Surround | None) -> "Placements":
         """The same with the `cover` that follows from the mask, of a texture (height, width) or of its surround."""
         if self.mask is None:
             return self
