@@ -1,6 +1,7 @@
 """From scores to results: metrics.json, and the table in the terminal."""
 
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -236,8 +237,8 @@ def next_command(content: dict[str, Any], out: Path) -> str:
 
 
 def wrap_lines(text: str, most: int = WIDTH) -> str:
-    """A text in lines of at most so many characters, or those of a narrower terminal."""
-    width = min(most, shutil.get_terminal_size((most, 0)).columns)
+    """A text in lines of at most so many characters, or those of a narrower terminal, if it goes to one."""
+    width = min(most, shutil.get_terminal_size().columns) if sys.stdout.isatty() else most
     wrap = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
     return "\n".join(wrap(join_percent(line)) for line in text.splitlines()).replace("\u00a0", " ")
 

@@ -81,7 +81,7 @@ SHOW = """
 30|1.5|''|null|true|{}
 """.replace("{} ", "'{affine: {degrees: 3}}' ")
 PLAN = {
-    "0.1": "one of the arguments --pilot --baseline is required",
+    "0.1": "one of the arguments --pilot --photos --baseline is required",
     "0.1 --pilot . --baseline 0.5": "not allowed with argument",
     "--baseline 0.5": "`plan` needs EFFECT, the difference to detect, or --bar",
     "0 --baseline 0.5": "`EFFECT` must be a number above 0 and below 1; got 0",

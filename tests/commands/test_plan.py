@@ -75,7 +75,8 @@ def test_a_plan_of_photographs_covers_the_views_of_the_run(capsys, tmp_path, vie
     config, names = compose("patch", [f"transforms={views}"]), ["square", "street"]
     fake_run(tmp_path, width=200.0)
     quads = [[[[0.25, 0.25], [0.75, 0.25], [0.75, 0.75], [0.25, 0.75]]]] * 2
-    record = json.loads((tmp_path / "placement.json").read_text()) | {"pictures": names, "quads": quads}
+    record = json.loads((tmp_path / "placement.json").read_text())
+    record |= {"pictures": names, "quads": quads, "masks": [[None]] * 2}
     write_json(tmp_path / "placement.json", record)
     write_json(tmp_path / "manifest.json", {"config": dataclasses.asdict(config)})
     assert main(["plan", "--photos", str(tmp_path)]) == 0

@@ -59,6 +59,7 @@ ARGUMENTS = {
     "thin_plate": {"jitter": st.floats(0, 0.11), "grid": st.integers(2, 10)},
     "dense_grid": {"grid": st.sampled_from([[[[0.5, -3]]], [[[1, 1], [-1, 100]]]])},
     "shading": {"grid": st.integers(1, 6)},
+    "moire": {"shift": st.floats(0, 1)},
     "cutout": {"value": numbers(0, 1)},
     "quantise": {"bits": st.integers(1, 16)},
     "jpeg": {"quality": integers(1, 100), "subsampling": st.sampled_from(["4:4:4", "4:2:2", "4:2:0"])},

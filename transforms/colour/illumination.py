@@ -228,8 +228,8 @@ class Moire(Ranged):
     """Coloured fringes, as when a camera's colour filters sample a screen's stripes of red, green and blue: light is
     multiplied by 1 + strength cos(2 pi (d / period + phase)), where d runs along `angle`.
 
-    A screen's three stripes lie a third of its pitch shift. So the beats of red, green and blue are a third of a
-    period shift, and where one colour brightens the others darken. A picture of one channel gets one set of fringes.
+    A screen's three stripes lie a third of its pitch apart. So the beats of red, green and blue are a third of a
+    period apart, and where one colour brightens the others darken. A picture of one channel gets one set of fringes.
     This is the first harmonic of the beat, not a simulation of the screen and the sensor. With `shift` 0 the fringes
     are grey: the bands of a screen's refresh, whose rows a rolling shutter reads at different times.
 
