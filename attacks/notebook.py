@@ -181,7 +181,7 @@ def robustness(
         >>> small = {"preset": "smoke", "steps": 1, "data.size": 32, "evaluate.views": 4}
         >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +ELLIPSIS
         ...     result = robustness("phash", pictures, out=f"{folder}/run", **small)
-        Untouched photographs are not recognised in 25 % of unseen camera views; after...
+        encoder: phash; weights none; ...
         >>> result.table().head, list(result.arms)
         (('arm', 'success', 'cosine to clean'), ['clean', 'noise', 'no_eot', 'one_view', 'eot'])
     """

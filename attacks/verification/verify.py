@@ -104,7 +104,7 @@ def verify(
         >>> small = {"preset": "smoke", "steps": 1, "data.size": 32, "evaluate.views": 4}
         >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +ELLIPSIS
         ...     verdict = verify(robustness("phash", pictures, out=f"{folder}/run", **small).folder)
-        Untouched photographs are not recognised in 25 % of unseen camera views; after...
+        encoder: phash; weights none; ...
         >>> verdict.passed, verdict.problems
         (True, ())
     """

@@ -351,7 +351,7 @@ def test_an_output_changed_in_place_is_not_an_alias(resnet):
 @pytest.mark.slow
 def test_show_encoder_starts_no_run_and_writes_no_files(monkeypatch, capsys, tmp_path):
     assert call(monkeypatch, "config=smoke", "show=layers", f"hydra.run.dir={tmp_path}") == 1
-    assert capsys.readouterr().err == "error: `show` must be encoder, or null for a run; got 'layers'\n"
+    assert capsys.readouterr().err == "error: `show` must be encoder or plan, or null for a run; got 'layers'\n"
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, "config=smoke", "show=encoder", "encoder.features=[stages.5:mean,head]") == 0
     output = capsys.readouterr().out.splitlines()
