@@ -116,7 +116,7 @@ def number_text(row: Mapping[str, Any]) -> str:
 
 def level_text(level: Mapping[str, Any]) -> str:
     """The chance level of a measure, and the least and the greatest value that it can have."""
-    return f"chance {level['chance']:.3g} ({level['least']:.3g} to {level['most']:.3g})"
+    return f"random answers {level['chance']:.3g} ({level['least']:.3g} to {level['most']:.3g})"
 
 
 def _note(row: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ COLUMNS_OF_CSV = (
     *("photo", "picture", "fiducials", "residual_px", "uncertain_px", "flags", "k1", "bend"),
     *("distance", "angle", "yaw", "pitch", "degrees", "stops"),
     *("delta_e", "delta_e_fitted", "cosine", "nearest", "recognised", "success"),
-    *("correlation", "hidden", "glare", "cut", "purity", "scene_correlation", "scene_matches"),
+    *("correlation", "hidden", "missing_share", "glare", "cut", "purity", "scene_correlation", "scene_matches"),
     *("scene_turned", "scene_stretched", "scene_larger", "scene_away", "stretch", "reason"),
 )
 

@@ -127,6 +127,7 @@ def score_photos(
     if not scored_photos:
         raise ValueError(f"none of {len(shots)} photographs could be scored; {'; '.join(notes[-MAX_NAMES:])}")
     content, colours = _content(origin, scored_photos, expectation, notes)
+    content["simulated"] = (photos / "truth.json").is_file()
     content["refused"] = [
         record(measurement)
         | {"picture": patch.pictures[measurement.photo.row], "reason": measurement.evidence.refusal}

@@ -117,7 +117,7 @@ def _weak_attack(content: Mapping[str, Any]) -> str:
         longer = "take longer steps, or a larger eps where 8 bits are too coarse"
         signs.append((f"its files use {used:.0%} of the budget", longer))
     texts = "; ".join(text for text, _ in signs)
-    head = f"A stronger attack may exist ({texts}), so that the success of {success:.2f} is a lower limit"
+    head = f"A stronger attack may exist ({texts}), so that the success of {success:.2f} may be too low"
     return f"{head}: {signs[0][1]}" if signs else ""
 
 

@@ -150,7 +150,8 @@ There is no camera: the defence's {views} views of a picture are the only ones.
 - *clean*: before any attack.
 - *bare*: the attack is made on the encoder without the defence, at as many passes of the network, and judged behind
   the defence. Such files are what papers often report. This attack does not stop at the first wrong answer.
-- *undefended*: the same files, judged without the defence. What it exceeds *bare* by is the paper's claim.
+- *undefended*: the same files, judged without the defence. What it exceeds *bare* by is what papers claim;
+  where it does not, the defence fails this control.
 - *its views*: made on the mean over the defence's kind of views, without its rule, at as many passes.
 - *through*: {gradients} gradients through the views and the rule, a draw a step, from the better of no change
   and the file of *bare*; Wiener, L-inf, 8-bit files.

@@ -118,7 +118,7 @@ def masking(checks: Sequence[Check]) -> Check:
     signs = [check.name for check in checks if check.name in MASKING and check.verdict == "failed"]
     tests = [check.name for check in checks if check.name in MASKING and check.verdict != "skipped"]
     message = f"{len(signs)} of {len(tests)} signs of a hidden gradient"
-    remedy = f" ({', '.join(signs)}): a stronger attack may exist, so the success is a lower limit"
+    remedy = f" ({', '.join(signs)}): a stronger attack may exist, so the success may be too low"
     return rule(MASKED, not signs, message, remedy, signs=float(len(signs)), asked=float(len(tests)))
 
 
