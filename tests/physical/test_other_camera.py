@@ -14,7 +14,7 @@ from scripts.benchmarks.cards import SIDE, TEXELS, draw_case
 from tests.helpers.other_camera import Take, photograph
 from tests.helpers.prints import physical
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 LAYOUT = card(100, 100)
 
 
