@@ -25,7 +25,8 @@ def main(target: Path) -> None:
         (classes := Path(folder) / "classes.txt").write_text("\n".join(unique))
         words = [*WORDS.split(), f"data.path={photograph}", f"task.classes={classes}", f"hydra.run.dir={folder}/run"]
         subprocess.run([sys.executable, "-m", "attacks.run", "config=quickstart", "sanity=none", *words], check=True)
-        rows = np.array_split(np.asarray(Image.open(f"{folder}/run/views.png").convert("RGB")), 4)
+        with Image.open(f"{folder}/run/views.png") as picture:
+            rows = np.array_split(np.asarray(picture.convert("RGB")), 4)
         Image.fromarray(np.concatenate([rows[0], *rows[2:]])).save(target, quality=90)  # random noise is left out
 
 
