@@ -32,7 +32,8 @@ PREPROCESS = "encoder.preprocess={size:64,mean:[0,0,0],std:[1,1,1]}"
 #: Encoder -> its words in a run, and those that name it to `viewproof judge`.
 ENCODERS = {
     name: (
-        f"encoder=pypi encoder.model={name} {LOGITS} data=folder data.path=imagenet20 data.count=null",
+        f"encoder=pypi encoder.model={name} {LOGITS} data=folder data.path=imagenet20 data.count=null "
+        "engine.layout=channels_last",  # a quarter less time on a CPU
         f"pypi:{name} encoder.output=logits",
     )
     for name in ("lite0", "lite2")

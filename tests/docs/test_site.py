@@ -130,7 +130,7 @@ def test_each_card_of_a_stage_and_of_a_preset_of_views_has_its_pictures(site):
 def test_the_search_finds_the_page_from_disk(site, browser, query, page):
     with Visit(browser, site / "search.html") as visit:
         visit.page.goto((site / "search.html").as_uri() + "?q=" + query.replace(" ", "+"))
-        visit.page.wait_for_selector("ul.search li a")
+        visit.page.wait_for_selector(".search-summary:not(:empty)")  # written after the last match
         matches = visit.page.eval_on_selector_all("ul.search li a", "links => links.map((link) => link.href)")
         assert any(f"/{page}.html" in link for link in matches[:10]), matches
         assert all(url.startswith("file:") for url in visit.urls)
