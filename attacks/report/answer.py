@@ -80,7 +80,7 @@ def first_numbers(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The three numbers of the first screen (share, sentence, interval): of the attack, of the one on the encoder
     without its defence or the strongest other one, and of untouched pictures."""
     arms, key = content["arms"], headline_measure(content)
-    moments = WHEN | {"clean": "before the attack", "no_eot": "after an attack made for the file alone"}
+    moments = WHEN | {"clean": "before the attack", "no_eot": "after an attack made for the file alone, without EOT"}
     with_defence = {
         "eot": "after the attack through the defence",
         "bare": "after one on the encoder without its defence",

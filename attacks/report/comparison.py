@@ -16,9 +16,10 @@ from markupsafe import Markup
 from attacks.inference.bounded import Interval
 from attacks.inference.pairs import LEVEL
 from attacks.report.columns import Column, csv_rows, page_table
+from attacks.report.curve import curve_of
 from attacks.report.environment import TEMPLATES, environment
 from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_pair_scores
-from attacks.report.runs import ARM, GROUPS, RUNS, RunSummary, collect, curve_of
+from attacks.report.runs import ARM, GROUPS, RUNS, RunSummary, collect
 from attacks.report.words import ARMS, p_value
 from attacks.runtime.files import write_text
 from attacks.runtime.tables import write_rows
@@ -182,7 +183,7 @@ def write_page(result: ComparedRuns, folder: Path) -> Path:
     script = (TEMPLATES / "sort.js").read_text(encoding="utf-8")
     links = {run.name: link(folder, run.directory) for run in result.runs}
     svg = None
-    if curve := curve_of(result.runs):
+    if curve := curve_of([run.settings for run in result.runs], [run.values for run in result.runs]):
         from attacks.report.figures import setting_curve  # not above: it imports matplotlib
 
         svg = setting_curve(curve)

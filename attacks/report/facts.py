@@ -1,11 +1,13 @@
 """The texts of a report about its run, and the layout of its tables."""
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attacks.encoders.description import MODULE, description_rows
-from attacks.report.words import count_text, radius, sample_counts, sample_words
+from attacks.inference import least_p
+from attacks.report.words import count_text, p_value, radius, sample_counts, sample_words
 from attacks.resizers.pipeline import GIVEN
 
 
@@ -29,6 +31,16 @@ def legend(content: Mapping[str, Any]) -> str:
         return f"In brackets: {content['intervals'].replace(' %', '%')}."
     text = "In brackets: 95% intervals over clusters. In parentheses: the smallest and the largest cluster, where"
     return f"{text} there is no interval."
+
+
+def least_p_note(content: Mapping[str, Any]) -> str:
+    """What rows share that have the smallest p value which their clusters allow; nothing where none has it."""
+    values, count = [row["p"] for row in content["comparisons"] if row["p"] is not None], sample_counts(content)[1]
+    least = len(values) * least_p(count)
+    if not any(math.isclose(value, least) for value in values):
+        return ""
+    clusters = count_text(count, "cluster")
+    return f" A p of {p_value(least)} is the smallest that {clusters} allow here: rows that share it may differ."
 
 
 def within(axis: Mapping[str, Any], number: int) -> bool:

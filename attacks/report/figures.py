@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from attacks.report.colours import LIGHT, page_colours
-from attacks.report.runs import Curve
+from attacks.report.curve import Curve
 from attacks.report.words import ARMS, OBJECTIVES, measure_name
 from attacks.solvers.loop import Trace
 
@@ -149,7 +149,7 @@ def setting_curve(curve: Curve) -> Markup:
     and success on the pictures that a shared perturbation was made from; of several a line for each."""
     figure, axis = _axis((7.6, 3.0))
     for (encoder, line), mark in zip(curve.lines.items(), cycle(MARKS)):
-        places, runs = [place for place, _ in line], [run.values for _, run in line]
+        places, runs = [place for place, _ in line], [run for _, run in line]
         one = len(curve.lines) == 1
         for arm in ("clean", "no_eot", "eot") if one else ("eot",):
             if all(run[f"{arm}_success"] for run in runs):

@@ -20,7 +20,8 @@ from attacks.evaluation.per_image import has_fit_rows, judged_rows, range_interv
 from attacks.inference.bounded import Interval
 from attacks.inference.pairs import fewest_clusters, sign_flips
 from attacks.report.columns import Column
-from attacks.report.runs import ARM, MEASURES, differing_settings, run_settings
+from attacks.report.runs import ARM, MEASURES
+from attacks.report.settings import differing_settings, run_settings
 from attacks.report.words import interval_text, p_value
 from attacks.runtime.tables import unescaped_text
 from attacks.runtime.untrusted import count, mapping, number, read_untrusted, text

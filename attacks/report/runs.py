@@ -1,13 +1,13 @@
 """Summaries of runs, from metrics.json and manifest.json, which may come from others: every value is checked."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from attacks.inference.bounded import Interval
 from attacks.report.columns import Cell, Column
+from attacks.report.settings import differing_settings, run_settings
 from attacks.report.warnings import warnings
 from attacks.report.words import ARMS, fit_arms, measure_name, sample_counts
 from attacks.runtime.untrusted import count, mapping, number, read_untrusted, word
@@ -60,29 +60,6 @@ class RunSummary:
         return str(self.values["run"])
 
 
-def run_settings(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """The keys of a run's configuration that its numbers depend on, and their values as text."""
-    items = {word(key): value for key, value in mapping(manifest.get("identity")).items() if isinstance(value, str)}
-    return {
-        key: word(value).strip('"')
-        for key, value in items.items()
-        if " " not in key and ("." in key or key == "seed") and not key.startswith("engine.")
-    }
-
-
-def differing_settings(runs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
-    """The keys in which settings differ, with the value in each. Where the choice of a group differs, as that of
-    `perturbation`, it stands for all keys of the group."""
-    keys = dict.fromkeys(key for settings in runs for key in settings)
-    columns = {key: [settings.get(key) for settings in runs] for key in keys}
-    columns = {key: column for key, column in columns.items() if len({*column}) > 1}
-    groups = [key.removesuffix(".name") for key in columns if key.count(".") == 1 and key.endswith(".name")]
-    columns = {key: column for key, column in columns.items() if key.partition(".")[0] not in groups} | {
-        group: columns[f"{group}.name"] for group in groups
-    }
-    return columns
-
-
 def named_runs(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """The runs, with what differs in their names, where that is at most `MOST_KEYS` keys."""
     columns = differing_settings([run.settings for run in runs])
@@ -92,40 +69,6 @@ def named_runs(runs: Sequence[RunSummary]) -> list[RunSummary]:
     labels = [", ".join(parts) for parts in zip(*words, strict=True)]
     names = [f"{run.name}: {label[:LONGEST]}" for run, label in zip(runs, labels, strict=True)]
     return [replace(run, values={**run.values, "run": name}) for run, name in zip(runs, names, strict=True)]
-
-
-class Curve(NamedTuple):
-    """Runs that differ in one key and in their encoders: for each encoder the runs by their place on the axis of the
-    key. `ticks` are the values by place; where they are no numbers, a place is their index."""
-
-    key: str
-    lines: Mapping[str, Sequence[tuple[float, RunSummary]]]
-    ticks: Mapping[float, str]
-
-
-def curve_of(runs: Sequence[RunSummary]) -> Curve | None:
-    """The curve of runs that differ in one key other than the encoder's; else None."""
-    columns = differing_settings([run.settings for run in runs])
-    keys = [key for key in columns if key.partition(".")[0] != "encoder"]
-    if len(keys) != 1 or not all(run.values[f"{ARM}_success"] for run in runs):
-        return None
-    texts = [str(value) for value in columns[keys[0]]]
-    numbers = [value for text in texts if (value := _share(text)) is not None]
-    places = numbers if len(numbers) == len(texts) else [*map(float, map([*dict.fromkeys(texts)].index, texts))]
-    lines: dict[str, list[tuple[float, RunSummary]]] = {}
-    for place, run in sorted(zip(places, runs, strict=True), key=lambda item: item[0]):
-        lines.setdefault(run.values["encoder"], []).append((place, run))
-    if any(len({place for place, _ in line}) < len(line) for line in lines.values()):
-        return None
-    return Curve(keys[0], lines, dict(zip(places, texts, strict=True)))
-
-
-def _share(text: str) -> float | None:
-    """A number, or a fraction such as 8/255."""
-    top, _, bottom = text.partition("/")
-    with suppress(ValueError, ZeroDivisionError):
-        return number(float(top) / float(bottom or 1))
-    return None
 
 
 def collect(names: Mapping[Path, str]) -> tuple[list[RunSummary], list[tuple[str, str]]]:

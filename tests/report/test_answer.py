@@ -4,13 +4,15 @@ import re
 from itertools import product
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.gate.decide import AT_RANDOM
+from attacks.inference import sign_flips
 from attacks.report.answer import NOT_HELD_OUT, answer, first_numbers
-from attacks.report.facts import encoder_name
+from attacks.report.facts import encoder_name, least_p_note
 from attacks.report.warnings import GALLERY, TASK, WEIGHTS
 from attacks.report.words import FATES
 from attacks.schema.task import OBJECTIVES
@@ -91,6 +93,15 @@ def test_the_comparison_follows_its_p_value_and_its_sign():
         ({"p": None, "needed": 6, "clusters": 2}, "is undecided: 4 more photographs needed"),
     ):
         assert part in check_length(content | {"primary": comparison | change}).comparison
+
+
+def test_the_smallest_p_is_that_of_clusters_which_all_agree():
+    content = report_pages.content()
+    clusters = len({*content["clusters"]})
+    p = sign_flips(torch.arange(1.0, 1 + clusters), torch.zeros(clusters), 2).p
+    for values, note in (([p, 0.5], True), ([2 * p, None], False), ([p / 2, None], True)):
+        rows = [{"p": value} for value in values]
+        assert bool(least_p_note(content | {"comparisons": rows})) == note
 
 
 @pytest.mark.parametrize(("task", "targeted"), [*product(FATES, (False, True))])

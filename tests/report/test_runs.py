@@ -10,7 +10,8 @@ import pytest
 
 from attacks.experiment.job import index
 from attacks.report.comparison import ComparedRuns, link, own_page, write_page
-from attacks.report.runs import MEASURES, collect, curve_of
+from attacks.report.curve import curve_of
+from attacks.report.runs import MEASURES, collect
 from attacks.report.warnings import warnings
 from attacks.runtime.untrusted import MOST_LETTERS
 from tests.helpers import report_pages
@@ -135,6 +136,10 @@ def test_a_sweep_replaces_its_page_and_no_foreign_one(sweep, tmp_path, capsys):
     assert f"note: {page} was not written by viewproof" in capsys.readouterr().err
 
 
+def run_curve(runs):
+    return curve_of([run.settings for run in runs], [run.values for run in runs])
+
+
 @pytest.mark.parametrize(
     ("values", "places"),
     [
@@ -152,7 +157,7 @@ def test_runs_that_differ_in_one_key_make_a_curve_for_each_encoder(tmp_path, val
         for i, value in enumerate(values)
     }
     runs, _ = collect(folders)
-    curve = curve_of(runs)
+    curve = run_curve(runs)
     assert curve.key == "a.b" and curve.ticks == dict(
         zip(places, [value.strip('"') for value in values], strict=True)
     )
@@ -160,13 +165,13 @@ def test_runs_that_differ_in_one_key_make_a_curve_for_each_encoder(tmp_path, val
         eot = [run.values["eot_success"].mean for run in runs if run.values["encoder"] == name]
         means = dict(zip(places, eot, strict=True))
         assert [place for place, _ in line] == sorted(places)
-        assert [run.values["eot_success"].mean for _, run in line] == [means[place] for place, _ in line]
+        assert [run["eot_success"].mean for _, run in line] == [means[place] for place, _ in line]
     page = write_page(ComparedRuns(runs, []), tmp_path).read_text()
     assert "Success over <code>a.b</code>" in page and ">pocket</text>" in page and ">other</text>" in page
     one = [run for run in runs if run.values["encoder"] == "pocket"]
     fit = [replace(run, values=run.values | {"fit_success": run.values["eot_success"]}) for run in one]
     page = write_page(ComparedRuns(fit, []), tmp_path).read_text()
     assert ">attack with EOT</text>" in page and ">the pictures that it was made from</text>" in page
-    assert curve_of([*one, one[0]]) is None and curve_of(one[:1]) is None  # a place twice, and nothing that differs
+    assert run_curve([*one, one[0]]) is None and run_curve(one[:1]) is None  # a place twice, and nothing that differs
     second = replace(one[1], settings=one[1].settings | {"c.d": "1"})
-    assert curve_of([one[0], second]) is None
+    assert run_curve([one[0], second]) is None
