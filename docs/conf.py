@@ -20,6 +20,7 @@ exclude_patterns += ["examples"]  # the site has what sphinx-gallery makes of th
 html_theme = "furo"
 html_title = "Viewproof"
 html_static_path, html_css_files = ["static"], ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "static" / "scorer.js")  # the order of what a search finds
 html_show_copyright = False
 html_math_renderer = "mathml"  # browsers show it without a script
 myst_enable_extensions = ["colon_fence"]

@@ -119,20 +119,22 @@ def test_each_card_of_a_stage_and_of_a_preset_of_views_has_its_pictures(site):
 @pytest.mark.parametrize(
     ("query", "page"),
     [
-        ("Wiener", "api/attacks.optimisers"),
-        ("grayscale", "recipes"),
-        ("leaderboard", "leaderboard"),
-        ("affine warp gradient", "lost_gradients"),
         ("cosine attack", "attack_an_embedding"),
-        ("own optimiser", "write_an_optimiser"),
+        ("minutes", "how_long"),
+        ("how long", "how_long"),
+        ("affine warp gradient", "lost_gradients"),
+        ("own objective", "write_an_objective"),
+        ("normalisation", "recipes"),
+        ("gallery", "your_pictures"),
+        ("print patch", "print_a_patch"),
     ],
 )
-def test_the_search_finds_the_page_from_disk(site, browser, query, page):
+def test_the_page_is_among_the_first_three_that_the_search_finds_from_disk(site, browser, query, page):
     with Visit(browser, site / "search.html") as visit:
         visit.page.goto((site / "search.html").as_uri() + "?q=" + query.replace(" ", "+"))
         visit.page.wait_for_selector(".search-summary:not(:empty)")  # written after the last match
         matches = visit.page.eval_on_selector_all("ul.search li a", "links => links.map((link) => link.href)")
-        assert any(f"/{page}.html" in link for link in matches[:10]), matches
+        assert any(f"/{page}.html" in link for link in matches[:3]), matches
         assert all(url.startswith("file:") for url in visit.urls)
 
 
