@@ -170,7 +170,7 @@ def rate(shares: Tensor, trials: int | Tensor, weights: Tensor | None = None) ->
 
 
 def missable_share(clusters: int) -> float:
-    """The largest share of photographs that may behave otherwise where so many independent ones show none, at 95 %:
+    """The largest share of pictures that may behave otherwise where so many independent ones show none, at 95 %:
     about 3 over their number (Hanley & Lippman-Hand 1983).
 
     Examples:

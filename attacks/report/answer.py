@@ -14,6 +14,7 @@ from attacks.report.warnings import GALLERY, TASK, WEIGHTS, flaw
 from attacks.report.words import (
     capital,
     count_text,
+    counts_text,
     fate,
     fit_arms,
     number_words,
@@ -24,13 +25,13 @@ from attacks.report.words import (
 )
 
 #: Of a shared perturbation with too few clusters to hold some out.
-NOT_HELD_OUT = "Judged on the photographs it was made from: says nothing of others"
+NOT_HELD_OUT = "Judged on the pictures it was made from: says nothing of others"
 #: When a view was taken, by the arm.
 WHEN = {"clean": "before an attack", "noise": "after random noise", "eot": "after the attack"}
 OTHER = "after another attack"
 #: What to do about a flaw of a run.
 MENDING = {
-    TASK: "Have untouched photographs recognised first: narrower views, a clean gallery, or another encoder.",
+    TASK: "Have untouched pictures recognised first: narrower views, a clean gallery, or another encoder.",
     GALLERY: "Give a larger gallery of different pictures (--index, data.gallery), and test again.",
     WEIGHTS: "Name the weights that will be deployed (encoder.weights), and test again.",
 }
@@ -40,7 +41,7 @@ MENDING = {
 class Answer:
     """What a page about a run says first. `verdict`: at most 15 words, empty without a policy; `reason`: a sentence
     of at most 25 words and 4 numbers; `comparison`: in at most 25 words whether seeing many views helps the
-    attacker; `limits`: what the number of photographs leaves open; `step`: what to do next."""
+    attacker; `limits`: what the number of pictures leaves open; `step`: what to do next."""
 
     verdict: str
     reason: str
@@ -60,13 +61,13 @@ class Answer:
 def answer(content: Mapping[str, Any]) -> Answer:
     """The first words about a run, from the content of metrics.json."""
     gate, count = content.get("gate"), sample_counts(content)[1]
-    ratio, weights = weighting(content)  # the unseen photographs may be those with the most traffic
+    ratio, weights = weighting(content)  # the unseen pictures may be those with the most traffic
     share = min(100.0, 100 * ratio * missable_share(count))
     share_text = f"{share:.0f}" if share >= 1 else f"{math.ceil(10 * share) / 10:.1f}"
-    limits = f"With {count_text(count, 'photograph')}, up to {share_text} % of "
-    limits += f"{'the traffic' if weights else 'photographs'} may behave otherwise, unseen."
+    limits = f"With {count_text(count, 'independent picture')}, up to {share_text} % of "
+    limits += f"{'the traffic' if weights else 'all pictures'} may behave otherwise, unseen."
     if fit := fit_arms(content).get("same"):
-        limits += f" On the photographs it was made from: {percent(fit['eot']['success'])}."
+        limits += f" On the pictures it was made from: {percent(fit['eot']['success'])}."
     elif content.get("split"):
         limits += f" {NOT_HELD_OUT}."
     limits += weights and f" {weights}"
@@ -80,7 +81,7 @@ def first_numbers(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The three numbers of the first screen (share, sentence, interval): of the attack, of the one on the encoder
     without its defence or the strongest other one, and of untouched pictures."""
     arms, key = content["arms"], headline_measure(content)
-    moments = WHEN | {"clean": "before the attack", "no_eot": "after an attack made for the file alone, without EOT"}
+    moments = WHEN | {"clean": "before the attack", "no_eot": "after an attack made for the file alone"}
     with_defence = {
         "eot": "after the attack through the defence",
         "bare": "after one on the encoder without its defence",
@@ -119,9 +120,9 @@ def subject_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
         attack = f"changes of at most {threat['eps'] * 255:.3g}/255 of each value"
         attack += ", by the picture's row" * ("least_eps" in threat)
     digest, (pictures, count) = str(encoder.get("fingerprint"))[:12], sample_counts(content)
-    photographs = count_text(count, "photograph") + (f" ({pictures} pictures)" if pictures > count else "")
+    sample = counts_text(pictures, count) if pictures > count else count_text(count, "picture")
     return [
-        ("On what", f"{encoder_name(content)}, SHA-256 of the tensors {digest}; {photographs}"),
+        ("On what", f"{encoder_name(content)}, SHA-256 of the tensors {digest}; {sample}"),
         ("Gallery", gallery(content)),
         ("Against", f"{attack}, found by {threat['optimiser']}, in {threat['transforms']} views"),
         ("How sure", f"The limits hold with 95 % confidence. {words.limits}"),
@@ -151,7 +152,7 @@ def _decision(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> tup
         # A larger gallery can only raise the attacker's success.
         texts = {GALLERY: f"{fault}, although the gallery is small"}
         texts |= {TASK: f"{fault}, and {TASK}"} if is_attack else {}
-        step = "Try another encoder, or a defence (defence=jpeg), on the same photographs; "
+        step = "Try another encoder, or a defence (defence=jpeg), on the same pictures; "
         step += "viewproof compare ranks both."
         return f"Do not deploy: {texts.get(cause, cause or fault)}.", mending or step
     if gate.get("notes"):  # of its record: the bars may be younger than the run
@@ -172,19 +173,19 @@ def _doubt(content: Mapping[str, Any], gate: Mapping[str, Any]) -> tuple[str, st
     reasons, is_lax = {row["reason"] for row in rows}, {AT_RANDOM, NEVER_FAILS}
     if gate["reasons"] and not check_faults(content):
         if content.get("split") and not content["split"]["judge"]:
-            step = "Give more photographs, so that some are held out, and test again."
-            return "it was judged on its own photographs", step
+            step = "Give more pictures, so that some are held out, and test again."
+            return "it was judged on its own pictures", step
         if content["failed"]:
             return "some pictures failed", "Mend what made pictures fail (metrics.json, `failed`), and test again."
     elif not gate["reasons"] and reasons & is_lax:
         return "the bar is so low that guessing would pass", "Set a bar that guessing does not meet, and test again."
-    if gate["reasons"] or any(reasons):  # or another attack breaks a photograph
+    if gate["reasons"] or any(reasons):  # or another attack breaks a picture
         step = "Attack longer (attack.gradients) with its checks (sanity=short), and test again."
         return "the attack was too weak, or not checked", step
     counts = [row["more"] for row in rows]
     number = 0 if None in counts else max(counts)
-    about = f"about {count_text(number, 'more photograph')}" if number else "more photographs"
-    step = "Give more photographs of different things and run the same command into a new folder."
+    about = f"about {count_text(number, 'more picture')}" if number else "more pictures"
+    step = "Give more pictures of different things and run the same command into a new folder."
     return f"{about} {'is' if number == 1 else 'are'} needed", step
 
 
@@ -208,18 +209,18 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     need = f"{side} {bar_text} {'is required' if side == 'at least' else 'is allowed'}"
     if of == "p10":
         state = f"the {predicate} is {side} {bar_text}" if is_mean else f"{side} {bar_text} of views are {predicate}"
-        return f"{capital(moment)}, in {share} of photographs {state}; nine in ten must."
+        return f"{capital(moment)}, in {share} of pictures {state}; nine in ten must."
     if of == "worst":
         value, noun = (f"a {row['value']:.2f}", "") if is_mean else (f"{100 * row['value']:.0f} %", " of views")
-        return f"{capital(moment)}, the worst photograph has {value}{noun} {predicate}; {need}."
+        return f"{capital(moment)}, the worst picture has {value}{noun} {predicate}; {need}."
     if is_mean:
         return f"{capital(moment)}, the {predicate} is {mean}; {need}."
     return f"{capital(moment)}, {share} of camera views are {predicate}; {need}."
 
 
 def _deciding_row(content: Mapping[str, Any], gate: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row of a verdict that its sentence is about: of untouched photographs where these are not recognised, else
-    of the attack made for many views, before other attacks, noise and untouched photographs."""
+    """The row of a verdict that its sentence is about: of untouched pictures where these are not recognised, else
+    of the attack made for many views, before other attacks, noise and untouched pictures."""
     is_lost, order = flaw(content) == TASK, ("eot", *ATTACK_ARMS, "noise", "clean")
     rows = [row for row in gate["rows"] if row["verdict"] == gate["verdict"]]
     rows = [row for row in rows if AT_RANDOM in row["reason"]] or rows
@@ -234,7 +235,7 @@ def _effect(content: Mapping[str, Any]) -> str:
     share, before = percent(arms["eot"]["success"]), percent(arms["clean"]["success"]).partition(" (")[0]
     attack = "With the patch" if content["threat"]["patch"] else "After the attack"
     if flaw(content) == TASK:
-        return f"Untouched photographs are not recognised in {before} of {views}; after the attack, in {share}."
+        return f"Untouched pictures are not recognised in {before} of {views}; after the attack, in {share}."
     return f"{attack}, {share} of {views} are {fate(content)}; before it, {before}."
 
 
@@ -258,9 +259,9 @@ def _comparison(content: Mapping[str, Any]) -> str:
     if first["p"] is None:
         number = first["needed"] - first["clusters"]
         if number <= 0:  # they are those it was made from
-            return f"Whether {attack} beats {other} needs photographs that are held out."
+            return f"Whether {attack} beats {other} needs pictures that are held out."
         number *= 2 if content.get("split") else 1  # half of them are held out
-        text = count_text(number, "more photograph")
+        text = count_text(number, "more picture")
         return f"Whether {attack} beats {other} is undecided: {text} needed."
     change, unit = first["difference"], "points" if first["measure"] == "success" else "of likeness"
     scale, digits = (100, 0) if first["measure"] == "success" else (1, 2)

@@ -8,7 +8,7 @@ from attacks.report.words import count_text
 
 #: The causes for which a result says little, as half a sentence.
 TASK, GALLERY, WEIGHTS = (
-    "untouched photographs are not recognised",
+    "untouched pictures are not recognised",
     "the gallery is too small to tell",
     "the encoder's weights are random",
 )
@@ -143,7 +143,7 @@ def _above_clean(content: Mapping[str, Any]) -> str:
     if content["threat"]["targeted"] or success.get("bare", 1.0) >= success["clean"] - HARDLY:
         return ""
     return (
-        f"An attack on the bare encoder has a success of {success['bare']:.2f}, and untouched photographs have "
+        f"An attack on the bare encoder has a success of {success['bare']:.2f}, and untouched pictures have "
         f"{success['clean']:.2f}, so that such files do not test the defence: read the attack through it"
     )
 

@@ -31,7 +31,7 @@ GLOSSARY = {
     "bank": "A fixed set of views.",
     "held-out": "Not used by the attack, nor to choose its result.",
     "cluster": "Pictures that count as one, such as tiles of a photograph, near duplicates, frames of a clip.",
-    "interval": "The range that holds the mean over all such photographs, with 95 % confidence.",
+    "interval": "The range that holds the mean over all such pictures, with 95 % confidence.",
     "primary": "The comparison that was declared before the run, the only one that is tested without correction.",
     "gate": "The decision whether a run meets the requirements of a policy: PASS, FAIL or UNDECIDED.",
     "eps": "The largest change that the attack may make, measured by its norm.",

@@ -90,7 +90,7 @@ def test_the_comparison_follows_its_p_value_and_its_sign():
             {"measure": "cosine", "against": "noise", "difference": report_pages.interval(-0.3)},
             "beats random noise: -0.30",
         ),
-        ({"p": None, "needed": 6, "clusters": 2}, "is undecided: 4 more photographs needed"),
+        ({"p": None, "needed": 6, "clusters": 2}, "is undecided: 4 more pictures needed"),
     ):
         assert part in check_length(content | {"primary": comparison | change}).comparison
 
@@ -140,7 +140,7 @@ def test_numbers_are_those_of_the_tables_and_of_the_requirement():
     )
     assert "the attacker's target" in answer(content | {"threat": content["threat"] | {"targeted": True}}).reason
     assert "of pictures are" in answer(content | {"bank": content["bank"] | {"coordinates": []}}).reason
-    assert answer(content).limits.startswith("With 12 photographs, up to 22 % of photographs may behave otherwise")
+    assert answer(content).limits.startswith("With 12 independent pictures, up to 22 % of all pictures may behave")
     assert f"{NOT_HELD_OUT}." in answer(content | {"split": {"judge": [], "arms": None}}).limits
     weights = {name: 1 - 0.5 * (i > 0) for i, name in enumerate(dict.fromkeys(content["clusters"]))}
     pulled = check_length(content | {"weights": [weights[name] for name in content["clusters"]]}).limits
@@ -154,7 +154,7 @@ def test_numbers_are_those_of_the_tables_and_of_the_requirement():
     assert faulty.verdict == "Meets its policy, yet says little: its record has faults, see below."
     open_gate = gate_of("UNDECIDED", more=40)
     assert str(check_length(content | {"gate": open_gate})) == (
-        "Undecided: about 40 more photographs are needed. After the attack, 68-92 % of camera views are taken for "
+        "Undecided: about 40 more pictures are needed. After the attack, 68-92 % of camera views are taken for "
         "something else; at most 50 % is allowed."
     )
 

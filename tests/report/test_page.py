@@ -280,7 +280,7 @@ def test_a_perturbation_is_shown_unscaled_and_amplified_to_the_full_range(tmp_pa
 def test_ranges_have_no_brackets_and_too_few_clusters_no_p_value():
     content = report_pages.shorten_values(report_pages.content(response=None))
     page = render_page(content, report_pages.manifest(), warnings(content))
-    assert "beats one made for the file alone is undecided: 3 more photographs needed." in page
+    assert "beats one made for the file alone is undecided: 3 more pictures needed." in page
     assert not re.search(r"\d <small>\[", page) and "Star:" not in page
     assert page.count("too few clusters: 6 needed") == len(content["comparisons"])
 
