@@ -1,5 +1,6 @@
 """What is measured in one photograph: the pose of the card, its colours, and the view for the encoder."""
 
+import itertools
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,21 +13,12 @@ from numpy.typing import NDArray
 from attacks.data.images import SUFFIXES
 from attacks.perturbations.patch.card import Box, Card, card_words, tag_numbers
 from attacks.perturbations.patch.physical_patch import PhysicalPatch
-from attacks.physical import rectify
+from attacks.physical import rectify, resemblance
 from attacks.physical.colour_fit import Swatches, gains, measure_swatches, nominal, without_covered
 from attacks.physical.detect import LIGHT, Detection, detect, grey_picture
 from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import MIN_TAGS, Pose, from_corners, pose, project, visible
-from attacks.physical.resemblance import (
-    CORRELATION,
-    MAX_HIDDEN_SHARE,
-    Resemblance,
-    cell_centres,
-    cells_inside,
-    expected_look,
-    purity,
-    resemblance,
-)
+from attacks.physical.resemblance import CORRELATION, MAX_HIDDEN_SHARE, HiddenPart, Resemblance, cell_centres
 from attacks.physical.scene_place import CELLS, MATCHES, ScenePlace, place
 from attacks.physical.surface import flattened, ideal_photo
 from attacks.physical.surface_fit import CardFit, locate
@@ -174,55 +166,64 @@ def measure_photo(
     Raises:
         ValueError: in one line, why the photograph cannot be scored.
     """
-    card, box, size_of_photo = expected.card, expected.card.patch, (pixels.shape[0], pixels.shape[1])
+    card, box, printed = expected.card, expected.card.patch, expected.patch
     fit = _locate_card(pixels, expected, detected_card)
-    surface, ideal = fit.surface, ideal_photo(pixels, fit.surface)
-    ground = surface.resting  # where the scene is, which a bent card leaves
+    surface = fit.surface
     flat_picture, flat = flattened(pixels, surface, card)
-    swatches = without_covered(nominal(card), measure_swatches(flat_picture, flat, card))
     if not visible(surface.homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
-    scenes = _scenes(ground, box, expected.patch, photo.row, size_of_photo)
-    quad, scene = scenes[0]
-    position = place(ideal, picture, scene, card, ground)
-    for number, other in scenes[1:]:  # of several placements, the nearest that shows its scene
-        if not position.belongs and (candidate := place(ideal, picture, other, card, ground)).belongs:
-            quad, scene, position = number, other, candidate
+    quad, scene, position = _find_scene(ideal_photo(pixels, surface), picture, expected, photo.row, surface.resting)
     gain = None if position.cells is None else gains(position.cells)
-    region: NDArray[np.bool_] | None = None
-    front: Floats | None = None
-    if (hiding := expected.patch.hiding(photo.row, quad)) is not None:
-        at = (scene if position.match is None else position.match.scene), ground
-        region = at_points(hiding, *at, cell_centres(box))
-        light = LIGHT[at_points(picture, *at, cell_centres(box))]
-        front = None if gain is None else np.asarray(np.clip(light * gain, 0, 1) ** (1 / 2.2), np.float64)
-        ends = np.array([swatch.box.corners for swatch in card.chart])
-        points = np.concatenate([ends, ends.mean(1, keepdims=True)], 1)
-        in_view = ~at_points(hiding, *at, points).any(1, keepdims=True)
-        swatches = replace(swatches, valid=swatches.valid & in_view)
-    height, width = expected.patch.size
-    view = photo_view(pixels, height)
-    frame = Box(0, 0, width, height)
-    known_scene = expected.patch.fixed and visible(scene, frame.corners)
-    scene_pose = pose(view.frame() @ scene, frame) if known_scene else None
+    found = scene if position.match is None else position.match.scene
+    hidden = _hidden_part(printed.hiding(photo.row, quad), picture, card, (found, surface.resting), gain)
+    swatches = without_covered(nominal(card), measure_swatches(flat_picture, flat, card))
+    swatches = replace(swatches, valid=swatches.valid & ~hidden.swatches)
     corners = from_corners(box.corners, surface.project(box.corners))
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
-    looks = {arm: expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
+    inside = resemblance.cells_inside(surface.project, box, (pixels.shape[0], pixels.shape[1]))
+    looks = {arm: resemblance.expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
+    slack = int(printed.medium == "cloth")  # its folds move what it shows
     evidence = Evidence(
-        resemblance(
-            patch,
-            cells_inside(surface.project, box, size_of_photo),
-            looks,
-            expected.arm,
-            region=region,
-            front=front,
-            slack=int(expected.patch.medium == "cloth"),  # its folds move what it shows
-        ),
-        None if expected.patch.medium == "screen" else purity(swatches, card),
-        position if expected.patch.fixed else None,
+        resemblance.resemblance(patch, inside, looks, expected.arm, hidden, slack),
+        None if printed.medium == "screen" else resemblance.purity(swatches, card),
+        position if printed.fixed else None,
     )
+    view, frame = photo_view(pixels, printed.size[0]), Box(0, 0, printed.size[1], printed.size[0])
+    has_scene = printed.fixed and visible(scene, frame.corners)
+    scene_pose = pose(view.frame() @ scene, frame) if has_scene else None
     of_patch = pose(view.frame() @ corners, box)
     return PhotoMeasurement(photo, fit, swatches, gain, of_patch, scene_pose, view, patch, evidence, quad)
+
+
+def _find_scene(
+    photo: NDArray[np.uint8], picture: NDArray[np.uint8], expected: Expected, row: int, ground: Floats
+) -> tuple[int, Floats, ScenePlace]:
+    """The placement nearest to the photograph's middle that shows its scene, or the nearest of all: its number, its
+    scene, from the picture's pixels to the photograph's, and the card there."""
+    card, sides = expected.card, np.array(expected.patch.size[::-1])
+    scenes = [ground @ from_corners(np.array(quad) * sides, card.patch.corners) for quad in expected.patch.quads[row]]
+    off = [np.hypot(*(project(scene, sides / 2) - np.array(photo.shape[1::-1]) / 2)) for scene in scenes]
+    order = sorted(range(len(scenes)), key=off.__getitem__)
+    places = ((i, scenes[i], place(photo, picture, scenes[i], card, ground)) for i in order)
+    nearest = next(places)
+    return next((found for found in itertools.chain([nearest], places) if found[2].belongs), nearest)
+
+
+def _hidden_part(
+    hiding: NDArray[np.bool_] | None,
+    picture: NDArray[np.uint8],
+    card: Card,
+    at: tuple[Floats, Floats],
+    gain: Floats | None,
+) -> HiddenPart:
+    """Read `hiding` and the run's picture, pixels (H,W), where the card lies (`at`: see `at_points`)."""
+    if hiding is None:
+        return HiddenPart()
+    cells, ends = cell_centres(card.patch), np.array([swatch.box.corners for swatch in card.chart])
+    swatches = at_points(hiding, *at, np.concatenate([ends, ends.mean(1, keepdims=True)], 1))
+    light = LIGHT[at_points(picture, *at, cells)]
+    look = None if gain is None else np.asarray(np.clip(light * gain, 0, 1) ** (1 / 2.2), np.float64)
+    return HiddenPart(at_points(hiding, *at, cells), look, swatches.any(1, keepdims=True))
 
 
 def at_points(values: NDArray[Any], scene: Floats, ground: Floats, points: Floats) -> NDArray[Any]:
@@ -262,19 +263,6 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
     if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).corners) >= MIN_TAGS:
         raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
     raise ValueError(f"{count} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, or sharper)")
-
-
-def _scenes(at: Floats, box: Box, patch: PhysicalPatch, row: int, size: tuple[int, int]) -> list[tuple[int, Floats]]:
-    """From the pixels of the run's picture, 0 its edge, to the photograph's: of each placement with its number, by
-    the distance of the scene from the photograph's middle."""
-    height, width = patch.size
-    candidates = []
-    for number, quad in enumerate(patch.quads[row]):
-        corners = np.asarray(quad, np.float64) * [width, height]
-        scene = at @ from_corners(corners, box.corners)
-        off = project(scene, [width / 2, height / 2]) - [size[1] / 2, size[0] / 2]
-        candidates.append((float(np.hypot(*off)), number, scene))
-    return [(number, scene) for _, number, scene in sorted(candidates, key=lambda candidate: candidate[0])]
 
 
 def record(measurement: PhotoMeasurement) -> dict[str, Any]:

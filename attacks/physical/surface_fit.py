@@ -17,17 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from attacks.perturbations.patch.card import Card
-from attacks.physical.rectify import (
-    LEAST_EDGES,
-    MIN_TAGS,
-    OFF,
-    POINTS,
-    card_edges,
-    crop,
-    edge_lines,
-    fit_homography,
-    visible,
-)
+from attacks.physical import rectify
+from attacks.physical.rectify import MIN_TAGS, POINTS, visible
 from attacks.physical.surface import SPREAD, Surface, seen_points
 from attacks.runtime.extras import extra
 
@@ -128,7 +119,7 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
     places = {tag.number: np.array(tag.box.corners) for tag in card.tags if tag.number in tags}
     refusal = None
     try:
-        plane = fit_homography(card, tags)
+        plane = rectify.fit_homography(card, tags)
     except ValueError as error:
         if len(places) < MIN_TAGS:
             raise
@@ -152,7 +143,7 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
             surface = _of_plane(plane.homography, grey.shape, card, 0.0)
     errors = {n: np.linalg.norm(surface.project(places[n]) - tags[n], axis=1) for n in used}
     sides = {n: np.linalg.norm(tags[n] - np.roll(tags[n], -1, 0), axis=1).mean() for n in used}
-    used = [n for n in used if errors[n].max() <= OFF * sides[n]]
+    used = [n for n in used if errors[n].max() <= rectify.OFF * sides[n]]
     if len(used) < MIN_TAGS:
         raise refusal or ValueError("`tags` do not lie as on the card")
     left = np.concatenate([errors[n] for n in used])
@@ -173,14 +164,14 @@ def _refine(
     grey: NDArray[np.uint8], card: Card, tags: Sequence[int], rough: Solution, k1: float | None
 ) -> tuple[Solution, tuple[float, float] | None]:
     """The best model of the edges of tags and swatches, and the lens that they give."""
-    edges = card_edges(card, tags)
+    edges = rectify.card_edges(card, tags)
     ends = np.array([[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]])
-    light, corner = crop(grey, rough.surface.project(ends))
+    light, corner = rectify.crop(grey, rough.surface.project(ends))
     best, lens = rough, None
     for _ in range(ROUNDS):
         current = best.surface
-        places, lines = edge_lines(light, card, edges, partial(_shift, current, corner))
-        if len(places) < LEAST_EDGES * len(POINTS):
+        places, lines = rectify.edge_lines(light, card, edges, partial(_shift, current, corner))
+        if len(places) < rectify.LEAST_EDGES * len(POINTS):
             return best, None
         lines[:, 2] -= lines[:, :2] @ corner
         best = _choose(current, places, lines, k1, SOFT)

@@ -17,7 +17,7 @@ from attacks.perturbations.patch.physical_patch import pack_mask
 from attacks.physical.photo_measure import Expected, at_points, measure_photo
 from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import from_corners
-from attacks.physical.resemblance import GRID, resemblance
+from attacks.physical.resemblance import GRID, HiddenPart, resemblance
 from attacks.physical.simulation import behind
 from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.photographs import take_photograph
@@ -66,7 +66,7 @@ def test_nothing_that_lies_in_a_declared_part_changes_what_is_compared(seed):
     for content in (look, 1 - look, np.zeros_like(look), np.ones_like(look), random.uniform(0, 1, look.shape)):
         view = np.where(region[..., None], content, look) ** 2.2  # encoded as the look is
         view = np.rint(255 * np.where(view > 0.0031308, 1.055 * view ** (1 / 2.4) - 0.055, 12.92 * view))
-        results.append(resemblance(view.astype(np.uint8), inside, {"eot": look}, "eot", region=region))
+        results.append(resemblance(view.astype(np.uint8), inside, {"eot": look}, "eot", HiddenPart(region)))
     present, *rest = results
     for other in rest:
         assert dataclasses.replace(other, missing_share=0.0) == dataclasses.replace(present, missing_share=0.0)
@@ -113,7 +113,8 @@ def test_a_flat_patch_is_told_from_what_stands_before_it_by_colour(front):
     look[:8] = RANDOM(0).uniform(0.1, 0.9, (8, GRID, 3))
     region[10:, 8:24] = True
     view = np.full((GRID, GRID, 3), round(255 * 0.5**1.006), np.uint8)  # all of it as printed: nothing stands there
-    result = resemblance(view, inside, {"eot": look}, "eot", region=region, front=np.full_like(look, front))
+    hidden = HiddenPart(region, np.full_like(look, front))
+    result = resemblance(view, inside, {"eot": look}, "eot", hidden)
     assert result.missing_share == (1 if abs(front - 0.5) > 0.18 else 0)
 
 

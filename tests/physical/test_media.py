@@ -111,7 +111,7 @@ def test_the_medium_of_a_run_is_that_of_its_simulator(tmp_path, error_line):
     )
     assert photo.read_bytes() != next((tmp_path / "s").glob("*.jpg")).read_bytes()
     place.write_text(place.read_text().replace("glass", "wood", 1))
-    assert "`medium` must be one of paper" in error_line("simulate", run, tmp_path / "wood", "--count", 1)
+    assert "`printer.medium` must be one of paper" in error_line("simulate", run, tmp_path / "wood", "--count", 1)
 
 
 def test_on_cloth_a_fold_hides_nothing_and_a_cover_its_area():

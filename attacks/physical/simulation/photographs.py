@@ -9,19 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
+from attacks.physical.simulation import shots
 from attacks.physical.simulation.camera import Pixels, add_noise, blurred, develop, enlarge, lit, render
 from attacks.physical.simulation.media import add_front, cloth_of, demosaic, medium_light
 from attacks.physical.simulation.optics import CameraLens, LensWarp, sheet_light
-from attacks.physical.simulation.shots import (
-    Matrix,
-    Points,
-    Shot,
-    four_point_homography,
-    frame,
-    from_shares,
-    map_points,
-    view_homography,
-)
+from attacks.physical.simulation.shots import Matrix, Points, Shot, four_point_homography, map_points
 
 MM = 25.4  # an inch
 SHARES = ((0, 0), (1, 0), (1, 1), (0, 1))
@@ -116,8 +108,8 @@ def take_photograph(
     Raises:
         ValueError: the quad is not convex, or a corner of the card lies behind the camera.
     """
-    plane = from_shares((scene.shape[0], scene.shape[1]))
-    eye = np.asarray(frame(size) @ view_homography(shot))  # from the scene to the photograph
+    plane = shots.from_shares((scene.shape[0], scene.shape[1]))
+    eye = np.asarray(shots.frame(size) @ shots.view_homography(shot))  # from the scene to the photograph
     plane_view, placement = eye[:, [0, 1, 3]], four_point_homography(card.patch.corners, map_points(plane, quad))
     edge = ((0, 0), (card.width, 0), (card.width, card.height), (0, card.height))
     map_points(plane_view @ placement, edge)  # raises before anything is rendered
