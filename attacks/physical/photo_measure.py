@@ -78,19 +78,14 @@ class Evidence:
 
     def to_dict(self) -> dict[str, float | None]:
         """The figures that the rules compare, for photos.json."""
-        place = self.place
-        match = None if place is None else place.match
-        lies = {name: getattr(match, name, None) for name in ("matches", "turned", "stretched", "larger", "away")}
+        match, lies = getattr(self.place, "match", None), ("matches", "turned", "stretched", "larger", "away")
         return {
-            "correlation": self.patch.correlation,
+            **{name: getattr(self.patch, name) for name in ("correlation", "glare", "missing_share", "cut")},
             "hidden": self.patch.hidden_share,
-            "glare": self.patch.glare,
-            "missing_share": self.patch.missing_share,
-            "cut": self.patch.cut,
             "purity": self.purity,
-            "scene_correlation": None if place is None else place.correlation,
-            "stretch": None if place is None else place.stretch,
-            **{f"scene_{name}": value for name, value in lies.items()},
+            "scene_correlation": getattr(self.place, "correlation", None),
+            "stretch": getattr(self.place, "stretch", None),
+            **{f"scene_{name}": getattr(match, name, None) for name in lies},
         }
 
 
@@ -148,6 +143,19 @@ class PhotoMeasurement:
         pure = self.evidence.purity or 0.0
         screen = (f"its colours look like a screen's ({pure:.2f}, ink mostly below {PUREST})",) * (pure > PUREST)
         return (*self.fit.flags, *screen)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The geometry of the photograph for photos.json."""
+        return {
+            "photo": self.photo.name,
+            "fiducials": list(self.fit.tags),
+            **{f"{name}_px": getattr(self.fit, name) for name in ("residual", "worst", "uncertain")},
+            **{name: getattr(self.fit.surface, name) for name in ("k1", "bend")},
+            "flags": list(self.flags),
+            "patch": self.pose.to_dict(),
+            "scene": None if self.scene is None else self.scene.to_dict(),
+            **self.evidence.to_dict(),
+        }
 
 
 def measure_photo(
@@ -263,24 +271,6 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
     if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).corners) >= MIN_TAGS:
         raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
     raise ValueError(f"{count} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, or sharper)")
-
-
-def record(measurement: PhotoMeasurement) -> dict[str, Any]:
-    """The geometry of a photograph for photos.json."""
-    fit = measurement.fit
-    return {
-        "photo": measurement.photo.name,
-        "fiducials": list(fit.tags),
-        "residual_px": fit.residual,
-        "worst_px": fit.worst,
-        "uncertain_px": fit.uncertain,
-        "k1": fit.surface.k1,
-        "bend": fit.surface.bend,
-        "flags": list(measurement.flags),
-        "patch": measurement.pose.to_dict(),
-        "scene": None if measurement.scene is None else measurement.scene.to_dict(),
-        **measurement.evidence.to_dict(),
-    }
 
 
 def file_name(photo: PhotoFile) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import scipy  # its parts are loaded when first used
 import yaml
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from attacks.data.images import to_bytes
 from attacks.physical.colour_fit import ColourFit
@@ -156,8 +156,8 @@ def overview(measurements: Sequence[PhotoMeasurement], photos: Sequence[dict[str
         reason = photo.get("reason")
         colour = "#555555" if reason else "#c53030" if photo["success"] else "#2f855a"
         draw.rectangle((x - 2, y - 2, x + SIDE + 1, y + SIDE + 1), outline=colour, width=2)
-        sheet.paste(_thumbnail(to_bytes(measurement.view.pixels)), (x, y))
-        sheet.paste(_thumbnail(measurement.patch), (x + SIDE + 4, y))
+        for left, pixels in ((x, to_bytes(measurement.view.pixels)), (x + SIDE + 4, measurement.patch)):
+            sheet.paste(ImageOps.contain(Image.fromarray(pixels), (SIDE, SIDE)), (left, y))
         if reason:
             draw.line((x, y, x + SIDE, y + SIDE), colour, 3)
             draw.line((x, y + SIDE, x + SIDE, y), colour, 3)
@@ -168,13 +168,6 @@ def overview(measurements: Sequence[PhotoMeasurement], photos: Sequence[dict[str
         draw.text((x, y + SIDE + 3), name, "black", font)
         draw.text((x, y + SIDE + 3 + LINE), scores, colour, font)
     return np.asarray(sheet)
-
-
-def _thumbnail(pixels: NDArray[np.uint8]) -> Image.Image:
-    """Within a square of `SIDE`, as large as it goes."""
-    scale = SIDE / max(pixels.shape[:2])
-    size = (max(1, round(pixels.shape[1] * scale)), max(1, round(pixels.shape[0] * scale)))
-    return Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
 
 
 def _save(path: Path, pixels: NDArray[np.uint8]) -> None:

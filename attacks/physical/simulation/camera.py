@@ -115,8 +115,7 @@ def render(
 def _read(pixels: Pixels, points: Points, outside: float) -> Pixels:
     at: Any = np.clip(np.nan_to_num(points, nan=-1e4), -1e4, 1e4).astype(np.float32)
     reader: Any = cv2.remap
-    mode, border = cv2.BORDER_CONSTANT, (outside,) * 4
-    return np.asarray(reader(pixels, at, None, cv2.INTER_LINEAR, borderMode=mode, borderValue=border), np.float32)
+    return np.asarray(reader(pixels, at, None, cv2.INTER_LINEAR, borderValue=(outside,) * 4), np.float32)
 
 
 def _reduce(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
@@ -143,9 +142,7 @@ def _magnification(matrix: Matrix, x: float, y: float) -> float:
 def _warped(pixels: Pixels, matrix: Matrix, size: tuple[int, int], outside: float) -> Pixels:
     """Warp pixels. Beyond its horizon a homography mirrors the plane; but all corners lie in front of the camera
     (`shots.through` checks it), so nothing of the picture is visible there."""
-    height, width = size
-    mode, border = cv2.BORDER_CONSTANT, (outside,) * 4
-    return cv2.warpPerspective(pixels, matrix, (width, height), borderMode=mode, borderValue=border)
+    return cv2.warpPerspective(pixels, matrix, size[::-1], borderValue=(outside,) * 4)
 
 
 def lit(light: Pixels, shot: Shot) -> Pixels:
