@@ -185,7 +185,7 @@ def measure_photo(
     found = scene if position.match is None else position.match.scene
     hidden = _hidden_part(printed.hiding(photo.row, quad), picture, card, (found, surface.resting), gain)
     swatches = without_covered(nominal(card), measure_swatches(flat_picture, flat, card))
-    swatches = replace(swatches, valid=swatches.valid & ~hidden.swatches)
+    swatches = replace(swatches, valid=swatches.valid & np.logical_not(hidden.swatches))
     corners = from_corners(box.corners, surface.project(box.corners))
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
     inside = resemblance.cells_inside(surface.project, box, (pixels.shape[0], pixels.shape[1]))

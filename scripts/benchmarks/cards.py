@@ -77,10 +77,8 @@ def texture(exponent: float, random: Random) -> NDArray[Any]:
     """A random field whose amplitude falls with the frequency to the exponent, of mean 0 and deviation 1."""
     frequencies = np.fft.fftfreq(TEXELS)
     frequency = np.hypot(frequencies[:, None], frequencies) + 1 / TEXELS
-    field = np.fft.ifft2(
-        np.fft.fft2(random.standard_normal((TEXELS, TEXELS, 3)), axes=(0, 1)) / frequency[..., None] ** exponent,
-        axes=(0, 1),
-    ).real
+    waves = np.fft.fft2(random.standard_normal((TEXELS, TEXELS, 3)), axes=(0, 1))
+    field = np.fft.ifft2(waves / frequency[..., None] ** exponent, axes=(0, 1)).real
     return np.asarray((field - field.mean()) / field.std())
 
 
@@ -136,12 +134,9 @@ def examination(case: CardCase, photo: Bytes) -> tuple[str | None, Evidence | No
 
 
 def blank(_: CardCase, random: Random) -> CardPrint:
-    level = (
-        random.choice([255, 128, *random.uniform(0, 255, 1)]) * np.ones(3)
-        if random.random() < 0.7
-        else random.uniform(0, 255, 3)
-    )
-    return CardPrint(texture=np.broadcast_to(level.astype(np.float32), (64, 64, 3)))
+    is_grey = random.random() < 0.7
+    level = random.choice([255, 128, *random.uniform(0, 255, 1)]) if is_grey else random.uniform(0, 255, 3)
+    return CardPrint(texture=np.full((64, 64, 3), level, np.float32))
 
 
 def arm_card(case: CardCase, random: Random) -> CardPrint:

@@ -36,7 +36,6 @@ from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Ranges, Shot, draw_shot
 from tests.helpers.photographs import card_light, clutter, encoded, place_card, render_photo
 from tests.helpers.prints import physical
-from transforms.colour import lut as colour_map
 from transforms.colour.spaces import to_linear
 
 CARD = card(80, 80, words="card 7")
@@ -60,18 +59,6 @@ def test_the_fit_recovers_a_polynomial(degree):
     assert result.degree == degree and result.swatches == 32
     assert np.abs(result.coefficients - true).max() < 2e-3
     assert result.nominal_error > 3 and result.held_out_error < 0.05
-
-
-def test_unchanged_colours_give_the_identity_map():
-    result = fit_colours(SOURCE, Swatches(SOURCE, ALL_VALID))
-    assert result.nominal_error == 0 and result.held_out_error < 1e-3
-    assert np.allclose(result.coefficients[:, :4], [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], atol=1e-6)
-
-
-def test_monomials_have_the_order_of_the_colour_map():
-    light = np.random.default_rng(0).random((5, 3))
-    for degree in (1, 2):
-        assert np.allclose(colour_terms(light, degree), colour_map.terms(torch.tensor(light), degree).numpy())
 
 
 def test_a_saturated_swatch_does_not_spoil_the_fit():

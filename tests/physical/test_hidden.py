@@ -94,10 +94,10 @@ def test_a_photograph_shows_the_scene_before_the_card():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("colour", [(30, 30, 30), (230, 230, 230), (200, 60, 60)])
-def test_a_photograph_with_the_declared_pole_is_scored_and_one_without_it_is_named(colour):
+@pytest.mark.parametrize(("first", "colour"), [(0, (30, 30, 30)), (2, (230, 230, 230)), (4, (200, 60, 60))])
+def test_a_photograph_with_the_declared_pole_is_scored_and_one_without_it_is_named(first, colour):
     picture, no_region = scene(colour), physical(("scene",), ((QUAD,),), (SIDE, SIDE))
-    for seed in range(4):
+    for seed in (first, first + 1):
         shot = draw_shot(Ranges(), RANDOM(seed))
         present, absent = (take(picture, shot, patch) for patch in (PATCH, no_region))
         result = measurement_of(present, picture)
@@ -127,20 +127,14 @@ def test_mask_shape_and_two_places_from_the_attack_to_the_score(tmp_path, monkey
     lower, upper = "a.png,180,270,360,270,360,450,180,450", "a.png,200,30,380,30,380,210,200,210"
     (tmp_path / "scenes.csv").write_text(f"{head}{lower},mask.png\n{upper},mask.png\n")
     run, photos = tmp_path / "run", tmp_path / "photos"
-    words = [
-        "config=patch",
-        "data=scenes",
-        f"data.path={tmp_path}/scenes.csv",
-        "data.size=128",
-        "data.gallery=bundled",
-    ]
-    words += ["perturbation.shape=circle", "perturbation.card=true", "perturbation.width_mm=100", "sanity=none"]
-    words += ["printer=generic", "attack.gradients=64", "evaluate.views=64", f"hydra.run.dir={run}"]
-    assert call(monkeypatch, *words) == 0
-    for command in (["print"], ["simulate", photos, "--count", 16, "--size", "800x640"], ["score", photos]):
+    words = "config=patch data=scenes data.size=128 data.gallery=bundled perturbation.shape=circle printer=generic "
+    words += "perturbation.card=true perturbation.width_mm=100 sanity=none attack.gradients=12 evaluate.views=32 "
+    words += f"evaluate.refine=0 data.path={tmp_path}/scenes.csv hydra.run.dir={run}"
+    assert call(monkeypatch, *words.split()) == 0
+    for command in (["print"], ["simulate", photos, "--count", 8, "--size", "640x512"], ["score", photos]):
         assert main([command[0], str(run), *map(str, command[1:])]) == 0
     content = json.loads((run / "photos" / "photos.json").read_text())
-    assert len(content["photos"]) >= 12 and "places: the attack fills up to 2" in " ".join(content["notes"])
+    assert len(content["photos"]) >= 6 and "places: the attack fills up to 2" in " ".join(content["notes"])
     prediction, photograph_rate = content["prediction"]["poses"], content["photographs"]
     assert abs(prediction["cosine"]["mean"] - photograph_rate["cosine"]["mean"]) < 0.06
     assert abs(prediction["success"]["mean"] - photograph_rate["success"]["mean"]) < 0.25

@@ -49,13 +49,8 @@ def simulate(
     Raises:
         ValueError, FileNotFoundError: a file is missing, or an argument out of range.
     """
-    for name, value, low, high in (
-        ("count", count, 1, 9999),
-        ("seed", seed, 0, 2**63),
-        ("size", min(size), 32, max(size)),
-        ("size", max(size), 32, 8192),
-        ("ink", ink, 0, 1),
-    ):
+    limits = [("count", count, 1, 9999), ("seed", seed, 0, 2**63), ("ink", ink, 0, 1)]
+    for name, value, low, high in [*limits, *(("size", side, 32, 8192) for side in size)]:
         if not low <= value <= high:
             raise ValueError(f"`{name}` must lie in {low}..{high}; got {value}")
     patch, sheet, light, medium = _subject(run, ink, medium)
@@ -115,9 +110,8 @@ def _subject(run: Path, strength: float, medium: str | None) -> tuple[PhysicalPa
     if not run.is_dir():
         raise FileNotFoundError(f"run directory `{run}` does not exist")
     patch, sheet, raster = read_patch(run), run / "print" / "sheet.json", run / "print" / "card.png"
-    for path in (sheet, raster):
-        if not path.is_file():
-            raise FileNotFoundError(f"`{path}` is missing: run `viewproof print {run}` first")
+    if missing := [path for path in (sheet, raster) if not path.is_file()]:
+        raise FileNotFoundError(f"`{missing[0]}` is missing: run `viewproof print {run}` first")
     record, pixels = read_sheet(sheet), read_photo(raster)
     sides = zip(pixels.shape, (record.card.height, record.card.width), strict=False)
     if any(abs(side - length * record.dpi / MM) > 2 for side, length in sides):
