@@ -231,7 +231,7 @@ def _hidden_part(
     swatches = at_points(hiding, *at, np.concatenate([ends, ends.mean(1, keepdims=True)], 1))
     light = LIGHT[at_points(picture, *at, cells)]
     look = None if gain is None else np.asarray(np.clip(light * gain, 0, 1) ** (1 / 2.2), np.float64)
-    return HiddenPart(at_points(hiding, *at, cells), look, swatches.any(1, keepdims=True))
+    return HiddenPart(at_points(hiding, *at, cells), look, np.asarray(swatches.any(1, keepdims=True)))
 
 
 def at_points(values: NDArray[Any], scene: Floats, ground: Floats, points: Floats) -> NDArray[Any]:

@@ -9,7 +9,7 @@ least Bayesian information criterion (Schwarz 1978) is used; `FLOOR` and `MARGIN
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -170,7 +170,7 @@ def _refine(
     best, lens = rough, None
     for _ in range(ROUNDS):
         current = best.surface
-        places, lines = rectify.edge_lines(light, card, edges, lambda points, at=current: at.project(points) - corner)
+        places, lines = rectify.edge_lines(light, card, edges, partial(_shift, current, corner))
         if len(places) < rectify.LEAST_EDGES * len(POINTS):
             return best, None
         lines[:, 2] -= lines[:, :2] @ corner
@@ -181,6 +181,10 @@ def _refine(
         free = _solve(best.surface, LENS + BEND * best.surface.is_bent, places, lines)
         lens = free.surface.k1, math.sqrt(free.covariance[8, 8])
     return best, lens
+
+
+def _shift(surface: Surface, corner: Floats, points: Any) -> Floats:
+    return surface.project(points) - corner
 
 
 def _choose(start: Surface, places: Floats, lines: Floats, k1: float | None, soft: float) -> Solution:

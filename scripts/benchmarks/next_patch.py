@@ -17,8 +17,9 @@ from attacks.physical.photos import read_photo
 from attacks.physical.score import make_judge, score_views
 from attacks.physical.scoring import score_photos
 from attacks.physical.sheet import write_sheet
-from attacks.physical.simulation import Ranges, simulate
 from attacks.physical.simulation.camera import to_display, to_light
+from attacks.physical.simulation.shots import Ranges
+from attacks.physical.simulation.simulate import simulate
 from attacks.physical.views import photo_view, rerun
 from transforms import Compose
 

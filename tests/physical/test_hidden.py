@@ -18,10 +18,10 @@ from attacks.physical.photo_measure import Expected, at_points, measure_photo
 from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import from_corners
 from attacks.physical.resemblance import GRID, HiddenPart, resemblance
-from attacks.physical.simulation import behind
 from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Ranges, Shot, draw_shot
+from attacks.physical.simulation.simulate import behind
 from attacks.physical.views import PrintRecord
 from tests.helpers.prints import ID, QUAD, physical
 from tests.helpers.runs import call

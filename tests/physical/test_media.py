@@ -12,8 +12,9 @@ from scipy.optimize import fsolve
 from attacks.commands import main
 from attacks.physical.colour_fit import Swatches
 from attacks.physical.resemblance import GRID, expected_look, resemblance
-from attacks.physical.simulation import media, simulate
+from attacks.physical.simulation import media
 from attacks.physical.simulation.shots import MEDIA, Ranges, Shot, draw_shot
+from attacks.physical.simulation.simulate import simulate
 from attacks.study import printer
 from tests.helpers.card_simulation import CARD, RANDOM, card_dots, flat, printed_run, take_photo
 

@@ -15,8 +15,9 @@ import torch
 import yaml
 
 from attacks.commands import main
-from attacks.physical.simulation import Ranges, camera, shots, simulate
-from attacks.physical.simulation.shots import LIMITS, Shot, draw_shot, map_points
+from attacks.physical.simulation import camera, shots
+from attacks.physical.simulation.shots import LIMITS, Ranges, Shot, draw_shot, map_points
+from attacks.physical.simulation.simulate import simulate
 from tests.helpers.card_simulation import CARD, QUAD, RANDOM, card_dots, flat, printed_run, smooth, take_photo
 from transforms import Compose
 from transforms.geometry.affine import Affine, Perspective

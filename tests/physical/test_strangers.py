@@ -14,7 +14,7 @@ from attacks.perturbations.patch.card import SIDES, Box, card, parse_card
 from attacks.physical.rectify import from_corners, natural_size, rectify
 from attacks.physical.score import digital
 from attacks.physical.sheet import read_patch
-from attacks.physical.simulation import simulate
+from attacks.physical.simulation.simulate import simulate
 from tests.helpers.card_simulation import card_dots, printed_run, smooth
 from tests.helpers.photographs import stored_scores
 from tests.helpers.prints import physical
