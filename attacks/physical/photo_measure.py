@@ -15,7 +15,7 @@ from attacks.perturbations.patch.card import Box, Card, card_words, tag_numbers
 from attacks.perturbations.patch.physical_patch import PhysicalPatch
 from attacks.physical import rectify, resemblance
 from attacks.physical.colour_fit import Swatches, gains, measure_swatches, nominal, without_covered
-from attacks.physical.detect import LIGHT, Detection, detect, grey_picture
+from attacks.physical.detect import LIGHT, Bytes, Detection, Floats, detect, grey_picture
 from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import MIN_TAGS, Pose, from_corners, pose, project, visible
 from attacks.physical.resemblance import CORRELATION, MAX_HIDDEN_SHARE, HiddenPart, Resemblance, cell_centres
@@ -24,7 +24,6 @@ from attacks.physical.surface import flattened, ideal_photo
 from attacks.physical.surface_fit import CardFit, locate
 from attacks.physical.views import View, photo_view
 
-Floats = NDArray[np.float64]
 #: The largest share of the patch that lies beyond the photograph's edge.
 CUT = 0.5
 #: The largest share of what the run declares as hidden that shows the patch.
@@ -133,7 +132,7 @@ class PhotoMeasurement:
     pose: Pose
     scene: Pose | None
     view: View
-    patch: NDArray[np.uint8]
+    patch: Bytes
     evidence: Evidence
     quad: int = 0
 
@@ -160,8 +159,8 @@ class PhotoMeasurement:
 
 def measure_photo(
     photo: PhotoFile,
-    pixels: NDArray[np.uint8],
-    picture: NDArray[np.uint8],
+    pixels: Bytes,
+    picture: Bytes,
     expected: Expected,
     detected_card: CardDetection = CardDetection(),
 ) -> PhotoMeasurement:
@@ -204,7 +203,7 @@ def measure_photo(
 
 
 def _find_scene(
-    photo: NDArray[np.uint8], picture: NDArray[np.uint8], expected: Expected, row: int, ground: Floats
+    photo: Bytes, picture: Bytes, expected: Expected, row: int, ground: Floats
 ) -> tuple[int, Floats, ScenePlace]:
     """The placement nearest to the photograph's middle that shows its scene, or the nearest of all: its number, its
     scene, from the picture's pixels to the photograph's, and the card there."""
@@ -219,7 +218,7 @@ def _find_scene(
 
 def _hidden_part(
     hiding: NDArray[np.bool_] | None,
-    picture: NDArray[np.uint8],
+    picture: Bytes,
     card: Card,
     at: tuple[Floats, Floats],
     gain: Floats | None,
@@ -242,7 +241,7 @@ def at_points(values: NDArray[Any], scene: Floats, ground: Floats, points: Float
     return np.asarray(values[y, x])
 
 
-def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
+def detect_card(pixels: Bytes, card: Card) -> CardDetection:
     """The tags of a photograph, and the card if it can be located."""
     detection = detect(pixels, card)
     with suppress(ValueError):
@@ -250,7 +249,7 @@ def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
     return CardDetection(detection)
 
 
-def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: CardDetection) -> CardFit:
+def _locate_card(pixels: Bytes, expected: Expected, detected_card: CardDetection) -> CardFit:
     """The card in the photograph. Raises ValueError with the tags that were detected."""
     card = expected.card
     detection = detect(pixels, card) if detected_card.detection is None else detected_card.detection

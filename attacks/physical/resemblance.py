@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.colour_fit import Swatches, colour_terms, fit_degrees, least_squares_map, nominal
-from attacks.physical.detect import LIGHT
+from attacks.physical.detect import LIGHT, Bytes, Floats
 from attacks.runtime.extras import extra
 
-Floats = NDArray[np.float64]
 #: Cells along each side of the patch that are compared, and along each side of the window round each.
 GRID, WINDOW = 32, 3
 #: The fewest places that the run declares as hidden that are compared: one or two may look alike by chance.
@@ -103,7 +102,7 @@ class HiddenPart:
 
 
 def resemblance(
-    patch: NDArray[np.uint8],
+    patch: Bytes,
     inside: NDArray[np.bool_],
     looks: Mapping[str, Floats],
     arm: str,

@@ -15,6 +15,7 @@ from attacks.encoders.description import description_rows
 from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report, score
 from attacks.physical.colour_fit import ColourFit
+from attacks.physical.detect import Floats
 from attacks.physical.photo_measure import CardDetection, Expected, PhotoMeasurement, detect_card, measure_photo
 from attacks.physical.photos import Capture, PhotoFile, list_photos, read_capture, read_photo
 from attacks.physical.sheet import ARMS, arm_folder, read_patch, read_texture, subject, texture_file
@@ -39,7 +40,7 @@ class Colours:
     no map."""
 
     fit: ColourFit | None
-    gains: dict[str, colour_fit.Floats]
+    gains: dict[str, Floats]
     comparisons: int
     reason: str
 
@@ -81,9 +82,8 @@ def score_photos(
     `attacks.physical.photo_measure`) are listed with the reason, and left out of all figures.
 
     Args:
-        photos: their folder.
         picture: of the run, that all photographs show (see `list_photos`).
-        out: the folder; None: `photos` in that of the run, `photos_noise` and so on for another arm than `eot`.
+        out: the folder; None: see `arm_folder`.
         program: see `rerun`.
         arm: of the run, whose print was photographed.
 

@@ -13,16 +13,15 @@ from functools import partial, reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical import rectify
+from attacks.physical.detect import Bytes, Floats
 from attacks.physical.rectify import MIN_TAGS, POINTS, visible
 from attacks.physical.surface import SPREAD, Surface, seen_points
 from attacks.runtime.extras import extra
 
-Floats = NDArray[np.float64]
 #: The largest |k1|, and the largest curvature times half the card's width: rolled to a third of a turn.
 MOST_K1, MOST_BEND = 0.4, 1.0
 #: Edges of the printed card are located to this many pixels at best, whatever the residuals are.
@@ -105,7 +104,7 @@ class Solution:
     rival: Surface | None = None
 
 
-def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: float | None = None) -> CardFit:
+def locate(grey: Bytes, card: Card, tags: Mapping[int, Floats], k1: float | None = None) -> CardFit:
     """Fit the card's surface to a photograph.
 
     Args:
@@ -161,7 +160,7 @@ def _of_plane(homography: Floats, size: Sequence[int], card: Card, k1: float) ->
 
 
 def _refine(
-    grey: NDArray[np.uint8], card: Card, tags: Sequence[int], rough: Solution, k1: float | None
+    grey: Bytes, card: Card, tags: Sequence[int], rough: Solution, k1: float | None
 ) -> tuple[Solution, tuple[float, float] | None]:
     """The best model of the edges of tags and swatches, and the lens that they give."""
     edges = rectify.card_edges(card, tags)

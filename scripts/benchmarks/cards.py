@@ -18,7 +18,7 @@ from attacks.data.images import to_bytes
 from attacks.perturbations.patch.card import card, card_words
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.perturbations.patch.physical_patch import PhysicalPatch
-from attacks.physical.photo_measure import Evidence, Expected, measure_photo
+from attacks.physical.photo_measure import Expected, PhotoMeasurement, measure_photo
 from attacks.physical.photos import PhotoFile
 from attacks.physical.simulation.camera import PAPER, encode_jpeg, print_raster
 from attacks.physical.simulation.photographs import take_photograph
@@ -116,8 +116,8 @@ def take_photo(case: CardCase, sheet: CardPrint, random: Random) -> Bytes:
         return np.asarray(image_file.convert("RGB"))
 
 
-def examination(case: CardCase, photo: Bytes) -> tuple[str | None, Evidence | None]:
-    """Why a photograph is left out (None: it is scored as the run's arm `eot`), and the evidence if there is any."""
+def examination(case: CardCase, photo: Bytes) -> tuple[str | None, PhotoMeasurement | None]:
+    """Why a photograph is left out (None: it is scored as the run's arm `eot`), and the measurements if there are."""
     size = case.textures[ARMS[0]].shape
     quads = ((case.quad.tolist(),),)
     patch = PhysicalPatch(case.id, ("scene",), (SIDE, SIDE), (size[0], size[1]), quads, ((None,),))
@@ -127,7 +127,7 @@ def examination(case: CardCase, photo: Bytes) -> tuple[str | None, Evidence | No
         measurement = measure_photo(photo_file, np.ascontiguousarray(photo), case.scene, expected)
     except ValueError as error:
         return str(error), None
-    return measurement.evidence.refusal, measurement.evidence
+    return measurement.evidence.refusal, measurement
 
 
 # --- Negatives
@@ -235,8 +235,6 @@ NEGATIVE: dict[str, Kind] = {
     "stretched 1.35 to 1.7 times": stretch_card,
 }
 SCREENS: dict[str, Kind] = {"the file itself": as_file, "a screen": on_screen}
-KIND: dict[str, Kind] = {"as it should be": lambda *_: CardPrint()}
-HARD: dict[str, Kind] = {"photographs of hard": lambda _, random: CardPrint(shot=draw_shot(PRESETS["hard"], random))}
 BLURRED = Ranges(blur=(1.0, 1.6), motion=(1.5, 4.0), quality=(60.0, 80.0))
 HARDER: dict[str, Kind] = {
     "blurred": lambda _, random: CardPrint(shot=draw_shot(BLURRED, random)),
@@ -256,10 +254,11 @@ def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_pho
     The limits of `attacks.physical.photo_measure` were set on other scenes, textures and inks. The figures behind the
     share are the least and the largest correlation of the patch.
     """
+    hard: dict[str, Kind] = {"photographs of hard": lambda _, r: CardPrint(shot=draw_shot(PRESETS["hard"], r))}
     return [
-        _table("Photographs of the run's patch: scored", KIND, kind_photos),
+        _table("Photographs of the run's patch: scored", {"as it should be": lambda *_: CardPrint()}, kind_photos),
         _table("Harder photographs of it: scored", HARDER, harder_photos),
-        _table("Photographs of the preset hard: scored", HARD, hard_photos),
+        _table("Photographs of the preset hard: scored", hard, hard_photos),
         _table("Photographs of a screen: scored, and flagged", SCREENS, photos),
         _table("Photographs of something else: scored", NEGATIVE, photos),
     ]
@@ -274,12 +273,12 @@ def _table(title: str, kinds: Mapping[str, Kind], count: int) -> BenchmarkTable:
         for index in range(count):
             random = np.random.default_rng((*name.encode(), index))
             case = draw_case(random)
-            reason, evidence = examination(case, take_photo(case, kind(case, random), random))
+            reason, measurement = examination(case, take_photo(case, kind(case, random), random))
             score_count += reason is None
             if must_score is (reason is not None):
                 reasons.append(f"{name}, photograph {index}: {reason or 'score_count'}")
-            if evidence is not None:
-                correlations.append(evidence.patch.correlation)
+            if measurement is not None:
+                correlations.append(measurement.evidence.patch.correlation)
         ends = (min(correlations), max(correlations)) if correlations else (None, None)
         rows[name] = (float(score_count), float(count), *ends)
     total = sum(float(row[0] or 0) for row in rows.values() if not isinstance(row, str))

@@ -6,12 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from attacks.perturbations.patch.card import card, card_words
-from attacks.physical.photo_measure import Expected, detect_card, measure_photo
-from attacks.physical.photos import PhotoFile
-from scripts.benchmarks.cards import NEGATIVE, SIDE, CardPrint, clutter, cover_part, draw_case
+from attacks.perturbations.patch.card import card
+from scripts.benchmarks.cards import NEGATIVE, CardPrint, clutter, cover_part, draw_case, examination
 from tests.helpers.other_camera import Take, photograph
-from tests.helpers.prints import physical
 
 pytestmark = pytest.mark.nightly
 LAYOUT = card(100, 100)
@@ -91,26 +88,16 @@ SCREENS = {
 
 
 def examine(kind, make, index):
-    """The photograph of a kind, why it is left out (None: scored), and its measurement."""
+    """Why a photograph of a kind is left out (None: scored), and its measurement."""
     random = np.random.default_rng((*kind.encode(), index))
     case = draw_case(random)
-    photo = photograph(case, make(case, random), random)
-    size = case.textures["eot"].shape[:2]
-    patch = physical(("scene",), ((case.quad.tolist(),),), (SIDE, SIDE), size, id=case.id)
-    layout = card(100, 100, card_words(case.id, "eot"))
-    expected = Expected(patch, "eot", layout, case.textures)
-    try:
-        detection = detect_card(photo, layout)
-        result = measure_photo(PhotoFile(None, kind, 0), photo, case.scene, expected, detection)
-    except ValueError as error:
-        return photo, str(error), None
-    return photo, result.evidence.refusal, result
+    return examination(case, photograph(case, make(case, random), random))
 
 
 def test_wrong_cards_are_left_out_with_the_right_reason():
     errors, hits_count, count = 0, 0, 8 * len(WRONG)
     for kind, make in WRONG.items():
-        reasons = [examine(kind, make, index)[1] for index in range(8)]
+        reasons = [examine(kind, make, index)[0] for index in range(8)]
         hits = [reason is not None and re.search(REASONS[kind], reason) is not None for reason in reasons]
         errors, hits_count = errors + reasons.count(None), hits_count + sum(hits)
         print(f"{kind}: {reasons.count(None)} of 8 scored, {sum(hits)} right reasons")
@@ -122,8 +109,8 @@ def test_hard_photographs_of_the_right_card_are_scored():
     refusals, count, folds, mistakes = 0, 11 * len(HARD), 0, 0
     for kind, make in HARD.items():
         results = [examine(kind, make, index) for index in range(11)]
-        reasons = [reason for _, reason, _ in results if reason is not None]
-        flags = [" ".join(result.flags) for _, reason, result in results if reason is None]
+        reasons = [reason for reason, _ in results if reason is not None]
+        flags = [" ".join(result.flags) for reason, result in results if reason is None]
         refusals += len(reasons)
         print(f"{kind}: {11 - len(reasons)} of 11 scored, {sum(map(bool, flags))} flagged; {'; '.join(reasons)}")
         if kind == "folded":
@@ -138,7 +125,7 @@ def test_hard_photographs_of_the_right_card_are_scored():
 
 def test_screens_are_scored_and_a_pure_one_is_flagged():
     for kind, make in SCREENS.items():
-        reasons, results = zip(*(examine(kind, make, index)[1:] for index in range(12)), strict=True)
+        reasons, results = zip(*(examine(kind, make, index) for index in range(12)), strict=True)
         flagged = sum("screen" in " ".join(result.flags) for result in results)
         print(f"{kind}: {reasons.count(None)} of 12 scored, {flagged} flagged")
         assert reasons.count(None) >= 11 and (flagged >= 6 or "mix" in kind)

@@ -271,5 +271,5 @@ def test_the_scene_round_a_bent_card_is_compared_where_the_card_lies(sag):
     random = RANDOM(1)
     case = draw_case(random)
     shot = Shot(yaw=20, pitch=10, sag=sag, curl=20, blur=0.6)
-    reason, evidence = examination(case, take_photo(case, CardPrint(shot=shot), random))
-    assert reason is None and evidence.place.correlation > 0.9
+    reason, measurement = examination(case, take_photo(case, CardPrint(shot=shot), random))
+    assert reason is None and measurement.evidence.place.correlation > 0.9

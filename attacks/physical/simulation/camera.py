@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.physical.simulation.optics import LensWarp
-from attacks.physical.simulation.shots import Matrix, Points, Shot, map_points
-
-Pixels = NDArray[Any]  # (h,w,channels) of light in float32; 1 saturates
+from attacks.physical.simulation.shots import Matrix, Pixels, Points, Shot, map_points
 
 #: Samples along each axis of a pixel.
 SAMPLES = 3

@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation import shots
-from attacks.physical.simulation.camera import Pixels, add_noise, blurred, develop, enlarge, lit, render
+from attacks.physical.simulation.camera import add_noise, blurred, develop, enlarge, lit, render
 from attacks.physical.simulation.media import add_front, cloth_of, demosaic, medium_light
 from attacks.physical.simulation.optics import CameraLens, LensWarp, sheet_light
-from attacks.physical.simulation.shots import Matrix, Points, Shot, four_point_homography, map_points
+from attacks.physical.simulation.shots import Matrix, Pixels, Points, Shot, four_point_homography, map_points
 
 MM = 25.4  # an inch
 SHARES = ((0, 0), (1, 0), (1, 1), (0, 1))
-
-
 #: The radius of an object in the scene, as a share of the shorter side, and of the lamp, as a share of the card's.
 OBJECT, LAMP = (0.02, 0.07), 0.1
 #: The grain of fine structure in pixels: finer than the first, coarser than the second.
@@ -130,7 +128,6 @@ def take_photograph(
     picture = add_disturbances(picture, warp.project(edge), shot)
     picture = blurred(lit(picture, shot), shot)
     picture = add_noise(demosaic(picture) if shot.grid > 0 else picture, shot, rng)
-
     return Photograph(
         develop(picture, shot),
         patch=warp.project(card.patch.corners).tolist(),

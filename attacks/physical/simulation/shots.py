@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 Range = tuple[float, float]
 Matrix = NDArray[np.float64]  # (3,3), on columns (x, y, 1)
 Points = NDArray[np.float64]  # (n,2)
+Pixels = NDArray[Any]  # (h,w,channels) of light in float32; 1 saturates
 
 #: The field of view across the frame's shorter side in degrees.
 FIELD_OF_VIEW = 40.0

@@ -14,10 +14,10 @@ import numpy as np
 from attacks.perturbations.patch.physical_patch import PhysicalPatch
 from attacks.physical.photos import read_photo
 from attacks.physical.sheet import read_patch
-from attacks.physical.simulation.camera import Pixels, encode_jpeg, print_raster
+from attacks.physical.simulation.camera import encode_jpeg, print_raster
 from attacks.physical.simulation.media import FIBRES, screen_light
 from attacks.physical.simulation.photographs import MM, take_photograph
-from attacks.physical.simulation.shots import MEDIA, Ranges, draw_shot, four_point_homography
+from attacks.physical.simulation.shots import MEDIA, Pixels, Ranges, draw_shot, four_point_homography
 from attacks.physical.views import PrintRecord, read_sheet
 from attacks.runtime.files import write_bytes, write_json
 
