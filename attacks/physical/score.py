@@ -204,8 +204,8 @@ class Prediction:
     poses: dict[str, Interval] | None
 
     def to_dict(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The entry of photos.json, whose `content` has `photographs`, `digital` and `arm`; `gap` splits the difference
-        of success between photographs and digital views."""
+        """The entry of photos.json, from the rest of its `content`; `gap` splits the difference of success between
+        photographs and digital views."""
         measured = content["digital"][content["arm"]], content["photographs"]
         digital, photo_rate = (record["success"]["mean"] for record in measured)
         printer = self.printer["success"].mean

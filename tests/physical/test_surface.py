@@ -188,15 +188,3 @@ def test_hard_photographs_have_every_factor():
         assert np.ptp(values) > 0.5 * np.ptp(getattr(PRESETS["hard"], name)), name
     kind = draw_shot(PRESETS["kind"], np.random.default_rng(3))
     assert kind.k1 == kind.sag == kind.glare == kind.clutter == 0
-
-
-@pytest.mark.slow
-def test_tags_that_lie_on_no_card_are_refused():
-    grey = np.full(SIZE, 200, np.uint8)
-    result = take_photo(Shot(yaw=15, blur=0.6))
-    tags = detect(result.pixels, CARD).corners
-    first, second, *_ = tags
-    with pytest.raises(ValueError, match="do not lie as on the card"):
-        locate(grey, CARD, {first: tags[second], second: tags[first]})
-    with pytest.raises(ValueError, match="at least 2"):
-        locate(grey, CARD, {first: tags[first]})
