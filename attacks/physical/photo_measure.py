@@ -217,11 +217,7 @@ def _find_scene(
 
 
 def _hidden_part(
-    hiding: NDArray[np.bool_] | None,
-    picture: Bytes,
-    card: Card,
-    at: tuple[Floats, Floats],
-    gain: Floats | None,
+    hiding: NDArray[np.bool_] | None, picture: Bytes, card: Card, at: tuple[Floats, Floats], gain: Floats | None
 ) -> HiddenPart:
     """Read `hiding` and the run's picture, pixels (H,W), where the card lies (`at`: see `at_points`)."""
     if hiding is None:

@@ -83,14 +83,13 @@ def render(
     card, dots = _reduce(card, card_at)
     shows = card[:, :, 3:] if card.shape[2] == 4 else np.ones_like(card[:, :, :1])
     ink = np.dstack([card[:, :, :3] * shows, shows])  # the coverage goes through the same filter as the colour
-    outline = None if warp is None else warp.outline()
     bands = []
     for top in range(0, size[0], BAND):
         rows = min(BAND, size[0] - top)
         middle = (SAMPLES - 1) / 2
         fine = np.array([[SAMPLES, 0, middle], [0, SAMPLES, middle - SAMPLES * top], [0, 0, 1]])
         extent = (rows * SAMPLES, size[1] * SAMPLES)
-        if warp is None or outline is None:
+        if warp is None:
             view = _warped(scene, fine @ scene_at, extent, grey)
             card_layer = _warped(ink, fine @ card_at @ dots, extent, 0.0)
         else:
@@ -99,7 +98,7 @@ def render(
             points: Points = np.stack([x, y], -1) @ back[:2, :2].T + back[:2, 2]
             view = _read(scene, warp.scene(points, scene_at), grey)
             card_layer = np.zeros((*extent, 4), np.float32)
-            edge = map_points(fine, outline)
+            edge = map_points(fine, warp.outline())
             (left, high), (right, low) = edge.min(0) - SAMPLES, edge.max(0) + SAMPLES
             part = np.s_[max(0, int(high)) : max(0, int(low)), max(0, int(left)) : max(0, int(right))]
             if points[part].size:
