@@ -198,9 +198,7 @@ def pool(charts_light: Sequence[Swatches], scene_gains: Sequence[Floats | None])
 
 def _median(values: Floats, axis: int) -> Floats:
     """The median without NaN; NaN where all are NaN."""
-    empty = np.asarray(np.isnan(values).all(axis, keepdims=True))
-    median = np.asarray(np.nanmedian(np.where(empty, 0.0, values), axis, keepdims=True))
-    return np.asarray(np.where(empty, np.nan, median).squeeze(axis))
+    return np.asarray(np.ma.filled(np.ma.median(np.ma.masked_invalid(values), axis), np.nan))
 
 
 def fit_colours(source: Floats, swatches: Swatches) -> ColourFit:

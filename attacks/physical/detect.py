@@ -85,8 +85,9 @@ def detect(photo: Bytes, card: Card) -> Detection:
         foreign |= {number for number, _ in markers} - numbers_of_card
         if numbers_of_card <= set(corners_of_card):
             break
-    refined = {n: refine_corners(grey, corners_of_card[n]) for n in sorted(corners_of_card.keys() - duplicates)}
-    return Detection(refined, tuple(sorted(foreign)), tuple(sorted(duplicates)))
+    single = sorted(corners_of_card.keys() - duplicates)
+    refined_corners = {number: refine_corners(grey, corners_of_card[number]) for number in single}
+    return Detection(refined_corners, tuple(sorted(foreign)), tuple(sorted(duplicates)))
 
 
 def grey_picture(photo: Bytes) -> Bytes:

@@ -173,7 +173,7 @@ def measure_photo(
     Raises:
         ValueError: in one line, why the photograph cannot be scored.
     """
-    card, box, printed = expected.card, expected.card.patch, expected.patch
+    card, box, record = expected.card, expected.card.patch, expected.patch
     fit = _locate_card(pixels, expected, detected_card)
     surface = fit.surface
     flat_picture, flat = flattened(pixels, surface, card)
@@ -181,22 +181,22 @@ def measure_photo(
         raise ValueError("the patch would lie behind the camera")
     quad, scene, position = _find_scene(ideal_photo(pixels, surface), picture, expected, photo.row, surface.resting)
     gain = None if position.cells is None else gains(position.cells)
-    found = scene if position.match is None else position.match.scene
-    hidden = _hidden_part(printed.hiding(photo.row, quad), picture, card, (found, surface.resting), gain)
+    matched_scene = scene if position.match is None else position.match.scene
+    hidden_part = _hidden_part(record.hiding(photo.row, quad), picture, card, (matched_scene, surface.resting), gain)
     swatches = without_covered(nominal(card), measure_swatches(flat_picture, flat, card))
-    swatches = replace(swatches, valid=swatches.valid & np.logical_not(hidden.swatches))
+    swatches = replace(swatches, valid=swatches.valid & np.logical_not(hidden_part.swatches))
     corners = from_corners(box.corners, surface.project(box.corners))
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
     inside = resemblance.cells_inside(surface.project, box, (pixels.shape[0], pixels.shape[1]))
     looks = {arm: resemblance.expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
-    slack = int(printed.medium == "cloth")  # its folds move what it shows
+    slack = int(record.medium == "cloth")  # its folds move what it shows
     evidence = Evidence(
-        resemblance.resemblance(patch, inside, looks, expected.arm, hidden, slack),
-        None if printed.medium == "screen" else resemblance.purity(swatches, card),
-        position if printed.fixed else None,
+        resemblance.resemblance(patch, inside, looks, expected.arm, hidden_part, slack),
+        None if record.medium == "screen" else resemblance.purity(swatches, card),
+        position if record.fixed else None,
     )
-    view, frame = photo_view(pixels, printed.size[0]), Box(0, 0, printed.size[1], printed.size[0])
-    has_scene = printed.fixed and visible(scene, frame.corners)
+    view, frame = photo_view(pixels, record.size[0]), Box(0, 0, record.size[1], record.size[0])
+    has_scene = record.fixed and visible(scene, frame.corners)
     scene_pose = pose(view.frame() @ scene, frame) if has_scene else None
     of_patch = pose(view.frame() @ corners, box)
     return PhotoMeasurement(photo, fit, swatches, gain, of_patch, scene_pose, view, patch, evidence, quad)
@@ -213,7 +213,7 @@ def _find_scene(
     order = sorted(range(len(scenes)), key=off.__getitem__)
     places = ((i, scenes[i], place(photo, picture, scenes[i], card, ground)) for i in order)
     nearest = next(places)
-    return next((found for found in itertools.chain([nearest], places) if found[2].belongs), nearest)
+    return next((at for at in itertools.chain([nearest], places) if at[2].belongs), nearest)
 
 
 def _hidden_part(

@@ -53,7 +53,8 @@ def write_photo_report(
         shutil.rmtree(folder / "rectified")  # of photographs before these
     write_json(folder / "photos.json", content)
     photos, all_measurements = [*content["photos"], *content["refused"]], [*measurements[0], *measurements[1]]
-    write_rows(folder / "photos.csv", [csv_row(photo) for photo in photos])
+    flat = (x | x["patch"] | {"fiducials": len(x["fiducials"]), "flags": "; ".join(x["flags"])} for x in photos)
+    write_rows(folder / "photos.csv", [{name: row.get(name) for name in COLUMNS_OF_CSV} for row in flat])
     for measurement in all_measurements:
         _save(folder / "rectified" / file_name(measurement.photo), measurement.patch)
     _save(folder / "overview.png", overview(all_measurements[:MAX_TILES], photos[:MAX_TILES]))
@@ -69,13 +70,6 @@ def write_photo_report(
     poses = [item.scene for item in measurements[0] if item.scene is not None]
     stages = ranges(poses, list(stops.values()))
     write_text(folder / "preset.yaml", preset_text(config, stages, None if fit is None else colour))
-
-
-def csv_row(photo: dict[str, Any]) -> dict[str, Any]:
-    """The line of a photograph in photos.csv, from its entry in photos.json; one that is left out has a reason and no
-    scores."""
-    row = photo | photo["patch"] | {"fiducials": len(photo["fiducials"]), "flags": "; ".join(photo["flags"])}
-    return {name: row.get(name) for name in COLUMNS_OF_CSV}
 
 
 def photo_table(content: dict[str, Any]) -> str:

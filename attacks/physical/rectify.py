@@ -59,8 +59,8 @@ class Pose:
 
     def to_dict(self) -> dict[str, Any]:
         """For photos.json, with the `shift` (right, down) of the middle, in shares of the view's side."""
-        values = {name: getattr(self, name) for name in ("yaw", "pitch", "degrees", "angle", "distance")}
-        return values | {"shift": (self.matrix[:2, 2] / 2).tolist()}
+        names, shift = ("yaw", "pitch", "degrees", "angle", "distance"), (self.matrix[:2, 2] / 2).tolist()
+        return {name: getattr(self, name) for name in names} | {"shift": shift}
 
 
 def fit_homography(card: Card, tags: Mapping[int, Floats]) -> Fit:

@@ -106,7 +106,7 @@ def resemblance(
     inside: NDArray[np.bool_],
     looks: Mapping[str, Floats],
     arm: str,
-    hidden: HiddenPart = HiddenPart(),
+    hidden_part: HiddenPart = HiddenPart(),
     slack: int = 0,
 ) -> Resemblance:
     """Compare a rectified patch with what was printed.
@@ -117,7 +117,7 @@ def resemblance(
         arm: that which the photograph should show.
         slack: cells by which a place may lie off; it is hidden where it is like none of those.
     """
-    region = np.full_like(inside, hidden.cells)
+    region = np.full_like(inside, hidden_part.cells)
     compared_cells = inside & (extra("cv2").dilate(np.uint8(region), np.ones((WINDOW, WINDOW))) == 0)
     windows, behind = (_windows(cells).all((2, 3)) for cells in (compared_cells, inside & region))
     if not windows.any():
@@ -140,8 +140,8 @@ def resemblance(
     glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     hidden_share, glare_share = (float(cells.sum()) / int(windows.sum()) for cells in (hidden_cells, glare))
     distinct = reference_windows.var((3, 4)).mean(2) > VARIES**2  # a flat place may look as what stands before it
-    if hidden.look is not None:
-        distinct |= np.abs(_windows(hidden.look) - reference_windows).mean((2, 3, 4)) > DIFFERENT
+    if hidden_part.look is not None:
+        distinct |= np.abs(_windows(hidden_part.look) - reference_windows).mean((2, 3, 4)) > DIFFERENT
     behind &= distinct
     missing_share = float((behind & ~differing).sum()) / int(behind.sum()) if behind.sum() >= PLACES else 0.0
     return Resemblance(values[""], better, hidden_share, glare_share, float(1 - inside.mean()), missing_share)

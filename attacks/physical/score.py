@@ -124,8 +124,7 @@ def photo_difference(photos: PhotoScores, views: PhotoScores, clusters: Sequence
     first, second = (_units(values, rows, [clusters[row] for row in rows]) for values, rows in parts)
     if len(first) > 1:
         return {"test": "sign flips", **comparison_figures(first, second, False, len(MEASURES))}
-    low = 0 if name in SHARES else -1
-    value = independent_difference(parts[0][0], parts[1][0], low, tests=len(MEASURES))
+    value = independent_difference(parts[0][0], parts[1][0], -(name not in SHARES), tests=len(MEASURES))
     return {"test": "independent groups", "difference": value._asdict(), "needed": None}
 
 

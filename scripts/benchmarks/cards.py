@@ -188,8 +188,7 @@ def glare(_: CardCase, random: Random) -> CardPrint:
 
 
 def as_file(_: CardCase, random: Random) -> CardPrint:
-    shot = Shot(scale=float(random.uniform(0.9, 1.2)), quality=int(random.integers(85, 100)))
-    return CardPrint(ink=0.0, shot=shot)
+    return CardPrint(ink=0.0, shot=Shot(scale=random.uniform(0.9, 1.2), quality=int(random.integers(85, 100))))
 
 
 def on_screen(_: CardCase, random: Random) -> CardPrint:
@@ -208,8 +207,7 @@ def stretch_card(case: CardCase, random: Random) -> CardPrint:
 
 def other_ink(_: CardCase, random: Random) -> CardPrint:
     strength, fade = random.uniform(0.6, 1.0), random.uniform(0.05, 0.15)
-    paper_light = np.asarray(PAPER, np.float32)
-    return CardPrint(ink=float(strength), change=lambda light: (1 - fade) * light + fade * paper_light)
+    return CardPrint(ink=strength, change=lambda light: (1 - fade) * light + fade * np.asarray(PAPER, np.float32))
 
 
 def clutter(case: CardCase, random: Random) -> CardPrint:
@@ -249,11 +247,8 @@ HARDER: dict[str, Kind] = {
 
 def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_photos: int = 2) -> list[BenchmarkTable]:
     """Simulated photographs of a run's card that are scored, by kind: as it should be, harder, of the simulator's
-    preset `hard`, of a screen, and ten kinds of something else, which must not be scored.
-
-    The limits of `attacks.physical.photo_measure` were set on other scenes, textures and inks. The figures behind the
-    share are the least and the largest correlation of the patch.
-    """
+    preset `hard`, of a screen, and ten kinds of something else, which must not be scored. The figures behind the
+    share are the least and the largest correlation of the patch."""
     hard: dict[str, Kind] = {"photographs of hard": lambda _, r: CardPrint(shot=draw_shot(PRESETS["hard"], r))}
     return [
         _table("Photographs of the run's patch: scored", {"as it should be": lambda *_: CardPrint()}, kind_photos),

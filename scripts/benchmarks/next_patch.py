@@ -27,12 +27,8 @@ from .table import BenchmarkTable
 
 SCENES, SIZE = ("astronaut", "rocket", "coffee"), (480, 640)
 WORDS = {"engine.device": "cpu", "sanity": "none", "evaluate.views": 8, "evaluate.refine": 0}
-FIRST = {
-    "printer": "generic",
-    "perturbation.gamut": "generic",
-    "perturbation.card": True,
-    "perturbation.width_mm": 100,
-}
+FIRST: dict[str, object] = {"printer": "generic", "perturbation.gamut": "generic"}
+FIRST |= {"perturbation.card": True, "perturbation.width_mm": 100}
 COLUMNS = {"first": ".3f", "second": ".3f", "difference": "+.3f", "low": "+.3f", "high": "+.3f"}
 
 

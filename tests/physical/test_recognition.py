@@ -175,16 +175,13 @@ def test_a_scene_with_a_misjudged_plane_belongs_unlike_another_scene():
     assert (view.degrees, view.angle) == pytest.approx((0, 60))
 
 
-def test_matches_of_a_wrong_card_count_only_with_a_correlated_scene(monkeypatch):
+def test_matches_count_only_with_a_correlated_scene(monkeypatch):
     chance = SceneMatch(20, IDENTITY @ about_the_patch(np.diag([1.5, 1.0])), 0.0, 1.5, 1.0, 0.0)
     monkeypatch.setattr(scene_place, "find", lambda *_: chance)
     assert lay_card(np.eye(3)).match is None
     monkeypatch.setattr(scene_place, "find", lambda *_: replace(chance, scene=IDENTITY))
     wide = lay_card(about_the_patch(np.diag([1.5, 1.0])))
     assert wide.match is not None and not wide.belongs and wide.correlation > 0.95
-
-
-def test_matches_that_agree_on_a_right_card_do_not_count_in_another_scene(monkeypatch):
     right = SceneMatch(6, IDENTITY, 0.0, 1.0, 1.0, 0.0)
     monkeypatch.setattr(scene_place, "find", lambda *_: right)
     assert lay_card(np.eye(3)).belongs and lay_card(np.eye(3), spots(4, 2.0)).match is None

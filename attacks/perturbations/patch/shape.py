@@ -85,11 +85,11 @@ def _crossing(corners: np.ndarray) -> tuple[int, int] | None:
     ends, following = np.roll(corners, -1, axis=0), np.roll(np.eye(len(corners), dtype=bool), 1, axis=1)
     edges, offsets = ends - corners, corners - corners[:, None]
     side = np.sign(edges[:, None, 0] * offsets[..., 1] - edges[:, None, 1] * offsets[..., 0])  # of edge i, corner j
-    parted = side * np.roll(side, -1, axis=1) <= 0  # the ends of edge j do not lie on one side of edge i
+    separation = side * np.roll(side, -1, axis=1) <= 0  # the ends of edge j do not lie on one side of edge i
     low, high = np.minimum(corners, ends), np.maximum(corners, ends)
     boxes = (np.maximum(low[:, None], low) <= np.minimum(high[:, None], high)).all(-1)
     folds = (np.roll(side, -1, axis=1) == 0) & (edges @ edges.T <= 0)  # adjacent edges share a corner
-    meets = np.where(following, folds, boxes & parted & parted.T)
+    meets = np.where(following, folds, boxes & separation & separation.T)
     meets = np.where(following.T, meets.T, meets)
     pairs = np.argwhere(np.triu(meets, 1))
     return (int(pairs[0, 0]), int(pairs[0, 1])) if len(pairs) else None

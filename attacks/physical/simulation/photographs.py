@@ -65,8 +65,7 @@ def _outline(middle: Points, radius: float, corners: int, random: np.random.Gene
 def _cover(light: Pixels, corners: Points, colour: Points) -> Pixels:
     """Light under an opaque shape with a smooth edge."""
     cover: Any = np.zeros(light.shape[:2], np.float32)
-    ends: Any = np.rint(corners * 16).astype(np.int32)
-    cv2.fillPoly(cover, [ends], 1.0, cv2.LINE_8, 4)
+    cv2.fillPoly(cover, [np.rint(corners * 16).astype(np.int32)], 1.0, cv2.LINE_8, 4)
     cover = cv2.GaussianBlur(cover, (0, 0), 0.5)[..., None]
     return np.asarray(light * (1 - cover) + cover * np.asarray(colour, np.float32), np.float32)
 

@@ -24,7 +24,7 @@ FIELD_OF_VIEW = 40.0
 SQUARE = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
 
 
-def ranged(low: float, high: float, default: Any, meaning: str) -> Any:
+def scope(low: float, high: float, default: Any, meaning: str) -> Any:
     """A field of `Ranges` whose values lie in [low, high]."""
     return field(default=default, metadata={"limits": (low, high), "meaning": meaning})
 
@@ -34,41 +34,37 @@ class Ranges:
     """Bounds of the uniformly drawn parameters. Defaults: geometry, brightness and contrast as in
     `configs/transforms/camera.yaml`; lens, sensor and file of a smartphone."""
 
-    degrees: Range = ranged(-360, 360, (-20.0, 20.0), "rotation, clockwise as displayed")
-    scale: Range = ranged(0.05, 20, (0.75, 1.3), "magnification; 2 shows the scene twice as large")
-    shift: Range = ranged(-2, 2, (-0.1, 0.1), "right and down, shares of the shorter side")
-    jitter: float = ranged(0, 0.45, 0.15, "most that a corner of the view moves along each axis, of half the side")
-    yaw: Range = ranged(-75, 75, (0.0, 0.0), "degrees that the scene's right edge turns away from a pinhole")
-    pitch: Range = ranged(-75, 75, (0.0, 0.0), "degrees that the scene's upper edge leans back")
-    distance: Range = ranged(0.1, 20, (1.0, 1.0), "of the pinhole; 2 shows the scene half as large")
-    stops: Range = ranged(-8, 8, (-0.687, 0.573), "exposure: mid-grey moves by 0.1 of full scale at most")
-    contrast: Range = ranged(0.1, 5, (0.8, 1.2), "the tone curve's slope at mid-grey")
-    red: Range = ranged(-4, 4, (-0.15, 0.15), "gain against green in stops")
-    blue: Range = ranged(-4, 4, (-0.15, 0.15), "gain against green in stops")
-    gradient: Range = ranged(0, 4, (0.0, 0.3), "of the light over half the shorter side, in stops, in any direction")
-    blur: Range = ranged(0, 50, (0.4, 1.0), "sigma of lens and focus in pixels")
-    motion: Range = ranged(0, 100, (0.0, 2.0), "length of the motion blur in pixels, in any direction")
-    shot: Range = ranged(0, 0.1, (1e-4, 1e-3), "noise has the variance shot x light + read^2, 1 saturates")
-    read: Range = ranged(0, 0.5, (5e-4, 3e-3), "see shot")
-    quality: Range = ranged(1, 100, (80.0, 95.0), "of the JPEG file, whole numbers")
-    k1: Range = ranged(-0.3, 0.3, (0.0, 0.0), "radial distortion of the lens, one for all photographs")
-    sag: Range = ranged(
-        -0.2, 0.2, (0.0, 0.0), "height of the curled card, shares of its width; below 0 its edges rise"
-    )
-    clutter: Range = ranged(0, 50, (0.0, 0.0), "objects in the scene round the card, whole numbers")
-    covered: Range = ranged(0, 0.5, (0.0, 0.0), "share of the card under an object across its edge")
-    glare: Range = ranged(0, 10, (0.0, 0.0), "of a lamp on the card, against white paper")
-    sharpen: Range = ranged(0, 3, (0.0, 0.0), "amount of the unsharp mask on encoded values")
-    local: Range = ranged(0, 1, (0.0, 0.0), "how far local brightness is evened out, 1 is wholly")
-    detail: Range = ranged(
-        0, 1, (0.0, 0.0), "finer than the run's picture in the scene, deviation as a share of light"
-    )
-    grid: Range = ranged(0, 20, (0.0, 0.0), "pitch of a screen's pixels in mm; 0: none are seen")
-    glow: Range = ranged(-4, 4, (0.0, 0.0), "of a screen against white paper, in stops")
-    refresh: Range = ranged(0, 1, (0.0, 0.0), "of a screen: bands across the rows, a share of light")
-    reflection: Range = ranged(0, 10, (0.0, 0.0), "in glass before the card: a window's light, against white paper")
-    fold: Range = ranged(0, 0.05, (0.0, 0.0), "of cloth: how far its folds move it, as a share of its width")
-    stretch: Range = ranged(-0.2, 0.2, (0.0, 0.0), "of cloth one way, a share")
+    degrees: Range = scope(-360, 360, (-20.0, 20.0), "rotation, clockwise as displayed")
+    scale: Range = scope(0.05, 20, (0.75, 1.3), "magnification; 2 shows the scene twice as large")
+    shift: Range = scope(-2, 2, (-0.1, 0.1), "right and down, shares of the shorter side")
+    jitter: float = scope(0, 0.45, 0.15, "most that a corner of the view moves along each axis, of half the side")
+    yaw: Range = scope(-75, 75, (0.0, 0.0), "degrees that the scene's right edge turns away from a pinhole")
+    pitch: Range = scope(-75, 75, (0.0, 0.0), "degrees that the scene's upper edge leans back")
+    distance: Range = scope(0.1, 20, (1.0, 1.0), "of the pinhole; 2 shows the scene half as large")
+    stops: Range = scope(-8, 8, (-0.687, 0.573), "exposure: mid-grey moves by 0.1 of full scale at most")
+    contrast: Range = scope(0.1, 5, (0.8, 1.2), "the tone curve's slope at mid-grey")
+    red: Range = scope(-4, 4, (-0.15, 0.15), "gain against green in stops")
+    blue: Range = scope(-4, 4, (-0.15, 0.15), "gain against green in stops")
+    gradient: Range = scope(0, 4, (0.0, 0.3), "of the light over half the shorter side, in stops, in any direction")
+    blur: Range = scope(0, 50, (0.4, 1.0), "sigma of lens and focus in pixels")
+    motion: Range = scope(0, 100, (0.0, 2.0), "length of the motion blur in pixels, in any direction")
+    shot: Range = scope(0, 0.1, (1e-4, 1e-3), "noise has the variance shot x light + read^2, 1 saturates")
+    read: Range = scope(0, 0.5, (5e-4, 3e-3), "see shot")
+    quality: Range = scope(1, 100, (80.0, 95.0), "of the JPEG file, whole numbers")
+    k1: Range = scope(-0.3, 0.3, (0.0, 0.0), "radial distortion of the lens, one for all photographs")
+    sag: Range = scope(-0.2, 0.2, (0.0, 0.0), "height of a curled card, share of its width; below 0 its edges rise")
+    clutter: Range = scope(0, 50, (0.0, 0.0), "objects in the scene round the card, whole numbers")
+    covered: Range = scope(0, 0.5, (0.0, 0.0), "share of the card under an object across its edge")
+    glare: Range = scope(0, 10, (0.0, 0.0), "of a lamp on the card, against white paper")
+    sharpen: Range = scope(0, 3, (0.0, 0.0), "amount of the unsharp mask on encoded values")
+    local: Range = scope(0, 1, (0.0, 0.0), "how far local brightness is evened out, 1 is wholly")
+    detail: Range = scope(0, 1, (0.0, 0.0), "finer than the run's picture in the scene, deviation, share of light")
+    grid: Range = scope(0, 20, (0.0, 0.0), "pitch of a screen's pixels in mm; 0: none are seen")
+    glow: Range = scope(-4, 4, (0.0, 0.0), "of a screen against white paper, in stops")
+    refresh: Range = scope(0, 1, (0.0, 0.0), "of a screen: bands across the rows, a share of light")
+    reflection: Range = scope(0, 10, (0.0, 0.0), "in glass before the card: a window's light, against white paper")
+    fold: Range = scope(0, 0.05, (0.0, 0.0), "of cloth: how far its folds move it, as a share of its width")
+    stretch: Range = scope(-0.2, 0.2, (0.0, 0.0), "of cloth one way, a share")
 
     def __post_init__(self) -> None:
         for entry in dataclasses.fields(self):
@@ -159,8 +155,6 @@ class Shot:
 
 #: Fields of `Shot` that are whole numbers.
 WHOLE = ("quality", "clutter", "seed")
-#: The first field of `Shot` that is drawn from a stream of its own.
-SEPARATE_FIELD = "k1"
 
 
 def draw_shot(ranges: Ranges, rng: np.random.Generator) -> Shot:
@@ -171,7 +165,7 @@ def draw_shot(ranges: Ranges, rng: np.random.Generator) -> Shot:
     corners = rng.uniform(-1, 1, (4, 2)) * ranges.jitter
     values: dict[str, Any] = {"corners": tuple((float(x), float(y)) for x, y in corners)}
     for entry in dataclasses.fields(Shot):
-        if entry.name == SEPARATE_FIELD:
+        if entry.name == "k1":
             rng = rng.spawn(1)[0]
         if entry.name != "corners":
             values[entry.name] = float(rng.uniform(*bounds[entry.name]))

@@ -65,14 +65,11 @@ def simulate(
         card_light = behind(light, sheet, patch, row, quad)
         rng = np.random.default_rng((seed, index))
         shot = dataclasses.replace(draw_shot(ranges, rng), k1=lens)
-        shot_picture = take_photograph(
-            read_photo(path), quads[quad], sheet.card, card_light, sheet.dpi, shot, size, rng
-        )
+        view = take_photograph(read_photo(path), quads[quad], sheet.card, card_light, sheet.dpi, shot, size, rng)
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
-        write_bytes(files[-1], encode_jpeg(shot_picture.pixels, shot.quality))
-        corners = {f"{name}_px": getattr(shot_picture, name) for name in ("patch", "card", "tags", "scene")}
-        names = {"file": files[-1].name, "picture": picture, "quad": quad}
-        records.append({**names, **corners, "values": shot.to_dict()})
+        write_bytes(files[-1], encode_jpeg(view.pixels, shot.quality))
+        what = {"file": files[-1].name, "picture": picture, "quad": quad, "values": shot.to_dict()}
+        records.append(what | {f"{name}_px": getattr(view, name) for name in ("patch", "card", "tags", "scene")})
     truth = {
         "schema": 1,
         "id": sheet.id,
