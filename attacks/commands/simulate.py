@@ -11,26 +11,14 @@ An option of two numbers is a range, LOW HIGH. One number x is that value; where
 """
 
 import argparse
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+from attacks.physical.simulation.shots import LIMITS, MEDIA, PRESETS, Ranges
 from attacks.runtime.extras import extra
 
 #: The ranges that a user has reason to change.
-OPTIONS = {
-    "degrees": "rotation",
-    "scale": "magnification",
-    "shift": "right and down, shares of the shorter side",
-    "yaw": "degrees that the scene turns about the vertical axis, before a pinhole (then --jitter is 0 if not given)",
-    "pitch": "degrees that it leans back (likewise)",
-    "distance": "of the pinhole; 2 shows the scene half as large",
-    "stops": "exposure",
-    "blur": "sigma in pixels",
-    "motion": "blur's length in pixels",
-    "quality": "of the JPEG file",
-    "k1": "radial distortion of the lens, one for all photographs",
-    "sag": "height of the curled card, share of its width; negative: its edges rise",
-}
+OPTIONS = ("degrees", "scale", "shift", "yaw", "pitch", "distance", "stops", "blur", "motion", "quality", "k1", "sag")
 
 
 def _range(name: str, values: list[float], signed: bool) -> tuple[float, float]:
@@ -40,28 +28,26 @@ def _range(name: str, values: list[float], signed: bool) -> tuple[float, float]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    meanings = {entry.name: entry.metadata["meaning"] for entry in fields(Ranges)}
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed by `viewproof print`")
     parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
     parser.add_argument("--count", type=int, default=200, help="number of photographs (default: 200)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--size", default="1280x960", metavar="WxH", help="of a photograph (default: 1280x960)")
     parser.add_argument("--ink", type=float, default=1.0, help="0: an ideal printer, 1: a generic one (default: 1)")
-    media = ("paper", "screen", "cloth", "glass")
-    parser.add_argument("--medium", choices=media, help="what shows the card (default: the run's printer.medium)")
-    parser.add_argument("--jitter", type=float, help="most that a corner moves, of half the side (default: 0.15)")
-    ranges = (
-        "those that the attack is optimised for, or hard: with lens, curl, clutter, glare, an object on the card,"
-    )
+    parser.add_argument("--medium", choices=MEDIA, help="what shows the card (default: the run's printer.medium)")
+    ranges = "those that the attack is optimised for; hard: with lens, curl, clutter, glare, an object on the card,"
     ranges += " a telephone's processing (default: kind)"
-    parser.add_argument("--ranges", choices=("kind", "hard"), default="kind", help=ranges)
-    for name, text in OPTIONS.items():
-        parser.add_argument(f"--{name}", type=float, nargs="+", metavar="X", help=text)
+    parser.add_argument("--ranges", choices=PRESETS, default="kind", help=ranges)
+    jitter = f"{meanings['jitter']} (default: 0.15, with --yaw or --pitch 0)"
+    parser.add_argument("--jitter", type=float, help=jitter)
+    for name in OPTIONS:
+        parser.add_argument(f"--{name}", type=float, nargs="+", metavar="X", help=meanings[name])
 
 
 def run(options: argparse.Namespace) -> None:
     extra("cv2")
-    from attacks.physical.simulation import simulate
-    from attacks.physical.simulation.shots import LIMITS, PRESETS
+    from attacks.physical.simulation.simulate import simulate  # after the check
 
     width, _, height = options.size.lower().partition("x")
     if not (width.isdecimal() and height.isdecimal()):

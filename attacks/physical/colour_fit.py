@@ -18,13 +18,12 @@ from torch import Tensor
 
 from attacks.perturbations.patch.card import Box, Card
 from attacks.perturbations.patch.colour_profiles import linear_polynomial
-from attacks.physical.detect import LIGHT
+from attacks.physical.detect import LIGHT, Bytes, Floats
 from attacks.physical.rectify import project, rectify, visible
 from attacks.runtime.extras import extra
 from transforms.colour.lut import terms
 from transforms.colour.spaces import to_srgb
 
-Floats = NDArray[np.float64]
 #: The central part of a swatch that is measured, along each axis: edges mix with their surroundings.
 MIDDLE = 0.6
 #: Pixels along each axis of a rectified swatch.
@@ -86,7 +85,7 @@ def nominal(card: Card) -> Floats:
     return np.asarray(LIGHT[np.array([swatch.colour for swatch in card.chart])], np.float64)
 
 
-def measure_swatches(photo: NDArray[np.uint8], homography: Floats, card: Card) -> Swatches:
+def measure_swatches(photo: Bytes, homography: Floats, card: Card) -> Swatches:
     """The median of the middle of each swatch, in linear light."""
     height, width = photo.shape[:2]
     light, valid = np.zeros((len(card.chart), 3)), np.zeros((len(card.chart), 3), bool)
@@ -113,15 +112,13 @@ class SceneCells:
     photograph has `visible`.
     Cells average encoded values: these follow a power of light, so a gain of light is a gain of the mean."""
 
-    picture: NDArray[np.uint8]
-    photo: NDArray[np.uint8]
+    picture: Bytes
+    photo: Bytes
     outside: NDArray[np.bool_]
     visible: NDArray[np.bool_]
 
 
-def scene_cells(
-    photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
-) -> SceneCells | None:
+def scene_cells(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Floats) -> SceneCells | None:
     """Compare the scene round the card with the run's picture; None where a part of it lies behind the camera.
 
     Args:
@@ -201,9 +198,7 @@ def pool(charts_light: Sequence[Swatches], scene_gains: Sequence[Floats | None])
 
 def _median(values: Floats, axis: int) -> Floats:
     """The median without NaN; NaN where all are NaN."""
-    empty = np.asarray(np.isnan(values).all(axis, keepdims=True))
-    median = np.asarray(np.nanmedian(np.where(empty, 0.0, values), axis, keepdims=True))
-    return np.asarray(np.where(empty, np.nan, median).squeeze(axis))
+    return np.asarray(np.ma.filled(np.ma.median(np.ma.masked_invalid(values), axis), np.nan))
 
 
 def fit_colours(source: Floats, swatches: Swatches) -> ColourFit:

@@ -85,9 +85,9 @@ def detect(photo: Bytes, card: Card) -> Detection:
         foreign |= {number for number, _ in markers} - numbers_of_card
         if numbers_of_card <= set(corners_of_card):
             break
-    numbers = sorted(corners_of_card.keys() - duplicates)
-    corners_by_number = {number: refine_corners(grey, corners_of_card[number]) for number in numbers}
-    return Detection(corners_by_number, tuple(sorted(foreign)), tuple(sorted(duplicates)))
+    single = sorted(corners_of_card.keys() - duplicates)
+    refined_corners = {number: refine_corners(grey, corners_of_card[number]) for number in single}
+    return Detection(refined_corners, tuple(sorted(foreign)), tuple(sorted(duplicates)))
 
 
 def grey_picture(photo: Bytes) -> Bytes:

@@ -191,11 +191,8 @@ def font_file(bold: bool) -> Path:
 
 
 def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
-    """Write the sheets of `plan`; the same arguments make the same bytes.
-
-    Args:
-        patch: the texture as it is to be printed, edge to edge.
-    """
+    """Write the sheets of `plan`, with the texture `patch` as it is to be printed, edge to edge; the same arguments
+    make the same bytes."""
     fonts, ttfonts = extra("reportlab.pdfbase.pdfmetrics"), extra("reportlab.pdfbase.ttfonts")
     for bold, name in FONTS.items():
         fonts.registerFont(ttfonts.TTFont(name, str(font_file(bold))))

@@ -1,5 +1,6 @@
 """What is measured in one photograph: the pose of the card, its colours, and the view for the encoder."""
 
+import itertools
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,27 +13,17 @@ from numpy.typing import NDArray
 from attacks.data.images import SUFFIXES
 from attacks.perturbations.patch.card import Box, Card, card_words, tag_numbers
 from attacks.perturbations.patch.physical_patch import PhysicalPatch
-from attacks.physical import rectify
+from attacks.physical import rectify, resemblance
 from attacks.physical.colour_fit import Swatches, gains, measure_swatches, nominal, without_covered
-from attacks.physical.detect import LIGHT, Detection, detect, grey_picture
+from attacks.physical.detect import LIGHT, Bytes, Detection, Floats, detect, grey_picture
 from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import MIN_TAGS, Pose, from_corners, pose, project, visible
-from attacks.physical.resemblance import (
-    CORRELATION,
-    MAX_HIDDEN_SHARE,
-    Resemblance,
-    cell_centres,
-    cells_inside,
-    expected_look,
-    purity,
-    resemblance,
-)
+from attacks.physical.resemblance import CORRELATION, MAX_HIDDEN_SHARE, HiddenPart, Resemblance, cell_centres
 from attacks.physical.scene_place import CELLS, MATCHES, ScenePlace, place
 from attacks.physical.surface import flattened, ideal_photo
 from attacks.physical.surface_fit import CardFit, locate
 from attacks.physical.views import View, photo_view
 
-Floats = NDArray[np.float64]
 #: The largest share of the patch that lies beyond the photograph's edge.
 CUT = 0.5
 #: The largest share of what the run declares as hidden that shows the patch.
@@ -86,19 +77,14 @@ class Evidence:
 
     def to_dict(self) -> dict[str, float | None]:
         """The figures that the rules compare, for photos.json."""
-        place = self.place
-        match = None if place is None else place.match
-        lies = {name: getattr(match, name, None) for name in ("matches", "turned", "stretched", "larger", "away")}
+        match, lies = getattr(self.place, "match", None), ("matches", "turned", "stretched", "larger", "away")
         return {
-            "correlation": self.patch.correlation,
+            **{name: getattr(self.patch, name) for name in ("correlation", "glare", "missing_share", "cut")},
             "hidden": self.patch.hidden_share,
-            "glare": self.patch.glare,
-            "missing_share": self.patch.missing_share,
-            "cut": self.patch.cut,
             "purity": self.purity,
-            "scene_correlation": None if place is None else place.correlation,
-            "stretch": None if place is None else place.stretch,
-            **{f"scene_{name}": value for name, value in lies.items()},
+            "scene_correlation": getattr(self.place, "correlation", None),
+            "stretch": getattr(self.place, "stretch", None),
+            **{f"scene_{name}": getattr(match, name, None) for name in lies},
         }
 
 
@@ -146,7 +132,7 @@ class PhotoMeasurement:
     pose: Pose
     scene: Pose | None
     view: View
-    patch: NDArray[np.uint8]
+    patch: Bytes
     evidence: Evidence
     quad: int = 0
 
@@ -157,11 +143,24 @@ class PhotoMeasurement:
         screen = (f"its colours look like a screen's ({pure:.2f}, ink mostly below {PUREST})",) * (pure > PUREST)
         return (*self.fit.flags, *screen)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The geometry of the photograph for photos.json."""
+        return {
+            "photo": self.photo.name,
+            "fiducials": list(self.fit.tags),
+            **{f"{name}_px": getattr(self.fit, name) for name in ("residual", "worst", "uncertain")},
+            **{name: getattr(self.fit.surface, name) for name in ("k1", "bend")},
+            "flags": list(self.flags),
+            "patch": self.pose.to_dict(),
+            "scene": None if self.scene is None else self.scene.to_dict(),
+            **self.evidence.to_dict(),
+        }
+
 
 def measure_photo(
     photo: PhotoFile,
-    pixels: NDArray[np.uint8],
-    picture: NDArray[np.uint8],
+    pixels: Bytes,
+    picture: Bytes,
     expected: Expected,
     detected_card: CardDetection = CardDetection(),
 ) -> PhotoMeasurement:
@@ -174,55 +173,60 @@ def measure_photo(
     Raises:
         ValueError: in one line, why the photograph cannot be scored.
     """
-    card, box, size_of_photo = expected.card, expected.card.patch, (pixels.shape[0], pixels.shape[1])
+    card, box, record = expected.card, expected.card.patch, expected.patch
     fit = _locate_card(pixels, expected, detected_card)
-    surface, ideal = fit.surface, ideal_photo(pixels, fit.surface)
-    ground = surface.resting  # where the scene is, which a bent card leaves
+    surface = fit.surface
     flat_picture, flat = flattened(pixels, surface, card)
-    swatches = without_covered(nominal(card), measure_swatches(flat_picture, flat, card))
     if not visible(surface.homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
-    scenes = _scenes(ground, box, expected.patch, photo.row, size_of_photo)
-    quad, scene = scenes[0]
-    position = place(ideal, picture, scene, card, ground)
-    for number, other in scenes[1:]:  # of several placements, the nearest that shows its scene
-        if not position.belongs and (candidate := place(ideal, picture, other, card, ground)).belongs:
-            quad, scene, position = number, other, candidate
+    quad, scene, position = _find_scene(ideal_photo(pixels, surface), picture, expected, photo.row, surface.resting)
     gain = None if position.cells is None else gains(position.cells)
-    region: NDArray[np.bool_] | None = None
-    front: Floats | None = None
-    if (hiding := expected.patch.hiding(photo.row, quad)) is not None:
-        at = (scene if position.match is None else position.match.scene), ground
-        region = at_points(hiding, *at, cell_centres(box))
-        light = LIGHT[at_points(picture, *at, cell_centres(box))]
-        front = None if gain is None else np.asarray(np.clip(light * gain, 0, 1) ** (1 / 2.2), np.float64)
-        ends = np.array([swatch.box.corners for swatch in card.chart])
-        points = np.concatenate([ends, ends.mean(1, keepdims=True)], 1)
-        in_view = ~at_points(hiding, *at, points).any(1, keepdims=True)
-        swatches = replace(swatches, valid=swatches.valid & in_view)
-    height, width = expected.patch.size
-    view = photo_view(pixels, height)
-    frame = Box(0, 0, width, height)
-    known_scene = expected.patch.fixed and visible(scene, frame.corners)
-    scene_pose = pose(view.frame() @ scene, frame) if known_scene else None
+    matched_scene = scene if position.match is None else position.match.scene
+    hidden_part = _hidden_part(record.hiding(photo.row, quad), picture, card, (matched_scene, surface.resting), gain)
+    swatches = without_covered(nominal(card), measure_swatches(flat_picture, flat, card))
+    swatches = replace(swatches, valid=swatches.valid & np.logical_not(hidden_part.swatches))
     corners = from_corners(box.corners, surface.project(box.corners))
     patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
-    looks = {arm: expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
+    inside = resemblance.cells_inside(surface.project, box, (pixels.shape[0], pixels.shape[1]))
+    looks = {arm: resemblance.expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
+    slack = int(record.medium == "cloth")  # its folds move what it shows
     evidence = Evidence(
-        resemblance(
-            patch,
-            cells_inside(surface.project, box, size_of_photo),
-            looks,
-            expected.arm,
-            region=region,
-            front=front,
-            slack=int(expected.patch.medium == "cloth"),  # its folds move what it shows
-        ),
-        None if expected.patch.medium == "screen" else purity(swatches, card),
-        position if expected.patch.fixed else None,
+        resemblance.resemblance(patch, inside, looks, expected.arm, hidden_part, slack),
+        None if record.medium == "screen" else resemblance.purity(swatches, card),
+        position if record.fixed else None,
     )
+    view, frame = photo_view(pixels, record.size[0]), Box(0, 0, record.size[1], record.size[0])
+    has_scene = record.fixed and visible(scene, frame.corners)
+    scene_pose = pose(view.frame() @ scene, frame) if has_scene else None
     of_patch = pose(view.frame() @ corners, box)
     return PhotoMeasurement(photo, fit, swatches, gain, of_patch, scene_pose, view, patch, evidence, quad)
+
+
+def _find_scene(
+    photo: Bytes, picture: Bytes, expected: Expected, row: int, ground: Floats
+) -> tuple[int, Floats, ScenePlace]:
+    """The placement nearest to the photograph's middle that shows its scene, or the nearest of all: its number, its
+    scene, from the picture's pixels to the photograph's, and the card there."""
+    card, sides = expected.card, np.array(expected.patch.size[::-1])
+    scenes = [ground @ from_corners(np.array(quad) * sides, card.patch.corners) for quad in expected.patch.quads[row]]
+    off = [np.hypot(*(project(scene, sides / 2) - np.array(photo.shape[1::-1]) / 2)) for scene in scenes]
+    order = sorted(range(len(scenes)), key=off.__getitem__)
+    places = ((i, scenes[i], place(photo, picture, scenes[i], card, ground)) for i in order)
+    nearest = next(places)
+    return next((at for at in itertools.chain([nearest], places) if at[2].belongs), nearest)
+
+
+def _hidden_part(
+    hiding: NDArray[np.bool_] | None, picture: Bytes, card: Card, at: tuple[Floats, Floats], gain: Floats | None
+) -> HiddenPart:
+    """Read `hiding` and the run's picture, pixels (H,W), where the card lies (`at`: see `at_points`)."""
+    if hiding is None:
+        return HiddenPart()
+    cells, ends = cell_centres(card.patch), np.array([swatch.box.corners for swatch in card.chart])
+    swatches = at_points(hiding, *at, np.concatenate([ends, ends.mean(1, keepdims=True)], 1))
+    light = LIGHT[at_points(picture, *at, cells)]
+    look = None if gain is None else np.asarray(np.clip(light * gain, 0, 1) ** (1 / 2.2), np.float64)
+    return HiddenPart(at_points(hiding, *at, cells), look, np.asarray(swatches.any(1, keepdims=True)))
 
 
 def at_points(values: NDArray[Any], scene: Floats, ground: Floats, points: Floats) -> NDArray[Any]:
@@ -233,7 +237,7 @@ def at_points(values: NDArray[Any], scene: Floats, ground: Floats, points: Float
     return np.asarray(values[y, x])
 
 
-def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
+def detect_card(pixels: Bytes, card: Card) -> CardDetection:
     """The tags of a photograph, and the card if it can be located."""
     detection = detect(pixels, card)
     with suppress(ValueError):
@@ -241,7 +245,7 @@ def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
     return CardDetection(detection)
 
 
-def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: CardDetection) -> CardFit:
+def _locate_card(pixels: Bytes, expected: Expected, detected_card: CardDetection) -> CardFit:
     """The card in the photograph. Raises ValueError with the tags that were detected."""
     card = expected.card
     detection = detect(pixels, card) if detected_card.detection is None else detected_card.detection
@@ -262,37 +266,6 @@ def _locate_card(pixels: NDArray[np.uint8], expected: Expected, detected_card: C
     if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).corners) >= MIN_TAGS:
         raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
     raise ValueError(f"{count} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, or sharper)")
-
-
-def _scenes(at: Floats, box: Box, patch: PhysicalPatch, row: int, size: tuple[int, int]) -> list[tuple[int, Floats]]:
-    """From the pixels of the run's picture, 0 its edge, to the photograph's: of each placement with its number, by
-    the distance of the scene from the photograph's middle."""
-    height, width = patch.size
-    candidates = []
-    for number, quad in enumerate(patch.quads[row]):
-        corners = np.asarray(quad, np.float64) * [width, height]
-        scene = at @ from_corners(corners, box.corners)
-        off = project(scene, [width / 2, height / 2]) - [size[1] / 2, size[0] / 2]
-        candidates.append((float(np.hypot(*off)), number, scene))
-    return [(number, scene) for _, number, scene in sorted(candidates, key=lambda candidate: candidate[0])]
-
-
-def record(measurement: PhotoMeasurement) -> dict[str, Any]:
-    """The geometry of a photograph for photos.json."""
-    fit = measurement.fit
-    return {
-        "photo": measurement.photo.name,
-        "fiducials": list(fit.tags),
-        "residual_px": fit.residual,
-        "worst_px": fit.worst,
-        "uncertain_px": fit.uncertain,
-        "k1": fit.surface.k1,
-        "bend": fit.surface.bend,
-        "flags": list(measurement.flags),
-        "patch": measurement.pose.to_dict(),
-        "scene": None if measurement.scene is None else measurement.scene.to_dict(),
-        **measurement.evidence.to_dict(),
-    }
 
 
 def file_name(photo: PhotoFile) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import scipy  # its parts are loaded when first used
 import yaml
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from attacks.data.images import to_bytes
 from attacks.physical.colour_fit import ColourFit
@@ -53,7 +53,8 @@ def write_photo_report(
         shutil.rmtree(folder / "rectified")  # of photographs before these
     write_json(folder / "photos.json", content)
     photos, all_measurements = [*content["photos"], *content["refused"]], [*measurements[0], *measurements[1]]
-    write_rows(folder / "photos.csv", [csv_row(photo) for photo in photos])
+    flat = (x | x["patch"] | {"fiducials": len(x["fiducials"]), "flags": "; ".join(x["flags"])} for x in photos)
+    write_rows(folder / "photos.csv", [{name: row.get(name) for name in COLUMNS_OF_CSV} for row in flat])
     for measurement in all_measurements:
         _save(folder / "rectified" / file_name(measurement.photo), measurement.patch)
     _save(folder / "overview.png", overview(all_measurements[:MAX_TILES], photos[:MAX_TILES]))
@@ -69,13 +70,6 @@ def write_photo_report(
     poses = [item.scene for item in measurements[0] if item.scene is not None]
     stages = ranges(poses, list(stops.values()))
     write_text(folder / "preset.yaml", preset_text(config, stages, None if fit is None else colour))
-
-
-def csv_row(photo: dict[str, Any]) -> dict[str, Any]:
-    """The line of a photograph in photos.csv, from its entry in photos.json; one that is left out has a reason and no
-    scores."""
-    row = photo | photo["patch"] | {"fiducials": len(photo["fiducials"]), "flags": "; ".join(photo["flags"])}
-    return {name: row.get(name) for name in COLUMNS_OF_CSV}
 
 
 def photo_table(content: dict[str, Any]) -> str:
@@ -156,8 +150,8 @@ def overview(measurements: Sequence[PhotoMeasurement], photos: Sequence[dict[str
         reason = photo.get("reason")
         colour = "#555555" if reason else "#c53030" if photo["success"] else "#2f855a"
         draw.rectangle((x - 2, y - 2, x + SIDE + 1, y + SIDE + 1), outline=colour, width=2)
-        sheet.paste(_thumbnail(to_bytes(measurement.view.pixels)), (x, y))
-        sheet.paste(_thumbnail(measurement.patch), (x + SIDE + 4, y))
+        for left, pixels in ((x, to_bytes(measurement.view.pixels)), (x + SIDE + 4, measurement.patch)):
+            sheet.paste(ImageOps.contain(Image.fromarray(pixels), (SIDE, SIDE)), (left, y))
         if reason:
             draw.line((x, y, x + SIDE, y + SIDE), colour, 3)
             draw.line((x, y + SIDE, x + SIDE, y), colour, 3)
@@ -168,13 +162,6 @@ def overview(measurements: Sequence[PhotoMeasurement], photos: Sequence[dict[str
         draw.text((x, y + SIDE + 3), name, "black", font)
         draw.text((x, y + SIDE + 3 + LINE), scores, colour, font)
     return np.asarray(sheet)
-
-
-def _thumbnail(pixels: NDArray[np.uint8]) -> Image.Image:
-    """Within a square of `SIDE`, as large as it goes."""
-    scale = SIDE / max(pixels.shape[:2])
-    size = (max(1, round(pixels.shape[1] * scale)), max(1, round(pixels.shape[0] * scale)))
-    return Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
 
 
 def _save(path: Path, pixels: NDArray[np.uint8]) -> None:

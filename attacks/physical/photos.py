@@ -51,9 +51,8 @@ class Capture:
         """Whether both are files of one photograph: the same picture, whatever its size and format, and not of
         different times."""
         difference = self.thumbnail.astype(float) - capture.thumbnail
-        return bool((difference**2).mean() <= SAME_LEVELS**2) and not (
-            self.time and capture.time and self.time != capture.time
-        )
+        differs_in_time = self.time and capture.time and self.time != capture.time
+        return bool((difference**2).mean() <= SAME_LEVELS**2) and not differs_in_time
 
 
 def list_photos(

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 import transforms
 from attacks.perturbations.patch.card import MODULES, Box, Card
-from attacks.physical.detect import LIGHT, REACH, edge_line
+from attacks.physical.detect import LIGHT, REACH, Bytes, Floats, edge_line
 from attacks.runtime.extras import extra
 
-Floats = NDArray[np.float64]
 #: Tags that a photograph must show.
 MIN_TAGS = 2
 #: A tag with a larger error, as a share of its side, does not belong to the card, or is not flat.
@@ -60,8 +59,8 @@ class Pose:
 
     def to_dict(self) -> dict[str, Any]:
         """For photos.json, with the `shift` (right, down) of the middle, in shares of the view's side."""
-        values = {name: getattr(self, name) for name in ("yaw", "pitch", "degrees", "angle", "distance")}
-        return values | {"shift": (self.matrix[:2, 2] / 2).tolist()}
+        names, shift = ("yaw", "pitch", "degrees", "angle", "distance"), (self.matrix[:2, 2] / 2).tolist()
+        return {name: getattr(self, name) for name in names} | {"shift": shift}
 
 
 def fit_homography(card: Card, tags: Mapping[int, Floats]) -> Fit:
@@ -145,7 +144,7 @@ def pose(homography: Floats, box: Box) -> Pose:
     return Pose(yaw, pitch, roll, angle, float(1 / largest), matrix, recession * largest)
 
 
-def rectify(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tuple[int, int]) -> NDArray[np.uint8]:
+def rectify(photo: Bytes, homography: Floats, box: Box, size: tuple[int, int]) -> Bytes:
     """A rectangle of the card, seen from its front: (height, width, 3) of `size`, antialiased where it shrinks."""
     cv2 = extra("cv2")
     height, width = size
@@ -176,7 +175,7 @@ LEAST_EDGES = 8
 FAINTEST, FURTHER = 0.3, 3.0
 
 
-def crop(grey: NDArray[np.uint8], points: Floats) -> tuple[NDArray[np.float32], Floats]:
+def crop(grey: Bytes, points: Floats) -> tuple[NDArray[np.float32], Floats]:
     """The linear light of the part of a photograph round points (n,2), and its upper left pixel (x, y)."""
     limit = np.array(grey.shape[::-1])
     (left, top), (right, low) = (np.clip(v, 0, limit).astype(int) for v in (points.min(0), points.max(0) + 1))

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.colour_fit import Swatches, colour_terms, fit_degrees, least_squares_map, nominal
-from attacks.physical.detect import LIGHT
+from attacks.physical.detect import LIGHT, Bytes, Floats
 from attacks.runtime.extras import extra
 
-Floats = NDArray[np.float64]
 #: Cells along each side of the patch that are compared, and along each side of the window round each.
 GRID, WINDOW = 32, 3
 #: The fewest places that the run declares as hidden that are compared: one or two may look alike by chance.
@@ -92,14 +91,22 @@ def cells_inside(to_pixels: Callable[[Any], Floats], box: Box, size: tuple[int, 
     return np.asarray(((points >= 0) & (points <= [size[1] - 1, size[0] - 1])).all(-1))
 
 
+@dataclass(frozen=True, eq=False)
+class HiddenPart:
+    """What the run declares as hidden: which `cells` of the patch (GRID,GRID), how what hides them looks, encoded
+    (None: not known), and which `swatches` (S,1)."""
+
+    cells: NDArray[np.bool_] | bool = False
+    look: Floats | None = None
+    swatches: NDArray[np.bool_] | bool = False
+
+
 def resemblance(
-    patch: NDArray[np.uint8],
+    patch: Bytes,
     inside: NDArray[np.bool_],
     looks: Mapping[str, Floats],
     arm: str,
-    *,
-    region: NDArray[np.bool_] | None = None,
-    front: Floats | None = None,
+    hidden_part: HiddenPart = HiddenPart(),
     slack: int = 0,
 ) -> Resemblance:
     """Compare a rectified patch with what was printed.
@@ -108,15 +115,11 @@ def resemblance(
         inside: see `cells_inside`.
         looks: of each arm of the run, see `expected_look`.
         arm: that which the photograph should show.
-        region: which cells (GRID,GRID) the run declares as hidden; None: none.
-        front: how what hides them looks, as `looks`; None: not known.
         slack: cells by which a place may lie off; it is hidden where it is like none of those.
     """
-    region_cells = np.zeros_like(inside) if region is None else region
-    compared_cells = inside & ~np.asarray(
-        extra("cv2").dilate(np.uint8(region_cells), np.ones((WINDOW, WINDOW))), bool
-    )
-    windows, behind = (_windows(cells).all((2, 3)) for cells in (compared_cells, inside & region_cells))
+    region = np.full_like(inside, hidden_part.cells)
+    compared_cells = inside & (extra("cv2").dilate(np.uint8(region), np.ones((WINDOW, WINDOW))) == 0)
+    windows, behind = (_windows(cells).all((2, 3)) for cells in (compared_cells, inside & region))
     if not windows.any():
         return Resemblance(0.0, "", 0.0, 0.0, float(1 - inside.mean()))
     photo, reference = _coarse(LIGHT[patch]), looks[arm]
@@ -137,8 +140,8 @@ def resemblance(
     glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     hidden_share, glare_share = (float(cells.sum()) / int(windows.sum()) for cells in (hidden_cells, glare))
     distinct = reference_windows.var((3, 4)).mean(2) > VARIES**2  # a flat place may look as what stands before it
-    if front is not None:
-        distinct |= np.abs(_windows(front) - reference_windows).mean((2, 3, 4)) > DIFFERENT
+    if hidden_part.look is not None:
+        distinct |= np.abs(_windows(hidden_part.look) - reference_windows).mean((2, 3, 4)) > DIFFERENT
     behind &= distinct
     missing_share = float((behind & ~differing).sum()) / int(behind.sum()) if behind.sum() >= PLACES else 0.0
     return Resemblance(values[""], better, hidden_share, glare_share, float(1 - inside.mean()), missing_share)
@@ -176,18 +179,16 @@ def purity(swatches: Swatches, card: Card) -> float | None:
     middles = middles / [card.width, card.height] - 0.5
     rows, values = [], []
     for channel in range(3):
-        use = swatches.valid[:, channel] & (swatches.light[:, channel] > LIGHT[8]) & (colours[:, channel] > 0.4)
+        levels = np.isclose(colours[:, channel, None], (128 / 255, 1.0), atol=0.01)
+        use = swatches.valid[:, channel] & (swatches.light[:, channel] > LIGHT[8]) & levels.any(1)
         if use.sum() < PURITY_SWATCHES:
             return None
-        features = np.zeros((len(colours), 12))
+        features = np.zeros((len(colours), 11))
         features[:, channel] = 1 - np.delete(colours, channel, 1).mean(1)
-        for level in (0, 1):  # a level may be saturated in all swatches
-            is_it = np.isclose(colours[:, channel], (128 / 255, 1.0)[level], atol=0.01)
-            features[:, 3 + 2 * channel + level] = is_it
-        features[:, 9:11] = middles
-        with_level = features[:, 3 + 2 * channel : 5 + 2 * channel].any(1)
-        rows.append(features[use & with_level])
-        values.append(np.log(swatches.light[use & with_level, channel]))
+        features[:, 3 + 2 * channel : 5 + 2 * channel] = levels  # one may be saturated in all swatches
+        features[:, 9:] = middles
+        rows.append(features[use])
+        values.append(np.log(swatches.light[use, channel]))
     design, target = np.concatenate(rows), np.concatenate(values)
     weight = np.ones(len(target))
     for _ in range(8):  # least absolute deviations: a covered swatch does not count

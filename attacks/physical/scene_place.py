@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.colour_fit import SceneCells, scene_cells
+from attacks.physical.detect import Bytes, Floats
 from attacks.physical.rectify import pose, project, rectify, visible
 from attacks.physical.resemblance import correlation
 from attacks.runtime.extras import extra
 
-Floats = NDArray[np.float64]
 #: The least correlation with the run's picture of a scene in which the card lies wrongly, and how much better it must
 #: be than of the scene as it should lie.
 SCENE, BETTER = 0.65, 0.03
@@ -75,9 +75,7 @@ class SceneMatch:
         return next((reason for fails, reason in rules if fails), None)
 
 
-def find(
-    photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
-) -> SceneMatch | None:
+def find(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Floats) -> SceneMatch | None:
     """Find the run's picture round a card; None where fewer than `MATCHES` matches agree. Arguments as of
     `attacks.physical.scene_place.place`."""
     cv2 = extra("cv2")
@@ -111,7 +109,7 @@ def find(
     return SceneMatch(int(agree.sum()), scene @ correction, *_lies(shift, card.patch))
 
 
-def _match_features(picture: NDArray[np.uint8], photo: NDArray[np.uint8], free: NDArray[np.uint8]) -> Floats:
+def _match_features(picture: Bytes, photo: Bytes, free: Bytes) -> Floats:
     """The pixels (n,2,2) of the features that a picture and a photograph share; of those of the photograph only where
     it is `free`. Each has one match."""
     cv2 = extra("cv2")
@@ -130,7 +128,7 @@ def _match_features(picture: NDArray[np.uint8], photo: NDArray[np.uint8], free: 
     return np.array(shared, np.float64).reshape(-1, 2, 2)
 
 
-def _blocks(picture: NDArray[np.uint8], photo: NDArray[np.uint8], free: NDArray[np.uint8], margin: int) -> Floats:
+def _blocks(picture: Bytes, photo: Bytes, free: Bytes, margin: int) -> Floats:
     """The same of the middles of square blocks of a picture and of where each correlates best in the photograph, near
     its place there, which is `margin` pixels further in: for scenes of few features."""
     cv2 = extra("cv2")
@@ -185,9 +183,7 @@ class ScenePlace:
         return self.match.fault is None
 
 
-def place(
-    photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
-) -> ScenePlace:
+def place(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Floats) -> ScenePlace:
     """Compare the scene round a card with the run's picture.
 
     From the card alone its plane is known less the farther it is from the card; its own features show where it is.
@@ -225,9 +221,7 @@ def place(
     return ScenePlace(cells, value, too_little and match is None, *lies, match)
 
 
-def _parts(
-    first: NDArray[np.uint8], second: NDArray[np.uint8], use: NDArray[np.bool_]
-) -> Iterator[tuple[Floats, Floats]]:
+def _parts(first: Bytes, second: Bytes, use: NDArray[np.bool_]) -> Iterator[tuple[Floats, Floats]]:
     """The cells (n,3) in [0,1] of two pictures, for each part of the grid of which at least half is used."""
     for row in range(0, use.shape[0], PART):
         for column in range(0, use.shape[1], PART):

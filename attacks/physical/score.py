@@ -95,11 +95,7 @@ def by_clip(scores: PhotoScores, photos: Sequence[PhotoFile]) -> PhotoScores:
 
 
 def figures(scores: PhotoScores, clusters: Sequence[str]) -> dict[str, Interval]:
-    """The mean of each measure with its interval (see `photo_summary`).
-
-    Args:
-        clusters: of all pictures of the run.
-    """
+    """The mean of each measure with its interval (see `photo_summary`); `clusters` are of all pictures of the run."""
     places = scores.rows, [clusters[row] for row in scores.rows]
     return {name: photo_summary(getattr(scores, name), *places, -(name not in SHARES)) for name in MEASURES}
 
@@ -128,8 +124,7 @@ def photo_difference(photos: PhotoScores, views: PhotoScores, clusters: Sequence
     first, second = (_units(values, rows, [clusters[row] for row in rows]) for values, rows in parts)
     if len(first) > 1:
         return {"test": "sign flips", **comparison_figures(first, second, False, len(MEASURES))}
-    low = 0 if name in SHARES else -1
-    value = independent_difference(parts[0][0], parts[1][0], low, tests=len(MEASURES))
+    value = independent_difference(parts[0][0], parts[1][0], -(name not in SHARES), tests=len(MEASURES))
     return {"test": "independent groups", "difference": value._asdict(), "needed": None}
 
 
@@ -156,12 +151,8 @@ def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict
 def compare_arms(
     photo_scores: PhotoScores, digital_scores: Mapping[str, PhotoScores], clusters: Sequence[str], arm: str
 ) -> dict[str, Any]:
-    """All photographs beside the run's own figures, and their difference to those of their arm.
-
-    Args:
-        digital_scores: of `digital`, of the pictures that are photographed.
-        clusters: of all pictures of the run.
-    """
+    """All photographs beside the run's own figures (`digital`, of the pictures that are photographed), and their
+    difference to those of their arm. `clusters` are of all pictures of the run."""
     photo_figures = figures(photo_scores, clusters)
     digital_figures = {name: figures(scores_of_arm, clusters) for name, scores_of_arm in digital_scores.items()}
     differences = {name: photo_difference(photo_scores, digital_scores[arm], clusters, name) for name in MEASURES}
@@ -212,11 +203,8 @@ class Prediction:
     poses: dict[str, Interval] | None
 
     def to_dict(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The entry of photos.json; `gap` splits the difference of success between photographs and digital views.
-
-        Args:
-            content: of photos.json, with `photographs`, `digital` and `arm`.
-        """
+        """The entry of photos.json, from the rest of its `content`; `gap` splits the difference of success between
+        photographs and digital views."""
         measured = content["digital"][content["arm"]], content["photographs"]
         digital, photo_rate = (record["success"]["mean"] for record in measured)
         printer = self.printer["success"].mean
@@ -235,12 +223,8 @@ class Prediction:
 def predict(
     origin: Rerun, judge: Judge, attacked_pictures: Shown, measurements: Sequence[PhotoMeasurement], fit: ColourFit
 ) -> Prediction:
-    """Judge the run's pictures that were photographed with the patch, `attacked_pictures`, again.
-
-    Args:
-        measurements: the photographs that are scored.
-        fit: the colour map that was fitted to them.
-    """
+    """Judge the run's pictures that were photographed with the patch, `attacked_pictures`, again, in the colours of a
+    `fit` to the photographs that are scored (`measurements`)."""
     study, camera = origin.study, reprint(origin.study.transforms, fit.table())
     clusters, pictures = study.queries.clusters, sorted({measurement.photo.row for measurement in measurements})
 

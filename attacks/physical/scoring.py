@@ -15,14 +15,8 @@ from attacks.encoders.description import description_rows
 from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report, score
 from attacks.physical.colour_fit import ColourFit
-from attacks.physical.photo_measure import (
-    CardDetection,
-    Expected,
-    PhotoMeasurement,
-    detect_card,
-    measure_photo,
-    record,
-)
+from attacks.physical.detect import Floats
+from attacks.physical.photo_measure import CardDetection, Expected, PhotoMeasurement, detect_card, measure_photo
 from attacks.physical.photos import Capture, PhotoFile, list_photos, read_capture, read_photo
 from attacks.physical.sheet import ARMS, arm_folder, read_patch, read_texture, subject, texture_file
 from attacks.physical.surface_fit import shared_lens
@@ -46,7 +40,7 @@ class Colours:
     no map."""
 
     fit: ColourFit | None
-    gains: dict[str, colour_fit.Floats]
+    gains: dict[str, Floats]
     comparisons: int
     reason: str
 
@@ -88,9 +82,8 @@ def score_photos(
     `attacks.physical.photo_measure`) are listed with the reason, and left out of all figures.
 
     Args:
-        photos: their folder.
         picture: of the run, that all photographs show (see `list_photos`).
-        out: the folder; None: `photos` in that of the run, `photos_noise` and so on for another arm than `eot`.
+        out: the folder; None: see `arm_folder`.
         program: see `rerun`.
         arm: of the run, whose print was photographed.
 
@@ -129,9 +122,8 @@ def score_photos(
     content, colours = _content(origin, scored_photos, expectation, notes)
     content["simulated"] = (photos / "truth.json").is_file()
     content["refused"] = [
-        record(measurement)
-        | {"picture": patch.pictures[measurement.photo.row], "reason": measurement.evidence.refusal}
-        for measurement in refused_photos
+        item.to_dict() | {"picture": patch.pictures[item.photo.row], "reason": item.evidence.refusal}
+        for item in refused_photos
     ]
     measurements, config = (scored_photos, refused_photos), origin.manifest["config"]
     photo_report.write_photo_report(folder, content, measurements, config, colours.fit, colours.stops)
@@ -223,7 +215,7 @@ def _content(
     controls = {str(mapping(entry).get("photo")): bool(mapping(entry).get("success")) for entry in entries}
     digital_scores = score.digital(origin.folder, len(queries), pictures, expectation.arm)
     table = [
-        record(measurement)
+        measurement.to_dict()
         | _colour_record(measurement, card, colours)
         | {
             "picture": origin.patch.pictures[measurement.photo.row],

@@ -121,8 +121,7 @@ def write_sheet(
     Args:
         width: of the patch in mm; None: that of the run, or 100.
         paper: one of `PAPERS`.
-        out: the folder; None: `print` in that of the run, `print_noise` and so on for another arm than `eot`.
-        arm: of the run, whose patch is printed.
+        out: the folder; None: see `arm_folder`.
 
     Raises:
         ValueError: see `subject`, `card`, `card_picture` and `refuse_links`.

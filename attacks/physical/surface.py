@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
+from attacks.physical.detect import Bytes, Floats
 from attacks.runtime.extras import extra
 
-Floats = NDArray[np.float64]
 #: The radius at which the lens's r is 1, in half diagonals: the focal length of a telephone's main camera.
 UNIT = 1.2
 #: The focal length before it is fitted, in that unit, and the deviation of its logarithm.
@@ -124,9 +123,7 @@ def _normal(plane: Floats, focal: Floats) -> Floats:
     return np.asarray(-camera * np.cross(right, down) / length)
 
 
-def remap(
-    photo: NDArray[np.uint8], size: tuple[int, int], to_pixels: Callable[[Floats], Floats]
-) -> NDArray[np.uint8]:
+def remap(photo: Bytes, size: tuple[int, int], to_pixels: Callable[[Floats], Floats]) -> Bytes:
     """A picture of `size` (height, width) of what `photo` shows at `to_pixels` of each pixel (n,2); white beyond it,
     which is saturated and so not measured."""
     cv2, bands = extra("cv2"), []
@@ -140,12 +137,12 @@ def remap(
     return np.concatenate(bands)
 
 
-def ideal_photo(photo: NDArray[np.uint8], surface: Surface) -> NDArray[np.uint8]:
+def ideal_photo(photo: Bytes, surface: Surface) -> Bytes:
     """The photograph through a lens without distortion."""
     return photo if surface.k1 == 0 else remap(photo, (photo.shape[0], photo.shape[1]), surface.distort)
 
 
-def flattened(photo: NDArray[np.uint8], surface: Surface, card: Card) -> tuple[NDArray[np.uint8], Floats]:
+def flattened(photo: Bytes, surface: Surface, card: Card) -> tuple[Bytes, Floats]:
     """A picture that shows the card as a plane, and the homography (3,3) from mm to its pixels: the photograph
     itself, or the card seen from its front."""
     if surface.is_plane:

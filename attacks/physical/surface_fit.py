@@ -13,25 +13,15 @@ from functools import partial, reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from attacks.perturbations.patch.card import Card
-from attacks.physical.rectify import (
-    LEAST_EDGES,
-    MIN_TAGS,
-    OFF,
-    POINTS,
-    card_edges,
-    crop,
-    edge_lines,
-    fit_homography,
-    visible,
-)
+from attacks.physical import rectify
+from attacks.physical.detect import Bytes, Floats
+from attacks.physical.rectify import MIN_TAGS, POINTS, visible
 from attacks.physical.surface import SPREAD, Surface, seen_points
 from attacks.runtime.extras import extra
 
-Floats = NDArray[np.float64]
 #: The largest |k1|, and the largest curvature times half the card's width: rolled to a third of a turn.
 MOST_K1, MOST_BEND = 0.4, 1.0
 #: Edges of the printed card are located to this many pixels at best, whatever the residuals are.
@@ -114,7 +104,7 @@ class Solution:
     rival: Surface | None = None
 
 
-def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: float | None = None) -> CardFit:
+def locate(grey: Bytes, card: Card, tags: Mapping[int, Floats], k1: float | None = None) -> CardFit:
     """Fit the card's surface to a photograph.
 
     Args:
@@ -128,7 +118,7 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
     places = {tag.number: np.array(tag.box.corners) for tag in card.tags if tag.number in tags}
     refusal = None
     try:
-        plane = fit_homography(card, tags)
+        plane = rectify.fit_homography(card, tags)
     except ValueError as error:
         if len(places) < MIN_TAGS:
             raise
@@ -152,7 +142,7 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
             surface = _of_plane(plane.homography, grey.shape, card, 0.0)
     errors = {n: np.linalg.norm(surface.project(places[n]) - tags[n], axis=1) for n in used}
     sides = {n: np.linalg.norm(tags[n] - np.roll(tags[n], -1, 0), axis=1).mean() for n in used}
-    used = [n for n in used if errors[n].max() <= OFF * sides[n]]
+    used = [n for n in used if errors[n].max() <= rectify.OFF * sides[n]]
     if len(used) < MIN_TAGS:
         raise refusal or ValueError("`tags` do not lie as on the card")
     left = np.concatenate([errors[n] for n in used])
@@ -170,17 +160,17 @@ def _of_plane(homography: Floats, size: Sequence[int], card: Card, k1: float) ->
 
 
 def _refine(
-    grey: NDArray[np.uint8], card: Card, tags: Sequence[int], rough: Solution, k1: float | None
+    grey: Bytes, card: Card, tags: Sequence[int], rough: Solution, k1: float | None
 ) -> tuple[Solution, tuple[float, float] | None]:
     """The best model of the edges of tags and swatches, and the lens that they give."""
-    edges = card_edges(card, tags)
+    edges = rectify.card_edges(card, tags)
     ends = np.array([[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]])
-    light, corner = crop(grey, rough.surface.project(ends))
+    light, corner = rectify.crop(grey, rough.surface.project(ends))
     best, lens = rough, None
     for _ in range(ROUNDS):
         current = best.surface
-        places, lines = edge_lines(light, card, edges, partial(_shift, current, corner))
-        if len(places) < LEAST_EDGES * len(POINTS):
+        places, lines = rectify.edge_lines(light, card, edges, partial(_shift, current, corner))
+        if len(places) < rectify.LEAST_EDGES * len(POINTS):
             return best, None
         lines[:, 2] -= lines[:, :2] @ corner
         best = _choose(current, places, lines, k1, SOFT)

@@ -262,7 +262,6 @@ def physical_patch(
         masks=tuple(map(tuple, masks * times)),
         fixed=not node.place,
         **{key: getattr(node, key) for key in ("shape", "grey", "gamut", "width_mm", "card")},
-        medium=printer.medium,
         printer=asdict(printer),
         target=target,
     )

@@ -18,7 +18,7 @@ from attacks.data.images import to_bytes
 from attacks.perturbations.patch.card import card, card_words
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.perturbations.patch.physical_patch import PhysicalPatch
-from attacks.physical.photo_measure import Evidence, Expected, measure_photo
+from attacks.physical.photo_measure import Expected, PhotoMeasurement, measure_photo
 from attacks.physical.photos import PhotoFile
 from attacks.physical.simulation.camera import PAPER, encode_jpeg, print_raster
 from attacks.physical.simulation.photographs import take_photograph
@@ -77,10 +77,8 @@ def texture(exponent: float, random: Random) -> NDArray[Any]:
     """A random field whose amplitude falls with the frequency to the exponent, of mean 0 and deviation 1."""
     frequencies = np.fft.fftfreq(TEXELS)
     frequency = np.hypot(frequencies[:, None], frequencies) + 1 / TEXELS
-    field = np.fft.ifft2(
-        np.fft.fft2(random.standard_normal((TEXELS, TEXELS, 3)), axes=(0, 1)) / frequency[..., None] ** exponent,
-        axes=(0, 1),
-    ).real
+    waves = np.fft.fft2(random.standard_normal((TEXELS, TEXELS, 3)), axes=(0, 1))
+    field = np.fft.ifft2(waves / frequency[..., None] ** exponent, axes=(0, 1)).real
     return np.asarray((field - field.mean()) / field.std())
 
 
@@ -118,8 +116,8 @@ def take_photo(case: CardCase, sheet: CardPrint, random: Random) -> Bytes:
         return np.asarray(image_file.convert("RGB"))
 
 
-def examination(case: CardCase, photo: Bytes) -> tuple[str | None, Evidence | None]:
-    """Why a photograph is left out (None: it is scored as the run's arm `eot`), and the evidence if there is any."""
+def examination(case: CardCase, photo: Bytes) -> tuple[str | None, PhotoMeasurement | None]:
+    """Why a photograph is left out (None: it is scored as the run's arm `eot`), and the measurements if there are."""
     size = case.textures[ARMS[0]].shape
     quads = ((case.quad.tolist(),),)
     patch = PhysicalPatch(case.id, ("scene",), (SIDE, SIDE), (size[0], size[1]), quads, ((None,),))
@@ -129,19 +127,16 @@ def examination(case: CardCase, photo: Bytes) -> tuple[str | None, Evidence | No
         measurement = measure_photo(photo_file, np.ascontiguousarray(photo), case.scene, expected)
     except ValueError as error:
         return str(error), None
-    return measurement.evidence.refusal, measurement.evidence
+    return measurement.evidence.refusal, measurement
 
 
 # --- Negatives
 
 
 def blank(_: CardCase, random: Random) -> CardPrint:
-    level = (
-        random.choice([255, 128, *random.uniform(0, 255, 1)]) * np.ones(3)
-        if random.random() < 0.7
-        else random.uniform(0, 255, 3)
-    )
-    return CardPrint(texture=np.broadcast_to(level.astype(np.float32), (64, 64, 3)))
+    is_grey = random.random() < 0.7
+    level = random.choice([255, 128, *random.uniform(0, 255, 1)]) if is_grey else random.uniform(0, 255, 3)
+    return CardPrint(texture=np.full((64, 64, 3), level, np.float32))
 
 
 def arm_card(case: CardCase, random: Random) -> CardPrint:
@@ -193,8 +188,7 @@ def glare(_: CardCase, random: Random) -> CardPrint:
 
 
 def as_file(_: CardCase, random: Random) -> CardPrint:
-    shot = Shot(scale=float(random.uniform(0.9, 1.2)), quality=int(random.integers(85, 100)))
-    return CardPrint(ink=0.0, shot=shot)
+    return CardPrint(ink=0.0, shot=Shot(scale=random.uniform(0.9, 1.2), quality=int(random.integers(85, 100))))
 
 
 def on_screen(_: CardCase, random: Random) -> CardPrint:
@@ -213,8 +207,7 @@ def stretch_card(case: CardCase, random: Random) -> CardPrint:
 
 def other_ink(_: CardCase, random: Random) -> CardPrint:
     strength, fade = random.uniform(0.6, 1.0), random.uniform(0.05, 0.15)
-    paper_light = np.asarray(PAPER, np.float32)
-    return CardPrint(ink=float(strength), change=lambda light: (1 - fade) * light + fade * paper_light)
+    return CardPrint(ink=strength, change=lambda light: (1 - fade) * light + fade * np.asarray(PAPER, np.float32))
 
 
 def clutter(case: CardCase, random: Random) -> CardPrint:
@@ -240,8 +233,6 @@ NEGATIVE: dict[str, Kind] = {
     "stretched 1.35 to 1.7 times": stretch_card,
 }
 SCREENS: dict[str, Kind] = {"the file itself": as_file, "a screen": on_screen}
-KIND: dict[str, Kind] = {"as it should be": lambda *_: CardPrint()}
-HARD: dict[str, Kind] = {"photographs of hard": lambda _, random: CardPrint(shot=draw_shot(PRESETS["hard"], random))}
 BLURRED = Ranges(blur=(1.0, 1.6), motion=(1.5, 4.0), quality=(60.0, 80.0))
 HARDER: dict[str, Kind] = {
     "blurred": lambda _, random: CardPrint(shot=draw_shot(BLURRED, random)),
@@ -256,15 +247,13 @@ HARDER: dict[str, Kind] = {
 
 def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_photos: int = 2) -> list[BenchmarkTable]:
     """Simulated photographs of a run's card that are scored, by kind: as it should be, harder, of the simulator's
-    preset `hard`, of a screen, and ten kinds of something else, which must not be scored.
-
-    The limits of `attacks.physical.photo_measure` were set on other scenes, textures and inks. The figures behind the
-    share are the least and the largest correlation of the patch.
-    """
+    preset `hard`, of a screen, and ten kinds of something else, which must not be scored. The figures behind the
+    share are the least and the largest correlation of the patch."""
+    hard: dict[str, Kind] = {"photographs of hard": lambda _, r: CardPrint(shot=draw_shot(PRESETS["hard"], r))}
     return [
-        _table("Photographs of the run's patch: scored", KIND, kind_photos),
+        _table("Photographs of the run's patch: scored", {"as it should be": lambda *_: CardPrint()}, kind_photos),
         _table("Harder photographs of it: scored", HARDER, harder_photos),
-        _table("Photographs of the preset hard: scored", HARD, hard_photos),
+        _table("Photographs of the preset hard: scored", hard, hard_photos),
         _table("Photographs of a screen: scored, and flagged", SCREENS, photos),
         _table("Photographs of something else: scored", NEGATIVE, photos),
     ]
@@ -279,12 +268,12 @@ def _table(title: str, kinds: Mapping[str, Kind], count: int) -> BenchmarkTable:
         for index in range(count):
             random = np.random.default_rng((*name.encode(), index))
             case = draw_case(random)
-            reason, evidence = examination(case, take_photo(case, kind(case, random), random))
+            reason, measurement = examination(case, take_photo(case, kind(case, random), random))
             score_count += reason is None
             if must_score is (reason is not None):
                 reasons.append(f"{name}, photograph {index}: {reason or 'score_count'}")
-            if evidence is not None:
-                correlations.append(evidence.patch.correlation)
+            if measurement is not None:
+                correlations.append(measurement.evidence.patch.correlation)
         ends = (min(correlations), max(correlations)) if correlations else (None, None)
         rows[name] = (float(score_count), float(count), *ends)
     total = sum(float(row[0] or 0) for row in rows.values() if not isinstance(row, str))

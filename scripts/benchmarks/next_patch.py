@@ -17,8 +17,9 @@ from attacks.physical.photos import read_photo
 from attacks.physical.score import make_judge, score_views
 from attacks.physical.scoring import score_photos
 from attacks.physical.sheet import write_sheet
-from attacks.physical.simulation import Ranges, simulate
 from attacks.physical.simulation.camera import to_display, to_light
+from attacks.physical.simulation.shots import Ranges
+from attacks.physical.simulation.simulate import simulate
 from attacks.physical.views import photo_view, rerun
 from transforms import Compose
 
@@ -26,12 +27,8 @@ from .table import BenchmarkTable
 
 SCENES, SIZE = ("astronaut", "rocket", "coffee"), (480, 640)
 WORDS = {"engine.device": "cpu", "sanity": "none", "evaluate.views": 8, "evaluate.refine": 0}
-FIRST = {
-    "printer": "generic",
-    "perturbation.gamut": "generic",
-    "perturbation.card": True,
-    "perturbation.width_mm": 100,
-}
+FIRST: dict[str, object] = {"printer": "generic", "perturbation.gamut": "generic"}
+FIRST |= {"perturbation.card": True, "perturbation.width_mm": 100}
 COLUMNS = {"first": ".3f", "second": ".3f", "difference": "+.3f", "low": "+.3f", "high": "+.3f"}
 
 

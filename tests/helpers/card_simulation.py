@@ -37,7 +37,7 @@ def printed_run(folder, dots):
     for i, name in enumerate(names):
         cv2.imwrite(str(folder / "pictures" / "clean" / f"{name}.png"), smooth(48, 48, i))
     quads = [[QUAD], [[[0.1, 0.1], [0.6, 0.15], [0.6, 0.6], [0.12, 0.55]], QUAD]]
-    patch = physical(names, quads, texture=(20, 20), width_mm=100, id="vp-00000005")
+    patch = physical(names, quads, texture=(20, 20), id="vp-00000005", printer={"medium": "paper"})
     (folder / "placement.json").write_text(json.dumps(dataclasses.asdict(patch)))
     cv2.imwrite(str(folder / "print" / "card.png"), dots[..., ::-1])
     sheet = {"schema": 2, "id": "vp-00000005", "arm": "eot", "sha256": "0", "dpi": DPI}

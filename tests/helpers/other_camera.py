@@ -15,8 +15,10 @@ from PIL import Image
 
 from attacks.perturbations.patch.card import card, card_words
 from attacks.perturbations.patch.card_raster import card_picture
+from scripts.benchmarks.cards import CardPrint
 from tests.helpers.photographs import encoded, linear, map_points
 
+PRINT = CardPrint()
 #: Pixels of the plane that is photographed, for each of the scene's picture; of a photograph (height, width).
 PLANE, SIZE = 1200, (600, 800)
 #: The light that solid cyan, magenta and yellow let through, by make: rows are inks, columns red, green, blue.
@@ -39,17 +41,13 @@ def print_light(raster, make, paper, random):
 
 @dataclass(frozen=True)
 class Take:
-    """What is unlike an ordinary photograph: of the print (`make`; None: a screen, whose channels mix by `mix`), of
-    the card's `words`, `texture` and `quad`, what `change` does to its raster, the `scene`; a `second` card's quad; a
-    `fold` of so many mm; the `lens`; how much the picture is blurred, and the strength of the sheen."""
+    """What is unlike an ordinary photograph: the `card` that is laid into a scene, and its print's `make` (None:
+    a screen, whose channels mix by `mix`); a `second` card's quad; a `fold` of so many mm; the `lens`; how much the
+    picture is blurred, and the strength of the sheen."""
 
+    card: CardPrint = PRINT
     make: str | None = "office"
     mix: float = 0.0
-    words: str | None = None
-    texture: np.ndarray | None = None
-    quad: np.ndarray | None = None
-    change: object = None
-    scene: np.ndarray | None = None
     second: np.ndarray | None = None
     fold: float = 0.0
     lens: float = 0.03
@@ -59,16 +57,16 @@ class Take:
 
 def photograph(case, take, random):
     """The photograph (H,W,3) of the card of a `scripts.benchmarks.cards.CardCase`, as its file holds it."""
-    layout = card(100, 100, take.words or card_words(case.id, "eot"))
-    texture = case.textures["eot"] if take.texture is None else take.texture
+    layout = card(100, 100, take.card.words or card_words(case.id, "eot"))
+    texture = case.textures["eot"] if take.card.texture is None else take.card.texture
     raster = card_picture(layout, texture, 150)
     paper = np.array([0.88, 0.88, 0.86]) * random.uniform(0.9, 1.0)
     ink = print_light(raster, take.make, paper, random) if take.make else mix_channels(linear(raster / 255), take.mix)
-    ink = np.float32(ink if take.change is None else take.change(ink))
-    scene = case.scene if take.scene is None else take.scene
+    ink = np.float32(ink if take.card.change is None else take.card.change(ink))
+    scene = case.scene if take.card.scene is None else take.card.scene
     plane = linear(cv2.resize(scene, (PLANE, PLANE), interpolation=cv2.INTER_CUBIC) / 255).astype(np.float32)
     tilt = random.uniform(-0.35, 0.35, 2)  # tangents of the camera's angles
-    for quad in (case.quad if take.quad is None else take.quad, take.second):
+    for quad in (case.quad if take.card.quad is None else take.card.quad, take.second):
         if quad is not None:
             plane = lay(plane, ink, layout, np.asarray(quad) * PLANE - 0.5, take.fold * tilt)
     y, x = (np.mgrid[:PLANE, :PLANE] / PLANE - 0.5).astype(np.float32)

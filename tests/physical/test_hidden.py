@@ -17,11 +17,11 @@ from attacks.perturbations.patch.physical_patch import pack_mask
 from attacks.physical.photo_measure import Expected, at_points, measure_photo
 from attacks.physical.photos import PhotoFile
 from attacks.physical.rectify import from_corners
-from attacks.physical.resemblance import GRID, resemblance
-from attacks.physical.simulation import behind
+from attacks.physical.resemblance import GRID, HiddenPart, resemblance
 from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.photographs import take_photograph
 from attacks.physical.simulation.shots import Ranges, Shot, draw_shot
+from attacks.physical.simulation.simulate import behind
 from attacks.physical.views import PrintRecord
 from tests.helpers.prints import ID, QUAD, physical
 from tests.helpers.runs import call
@@ -66,7 +66,7 @@ def test_nothing_that_lies_in_a_declared_part_changes_what_is_compared(seed):
     for content in (look, 1 - look, np.zeros_like(look), np.ones_like(look), random.uniform(0, 1, look.shape)):
         view = np.where(region[..., None], content, look) ** 2.2  # encoded as the look is
         view = np.rint(255 * np.where(view > 0.0031308, 1.055 * view ** (1 / 2.4) - 0.055, 12.92 * view))
-        results.append(resemblance(view.astype(np.uint8), inside, {"eot": look}, "eot", region=region))
+        results.append(resemblance(view.astype(np.uint8), inside, {"eot": look}, "eot", HiddenPart(region)))
     present, *rest = results
     for other in rest:
         assert dataclasses.replace(other, missing_share=0.0) == dataclasses.replace(present, missing_share=0.0)
@@ -94,10 +94,10 @@ def test_a_photograph_shows_the_scene_before_the_card():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("colour", [(30, 30, 30), (230, 230, 230), (200, 60, 60)])
-def test_a_photograph_with_the_declared_pole_is_scored_and_one_without_it_is_named(colour):
+@pytest.mark.parametrize(("first", "colour"), [(0, (30, 30, 30)), (2, (230, 230, 230)), (4, (200, 60, 60))])
+def test_a_photograph_with_the_declared_pole_is_scored_and_one_without_it_is_named(first, colour):
     picture, no_region = scene(colour), physical(("scene",), ((QUAD,),), (SIDE, SIDE))
-    for seed in range(4):
+    for seed in (first, first + 1):
         shot = draw_shot(Ranges(), RANDOM(seed))
         present, absent = (take(picture, shot, patch) for patch in (PATCH, no_region))
         result = measurement_of(present, picture)
@@ -113,7 +113,8 @@ def test_a_flat_patch_is_told_from_what_stands_before_it_by_colour(front):
     look[:8] = RANDOM(0).uniform(0.1, 0.9, (8, GRID, 3))
     region[10:, 8:24] = True
     view = np.full((GRID, GRID, 3), round(255 * 0.5**1.006), np.uint8)  # all of it as printed: nothing stands there
-    result = resemblance(view, inside, {"eot": look}, "eot", region=region, front=np.full_like(look, front))
+    hidden = HiddenPart(region, np.full_like(look, front))
+    result = resemblance(view, inside, {"eot": look}, "eot", hidden)
     assert result.missing_share == (1 if abs(front - 0.5) > 0.18 else 0)
 
 
@@ -126,20 +127,14 @@ def test_mask_shape_and_two_places_from_the_attack_to_the_score(tmp_path, monkey
     lower, upper = "a.png,180,270,360,270,360,450,180,450", "a.png,200,30,380,30,380,210,200,210"
     (tmp_path / "scenes.csv").write_text(f"{head}{lower},mask.png\n{upper},mask.png\n")
     run, photos = tmp_path / "run", tmp_path / "photos"
-    words = [
-        "config=patch",
-        "data=scenes",
-        f"data.path={tmp_path}/scenes.csv",
-        "data.size=128",
-        "data.gallery=bundled",
-    ]
-    words += ["perturbation.shape=circle", "perturbation.card=true", "perturbation.width_mm=100", "sanity=none"]
-    words += ["printer=generic", "attack.gradients=64", "evaluate.views=64", f"hydra.run.dir={run}"]
-    assert call(monkeypatch, *words) == 0
-    for command in (["print"], ["simulate", photos, "--count", 16, "--size", "800x640"], ["score", photos]):
+    words = "config=patch data=scenes data.size=128 data.gallery=bundled perturbation.shape=circle printer=generic "
+    words += "perturbation.card=true perturbation.width_mm=100 sanity=none attack.gradients=12 evaluate.views=32 "
+    words += f"evaluate.refine=0 data.path={tmp_path}/scenes.csv hydra.run.dir={run}"
+    assert call(monkeypatch, *words.split()) == 0
+    for command in (["print"], ["simulate", photos, "--count", 8, "--size", "640x512"], ["score", photos]):
         assert main([command[0], str(run), *map(str, command[1:])]) == 0
     content = json.loads((run / "photos" / "photos.json").read_text())
-    assert len(content["photos"]) >= 12 and "places: the attack fills up to 2" in " ".join(content["notes"])
+    assert len(content["photos"]) >= 6 and "places: the attack fills up to 2" in " ".join(content["notes"])
     prediction, photograph_rate = content["prediction"]["poses"], content["photographs"]
     assert abs(prediction["cosine"]["mean"] - photograph_rate["cosine"]["mean"]) < 0.06
     assert abs(prediction["success"]["mean"] - photograph_rate["success"]["mean"]) < 0.25

@@ -12,8 +12,9 @@ from scipy.optimize import fsolve
 from attacks.commands import main
 from attacks.physical.colour_fit import Swatches
 from attacks.physical.resemblance import GRID, expected_look, resemblance
-from attacks.physical.simulation import media, simulate
+from attacks.physical.simulation import media
 from attacks.physical.simulation.shots import MEDIA, Ranges, Shot, draw_shot
+from attacks.physical.simulation.simulate import simulate
 from attacks.study import printer
 from tests.helpers.card_simulation import CARD, RANDOM, card_dots, flat, printed_run, take_photo
 
@@ -67,11 +68,8 @@ def test_the_place_of_a_point_on_cloth_equals_that_of_a_solver(seed):
 def test_a_photograph_shows_the_corners_of_a_cloth_at_their_truth(sag):
     """A card whose patch is black: its centre of mass is that of the quadrilateral of curved sides."""
     dots = np.full((1300, 1300, 3), 1, np.float32)
-    box = CARD.patch
-    part = np.s_[
-        round(box.y * 10) : round((box.y + box.height) * 10), round(box.x * 10) : round((box.x + box.width) * 10)
-    ]
-    dots[part] = 0
+    (left, top), _, (right, low), _ = np.rint(np.array(CARD.patch.corners) * 10).astype(int)
+    dots[top:low, left:right] = 0
     shot = Shot(fold=0.01, stretch=0.04, sag=sag, seed=4)
     black, white = (take_photo(ink, shot, (400, 400), np.zeros((9, 9, 3), np.uint8)) for ink in (dots, flat(1)))
     dark = (white.pixels[..., 1].astype(float) - black.pixels[..., 1]) > 100
@@ -91,9 +89,8 @@ def test_glass_adds_light_to_the_card_alone_and_a_refresh_changes_it_by_rows():
     assert off[inside].min() >= -1 and off[inside].max() > 20
     inside[round(top) - 5 : round(low) + 5, round(left) - 5 : round(right) + 5] = True
     assert np.abs(off[~inside]).max() == 0
-    bands = media.add_front(
-        flat(0.5)[:100, :100], np.array([[0, 0], [99, 0], [99, 99], [0, 99.0]]), Shot(refresh=0.2)
-    )
+    corners = np.array([[0, 0], [99, 0], [99, 99], [0, 99.0]])
+    bands = media.add_front(flat(0.5)[:100, :100], corners, Shot(refresh=0.2))
     inner = bands[3:-3, 3:-3]
     assert np.ptp(inner, axis=1).max() < 1e-6 and 0.4 - 1e-6 <= inner.min() < inner.max() <= 0.6 + 1e-6
 
@@ -106,12 +103,12 @@ def test_the_medium_of_a_run_is_that_of_its_simulator(tmp_path, error_line):
     assert main(["simulate", str(run), str(tmp_path / "same"), "--count", "1", "--size", "128x96"]) == 0
     assert photo.read_bytes() == next((tmp_path / "same").glob("*.jpg")).read_bytes()
     assert (
-        main(["simulate", str(run), str(tmp_path / "s"), "--count", "1", "--size", "128x96", "--medium", "screen"])
+        main(["simulate", str(run), str(tmp_path / "s"), *["--count", "1", "--size", "128x96", "--medium", "screen"]])
         == 0
     )
     assert photo.read_bytes() != next((tmp_path / "s").glob("*.jpg")).read_bytes()
     place.write_text(place.read_text().replace("glass", "wood", 1))
-    assert "`medium` must be one of paper" in error_line("simulate", run, tmp_path / "wood", "--count", 1)
+    assert "`printer.medium` must be one of paper" in error_line("simulate", run, tmp_path / "wood", "--count", 1)
 
 
 def test_on_cloth_a_fold_hides_nothing_and_a_cover_its_area():

@@ -73,14 +73,9 @@ def test_the_words_on_a_card_are_read_where_they_stand(tmp_path):
     assert np.array_equal(dots[:, 12 + columns], text[2:, columns]) and dots[:, :7].any()
     rest = [layout.patch, *(tag.box for tag in layout.tags), *(item.box for item in layout.chart)]
     module = layout.tags[0].box.width / 8
-    for box in rest:
-        difference = (
-            layout.label.x - (box.x + box.width),
-            box.x - (layout.label.x + layout.label.width),
-            layout.label.y - (box.y + box.height),
-            box.y - (layout.label.y + layout.label.height),
-        )
-        assert max(difference) >= 0.99 * module
+    (low, high) = np.array(layout.label.corners)[[0, 2]]
+    for start, end in (np.array(box.corners)[[0, 2]] for box in rest):
+        assert max(*(low - end), *(start - high)) >= 0.99 * module
 
 
 @pytest.mark.slow
@@ -211,13 +206,8 @@ def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, error_line
     [
         ("patch.png", b"no picture"),
         ("placement.json", b"{"),
-        ("placement.json", b"{}"),
         ("placement.json", b"\xff"),
-        ("placement.json", b'{"texture": [24, 25], "width_mm": null}'),
-        ("placement.json", b'{"texture": [24, 24], "width_mm": NaN}'),
-        ("placement.json", b'{"texture": [24, 24], "width_mm": true}'),
-        ("placement.json", b'{"texture": [24, 24], "width_mm": 1' + b"0" * 400 + b"}"),
-        ("placement.json", b"[" * 100_000),
+        ("placement.json", b'{"width_mm": 1' + b"0" * 400 + b"}"),
     ],
 )
 def test_a_broken_run_is_named(name, content, tmp_path, error_line):
@@ -270,7 +260,7 @@ def test_patch_tags_and_ruler_have_their_positions_on_each_page(tmp_path, paper,
         assert np.array(size) * MM / 72 == pytest.approx(page, abs=1e-4)
         assert sheet["left"] * 2 + sheet["width"] == pytest.approx(page[0], abs=0.3), "centred"
         axes = ("x", "width"), ("y", "height")
-        inside = [box for box in boxes if all(_is_inside(box, sheet, *axis) for axis in axes)]
+        inside = [box for box in boxes if all(0 <= box[x] - sheet[x] <= sheet[s] - box[s] for x, s in axes)]
         off = [edges(picture, on_page(box, sheet), 600) for box in inside]
         assert np.abs(off).max() < BAR
         value += len(off)
@@ -278,10 +268,6 @@ def test_patch_tags_and_ruler_have_their_positions_on_each_page(tmp_path, paper,
     assert value >= 4
     if len(pages) == 1:
         assert {*detect_tags(picture[::4, ::4])} == {tag["number"] for tag in record["card"]["tags"]}
-
-
-def _is_inside(box, sheet, start, side):
-    return sheet[start] <= box[start] and box[start] + box[side] <= sheet[start] + sheet[side]
 
 
 def _ruler(picture, page):

@@ -15,17 +15,9 @@ import torch
 import yaml
 
 from attacks.commands import main
-from attacks.physical.simulation import Ranges, camera, simulate
-from attacks.physical.simulation.shots import (
-    LIMITS,
-    Shot,
-    draw_shot,
-    four_point_homography,
-    frame,
-    from_shares,
-    map_points,
-    view_homography,
-)
+from attacks.physical.simulation import camera, shots
+from attacks.physical.simulation.shots import LIMITS, Ranges, Shot, draw_shot, map_points
+from attacks.physical.simulation.simulate import simulate
 from tests.helpers.card_simulation import CARD, QUAD, RANDOM, card_dots, flat, printed_run, smooth, take_photo
 from transforms import Compose
 from transforms.geometry.affine import Affine, Perspective
@@ -50,9 +42,9 @@ def run(tmp_path, dots):
 def card_light(scene, ink, shot, size, quad=QUAD):
     """The light of a photograph before lens and sensor, and the card's corners in it."""
     truth = take_photo(flat(0), shot, size, scene, quad)
-    output, plane = frame(size) @ view_homography(shot)[:, [0, 1, 3]], from_shares(scene.shape[:2])
+    output, plane = shots.frame(size) @ shots.view_homography(shot)[:, [0, 1, 3]], shots.from_shares(scene.shape[:2])
     dots = np.array([[0.1, 0, 0.05], [0, 0.1, 0.05], [0, 0, 1]])  # ten a millimetre
-    at = output @ four_point_homography(CARD.patch.corners, map_points(plane, quad)) @ dots
+    at = output @ shots.four_point_homography(CARD.patch.corners, map_points(plane, quad)) @ dots
     light = camera.enlarge(scene, min(size))
     x, y = (1 / side for side in light.shape[1::-1])
     back = plane @ np.array([[x, 0, x / 2], [0, y, y / 2], [0, 0, 1]])
@@ -94,7 +86,7 @@ def test_the_geometry_equals_that_of_the_transforms(size):
         for stage, original in zip(result, u.split([5, 5, 8], 1), strict=True):
             back = back @ stage.matrix(original)  # from the view to the scene
         ours = transform(invert(back), SQUARE)[0][0].numpy() * min(size) / 2 + (np.array(size[::-1]) - 1) / 2
-        theirs = map_points(frame(size) @ view_homography(shot)[:, [0, 1, 3]], SQUARE[0].numpy())
+        theirs = map_points(shots.frame(size) @ shots.view_homography(shot)[:, [0, 1, 3]], SQUARE[0].numpy())
         np.testing.assert_allclose(theirs, ours, atol=1e-9)
 
 
@@ -107,8 +99,8 @@ def test_the_picture_equals_that_of_the_transforms(size, dots):
     quad = ((0.2, 0.3), (0.7, 0.2), (0.75, 0.8), (0.25, 0.7))
     result, _ = card_light(scene, ink, shot, size, quad)
     square = torch.tensor([[0, 0], [130, 0], [130, 130], [0, 130]], dtype=torch.float64)
-    corners = map_points(from_shares(size), quad)
-    at = four_point_homography(CARD.patch.corners, corners)
+    corners = map_points(shots.from_shares(size), quad)
+    at = shots.four_point_homography(CARD.patch.corners, corners)
     pull = homography(torch.from_numpy(map_points(at, square.numpy())), SQUARE[0])
     layers = [torch.from_numpy(p).permute(2, 0, 1)[None] for p in (light, ink)]
     base = Layer(layers[0], None, torch.eye(3, dtype=torch.float64)[None])
@@ -160,44 +152,19 @@ def test_outside_scene_and_horizon_is_mid_grey():
         take_photo(flat(1), Shot(pitch=75, distance=0.3))
 
 
-@pytest.mark.nightly
-def test_nearly_all_tags_are_detected_and_give_the_true_corners_of_the_patch(run, tmp_path):
-    simulate(run, tmp_path / "photos", count=20, size=(480, 640))
-    source = cv2.aruco.DetectorParameters()
-    source.perspectiveRemovePixelPerCell, source.perspectiveRemoveIgnoredMarginPerCell = 8, 0.2
-    source.cornerRefinementMethod = cv2.aruco.CORNER_REFINE_SUBPIX
-    family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
-    boxes = {tag.number: tag.box.corners for tag in CARD.tags}
-    errors, total, output = [], 0, 0
-    for photo in json.loads((tmp_path / "photos" / "truth.json").read_text())["photos"]:
-        picture = cv2.imread(str(tmp_path / "photos" / photo["file"]), cv2.IMREAD_GRAYSCALE)
-        double_size = cv2.resize(picture, None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC)
-        quads, numbers, _ = cv2.aruco.ArucoDetector(family, source).detectMarkers(double_size)
-        result = {int(n): (q[0] + 0.5) / 2 - 0.5 for n, q in zip(np.ravel(numbers), quads, strict=True)}
-        ends = {int(n): np.array(at) for n, at in photo["tags_px"].items()}
-        inside = {n for n, at in ends.items() if at.min() > 2 and (at.max(0) < (637, 477)).all()}
-        total, output = total + len(inside), output + len(inside & set(result))
-        if len(result) == 4:  # cornerSubPix draws blurred corners inwards; over four tags that cancels
-            points = np.concatenate([boxes[n] for n in result]), np.concatenate(list(result.values()))
-            at = cv2.findHomography(*points)[0]
-            errors += np.linalg.norm(map_points(at, CARD.patch.corners) - photo["patch_px"], axis=1).tolist()
-    assert total >= 50 and output >= 0.98 * total
-    assert len(errors) >= 12 and np.median(errors) < 0.3
-
-
 # --- Draws and files
 
 
 def test_draws_stay_in_their_ranges_and_record_values_with_units():
     ranges = Ranges(yaw=(-40, 40), distance=(1, 2))
-    shots = [draw_shot(ranges, RANDOM(i)) for i in range(200)]
+    draws = [draw_shot(ranges, RANDOM(i)) for i in range(200)]
     for name in LIMITS.keys() - {"shift", "jitter"}:
-        values, (low, high) = [getattr(shot, name) for shot in shots], getattr(ranges, name)
+        values, (low, high) = [getattr(shot, name) for shot in draws], getattr(ranges, name)
         assert low <= min(values) and max(values) <= high
         assert np.ptp(values) >= 0.9 * (high - low)
-    shift = np.abs([shot.corners for shot in shots])
-    assert 0.14 < shift.max() <= 0.15 and 0.09 < max(abs(shot.down) for shot in shots) <= 0.1
-    assert len(shots[0].to_dict()) == len(dataclasses.fields(Shot)) and "degrees (deg)" in shots[0].to_dict()
+    shift = np.abs([shot.corners for shot in draws])
+    assert 0.14 < shift.max() <= 0.15 and 0.09 < max(abs(shot.down) for shot in draws) <= 0.1
+    assert len(draws[0].to_dict()) == len(dataclasses.fields(Shot)) and "degrees (deg)" in draws[0].to_dict()
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from attacks.perturbations.patch.card import SIDES, Box, card, parse_card
 from attacks.physical.rectify import from_corners, natural_size, rectify
 from attacks.physical.score import digital
 from attacks.physical.sheet import read_patch
-from attacks.physical.simulation import simulate
+from attacks.physical.simulation.simulate import simulate
 from tests.helpers.card_simulation import card_dots, printed_run, smooth
 from tests.helpers.photographs import stored_scores
 from tests.helpers.prints import physical
@@ -22,8 +22,8 @@ from tests.helpers.wrong import refused
 
 WRONG = [None, "x", "../../x", "a\nb: c", -1, 1e308, float("nan"), float("inf"), 10**400, [], {}, True, [[]]]
 QUAD = [[0.2, 0.2], [0.8, 0.2], [0.8, 0.8], [0.2, 0.8]]
-MASKS = [["0" * 16], [None]]
-PLACEMENT = physical(("a", "b"), [[QUAD], [QUAD]], (8, 8), (4, 4), masks=MASKS, width_mm=90.0, target="c")
+VALUES = {"masks": [["0" * 16], [None]], "width_mm": 90.0, "target": "c", "printer": {"medium": "glass"}}
+PLACEMENT = physical(("a", "b"), [[QUAD], [QUAD]], (8, 8), (4, 4), **VALUES)
 PLACEMENT = json.loads(json.dumps(dataclasses.asdict(PLACEMENT)))
 
 
@@ -63,10 +63,10 @@ def test_broken_placements_are_refused(tmp_path):
     path.write_text(json.dumps(PLACEMENT))
     assert json.loads(json.dumps(dataclasses.asdict(read_patch(tmp_path)))) == PLACEMENT
     harmless = [("target", None), *(("target", text) for text in ("x", "../../x", "a\nb: c")), ("fixed", True)]
-    harmless += [("grey", True), ("card", True), ("masks", None), ("width_mm", None)]
+    harmless += [("grey", True), ("card", True), *((key, None) for key in ("masks", "width_mm", "printer"))]
     for location, value, result in faulty_versions(PLACEMENT):
         text, outside = location[0] == "pictures" and value == "x", location[0] == "quads" and len(location) == 5
-        if location[0] in ("shape", "gamut", "medium", "printer"):  # no reader computes with them
+        if location[0] in ("shape", "gamut"):  # no reader computes with them
             continue
         if text or (location[0], value) in harmless or (outside and value == -1):
             continue

@@ -11,19 +11,11 @@ from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.physical.detect import LIGHT, detect, grey_picture
 from attacks.physical.rectify import POINTS, card_edges, edge_lines, fit_homography, project
+from attacks.physical.simulation import shots
 from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.optics import CameraLens, sheet_light
 from attacks.physical.simulation.photographs import take_photograph
-from attacks.physical.simulation.shots import (
-    PRESETS,
-    Shot,
-    draw_shot,
-    four_point_homography,
-    frame,
-    from_shares,
-    map_points,
-    view_homography,
-)
+from attacks.physical.simulation.shots import PRESETS, Shot, draw_shot
 from attacks.physical.surface import flattened, ideal_photo
 from attacks.physical.surface_fit import locate, shared_lens
 
@@ -33,10 +25,10 @@ QUAD = ((0.27, 0.3), (0.73, 0.3), (0.73, 0.76), (0.27, 0.76))
 
 def place_card(shot):
     """The exact lens and sheet of a photograph."""
-    layer = four_point_homography(CARD.patch.corners, map_points(from_shares((64, 64)), QUAD))
-    return CameraLens(shot.k1, SIZE), sheet_light(
-        shot, np.asarray(frame(SIZE) @ view_homography(shot)), layer, (CARD.width, CARD.height)
-    )
+    corners = shots.map_points(shots.from_shares((64, 64)), QUAD)
+    layer = shots.four_point_homography(CARD.patch.corners, corners)
+    eye = np.asarray(shots.frame(SIZE) @ shots.view_homography(shot))
+    return CameraLens(shot.k1, SIZE), sheet_light(shot, eye, layer, (CARD.width, CARD.height))
 
 
 def take_photo(shot, texture=40):
@@ -83,6 +75,7 @@ def test_a_lens_is_that_of_brown():
 def test_a_flat_card_and_a_plain_lens_stay_a_homography():
     result = take_photo(Shot(yaw=15, pitch=-10, blur=0.6))
     match, tags = locate_card(result), detect(result.pixels, CARD).corners
+    assert off(match, result) < 0.15  # the truth of the simulator
     plane = fit_homography(CARD, tags)
     assert match.surface.is_plane and match.tags == plane.tags and not match.flags
     corners = np.array(CARD.patch.corners)
@@ -195,15 +188,3 @@ def test_hard_photographs_have_every_factor():
         assert np.ptp(values) > 0.5 * np.ptp(getattr(PRESETS["hard"], name)), name
     kind = draw_shot(PRESETS["kind"], np.random.default_rng(3))
     assert kind.k1 == kind.sag == kind.glare == kind.clutter == 0
-
-
-@pytest.mark.slow
-def test_tags_that_lie_on_no_card_are_refused():
-    grey = np.full(SIZE, 200, np.uint8)
-    result = take_photo(Shot(yaw=15, blur=0.6))
-    tags = detect(result.pixels, CARD).corners
-    first, second, *_ = tags
-    with pytest.raises(ValueError, match="do not lie as on the card"):
-        locate(grey, CARD, {first: tags[second], second: tags[first]})
-    with pytest.raises(ValueError, match="at least 2"):
-        locate(grey, CARD, {first: tags[first]})

@@ -7,7 +7,7 @@ import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -120,16 +120,10 @@ def _profile(content: bytes, intent: str) -> Tensor:
     return table.permute(3, 0, 1, 2).float() / 255
 
 
-class Gamut(Protocol):
-    """A set of colours. `project` is idempotent, and leaves colours of the set unchanged."""
-
-    def project(self, texture: Tensor) -> Tensor:
-        """(N,3,h,w) -> (N,3,h,w) in [0,1], every colour in the set."""
-
-
 @dataclass(frozen=True)
 class ColourBox:
-    """Every channel between `low` and `high`."""
+    """Every channel between `low` and `high`. `project` of a gamut takes and gives (N,3,h,w), and leaves its colours
+    unchanged."""
 
     low: float
     high: float
@@ -178,6 +172,9 @@ class Printable:
         # `where`, not the formula alone: a printable colour must not change by a bit.
         share = (reach[0].transpose(0, 1) / far.clamp(min=1e-6)).clamp(max=1)
         return torch.where(share < 1, inside - (1 - share) * offset, inside)
+
+
+Gamut = ColourBox | Printable
 
 
 def gamut(setting: Any) -> Gamut | None:

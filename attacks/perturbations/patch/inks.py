@@ -76,14 +76,8 @@ class Inks(Ranged):
     black: Range = (0.01, 0.16)
     gain: float | Range = (-0.5, 0.1)
 
-    names: ClassVar[tuple[str, ...]] = (
-        "gamma (exponent)",
-        "gamut (of SWOP)",
-        "black (of paper's light)",
-        "red gain (stops)",
-        "green gain (stops)",
-        "blue gain (stops)",
-    )
+    names: ClassVar[tuple[str, ...]] = ("gamma (exponent)", "gamut (of SWOP)", "black (of paper's light)")
+    names += ("red gain (stops)", "green gain (stops)", "blue gain (stops)")
 
     def _bounds(self) -> tuple[Range, ...]:
         gain = symmetric(self.gain, "gain", low=-4, high=4)

@@ -35,8 +35,7 @@ class PhysicalPatch:
         shape, grey, gamut: its outline and its colours, as configured.
         width_mm: how wide it is printed; None: nobody said.
         card: whether the attack saw it with its card.
-        medium: what shows it, of `MEDIA`.
-        printer: the configured printer: its colours, and its stages of wear, light and surface.
+        printer: the configured printer: its colours, its medium, and its stages of wear, light and surface.
         target: what it is to be taken for; None: anything else.
 
     Examples:
@@ -59,9 +58,13 @@ class PhysicalPatch:
     gamut: Any = None
     width_mm: float | None = None
     card: bool = False
-    medium: str = MEDIA[0]
     printer: Mapping[str, Any] | None = None
     target: str | None = None
+
+    @property
+    def medium(self) -> str:
+        """What shows it, of `MEDIA`."""
+        return MEDIA[0] if self.printer is None else str(self.printer["medium"])
 
     def hiding(self, row: int, place: int) -> NDArray[np.bool_] | None:
         """Which pixels (H,W) of a picture belong to what may hide a placement in it; None: nothing does."""
@@ -98,11 +101,12 @@ def parse_physical_patch(content: Mapping[str, Any]) -> PhysicalPatch:
     valid = all(text is None or re.fullmatch(f"[0-9a-f]{{{digits}}}", text) for row in patch.masks for text in row)
     if [len(entry) for entry in patch.masks] != counts or not valid:
         raise ValueError(f"`masks` must have null or {digits} hexadecimal digits for each quad")
-    for name, kinds in {"fixed": bool, "card": bool, "grey": bool, "target": str | None}.items():
+    kinds_by_name = dict.fromkeys(("fixed", "card", "grey"), bool) | {"printer": dict | None, "target": str | None}
+    for name, kinds in kinds_by_name.items():
         if not isinstance(getattr(patch, name), kinds):
             raise ValueError(f"`{name}` is of another kind: got {getattr(patch, name)!r:.40}")
     if patch.medium not in MEDIA:
-        raise ValueError(f"`medium` must be one of {', '.join(MEDIA)}; got {patch.medium!r:.40}")
+        raise ValueError(f"`printer.medium` must be one of {', '.join(MEDIA)}; got {patch.medium!r:.40}")
     width = patch.width_mm
     if width is not None and not (type(width) in (int, float) and SIDES[0] <= width <= SIDES[1]):
         raise ValueError(f"`width_mm` must lie in {SIDES[0]:g}..{SIDES[1]:g}, or be null; got {width!r:.40}")

@@ -102,8 +102,6 @@ def make_placements(quad: Quad | Tensor | Placements) -> Placements:
     corners = torch.as_tensor(quad, dtype=torch.float64)
     if corners.dim() == 2:
         corners = corners[None]
-    if corners.dim() != 3:
-        raise ValueError(f"`quad` must hold four corners (x, y); got shape {tuple(corners.shape)}")
     return Placements(corners[None])
 
 

@@ -82,29 +82,17 @@ def _corners(shape: Sequence[Sequence[float]]) -> np.ndarray:
 
 def _crossing(corners: np.ndarray) -> tuple[int, int] | None:
     """Two edges that cross or touch, by the index of their first corner; None if the polygon is simple."""
-    n = len(corners)
-    ends = np.roll(corners, -1, axis=0)
-    for i in range(n):
-        for j in range(i + 1, n):
-            a, b, c, d = corners[i], ends[i], corners[j], ends[j]
-            if j == i + 1 or (i == 0 and j == n - 1):  # adjacent edges share a corner; they must not fold back
-                pivot, end, other = (b, a, d) if j == i + 1 else (a, b, c)
-                folds = _side(pivot, end, other) == 0 and (end - pivot) @ (other - pivot) >= 0
-            else:
-                folds = _meet(a, b, c, d)
-            if folds:
-                return i, j
-    return None
-
-
-def _meet(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> bool:
-    """Whether the closed segments a-b and c-d have a point in common."""
-    boxes = np.maximum(np.minimum(a, b), np.minimum(c, d)) <= np.minimum(np.maximum(a, b), np.maximum(c, d))
-    return bool(boxes.all()) and _side(a, b, c) * _side(a, b, d) <= 0 and _side(c, d, a) * _side(c, d, b) <= 0
-
-
-def _side(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
-    return float(np.sign((b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])))
+    ends, following = np.roll(corners, -1, axis=0), np.roll(np.eye(len(corners), dtype=bool), 1, axis=1)
+    edges, offsets = ends - corners, corners - corners[:, None]
+    side = np.sign(edges[:, None, 0] * offsets[..., 1] - edges[:, None, 1] * offsets[..., 0])  # of edge i, corner j
+    separation = side * np.roll(side, -1, axis=1) <= 0  # the ends of edge j do not lie on one side of edge i
+    low, high = np.minimum(corners, ends), np.maximum(corners, ends)
+    boxes = (np.maximum(low[:, None], low) <= np.minimum(high[:, None], high)).all(-1)
+    folds = (np.roll(side, -1, axis=1) == 0) & (edges @ edges.T <= 0)  # adjacent edges share a corner
+    meets = np.where(following, folds, boxes & separation & separation.T)
+    meets = np.where(following.T, meets.T, meets)
+    pairs = np.argwhere(np.triu(meets, 1))
+    return (int(pairs[0, 0]), int(pairs[0, 1])) if len(pairs) else None
 
 
 def _picture_mask(path: Path, size: tuple[int, int]) -> Tensor:

@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.physical.simulation.optics import LensWarp
-from attacks.physical.simulation.shots import Matrix, Points, Shot, map_points
-
-Pixels = NDArray[Any]  # (h,w,channels) of light in float32; 1 saturates
+from attacks.physical.simulation.shots import Matrix, Pixels, Points, Shot, map_points
 
 #: Samples along each axis of a pixel.
 SAMPLES = 3
@@ -85,14 +83,13 @@ def render(
     card, dots = _reduce(card, card_at)
     shows = card[:, :, 3:] if card.shape[2] == 4 else np.ones_like(card[:, :, :1])
     ink = np.dstack([card[:, :, :3] * shows, shows])  # the coverage goes through the same filter as the colour
-    outline = None if warp is None else warp.outline()
     bands = []
     for top in range(0, size[0], BAND):
         rows = min(BAND, size[0] - top)
         middle = (SAMPLES - 1) / 2
         fine = np.array([[SAMPLES, 0, middle], [0, SAMPLES, middle - SAMPLES * top], [0, 0, 1]])
         extent = (rows * SAMPLES, size[1] * SAMPLES)
-        if warp is None or outline is None:
+        if warp is None:
             view = _warped(scene, fine @ scene_at, extent, grey)
             card_layer = _warped(ink, fine @ card_at @ dots, extent, 0.0)
         else:
@@ -101,7 +98,7 @@ def render(
             points: Points = np.stack([x, y], -1) @ back[:2, :2].T + back[:2, 2]
             view = _read(scene, warp.scene(points, scene_at), grey)
             card_layer = np.zeros((*extent, 4), np.float32)
-            edge = map_points(fine, outline)
+            edge = map_points(fine, warp.outline())
             (left, high), (right, low) = edge.min(0) - SAMPLES, edge.max(0) + SAMPLES
             part = np.s_[max(0, int(high)) : max(0, int(low)), max(0, int(left)) : max(0, int(right))]
             if points[part].size:
@@ -115,8 +112,7 @@ def render(
 def _read(pixels: Pixels, points: Points, outside: float) -> Pixels:
     at: Any = np.clip(np.nan_to_num(points, nan=-1e4), -1e4, 1e4).astype(np.float32)
     reader: Any = cv2.remap
-    mode, border = cv2.BORDER_CONSTANT, (outside,) * 4
-    return np.asarray(reader(pixels, at, None, cv2.INTER_LINEAR, borderMode=mode, borderValue=border), np.float32)
+    return np.asarray(reader(pixels, at, None, cv2.INTER_LINEAR, borderValue=(outside,) * 4), np.float32)
 
 
 def _reduce(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
@@ -143,9 +139,7 @@ def _magnification(matrix: Matrix, x: float, y: float) -> float:
 def _warped(pixels: Pixels, matrix: Matrix, size: tuple[int, int], outside: float) -> Pixels:
     """Warp pixels. Beyond its horizon a homography mirrors the plane; but all corners lie in front of the camera
     (`shots.through` checks it), so nothing of the picture is visible there."""
-    height, width = size
-    mode, border = cv2.BORDER_CONSTANT, (outside,) * 4
-    return cv2.warpPerspective(pixels, matrix, (width, height), borderMode=mode, borderValue=border)
+    return cv2.warpPerspective(pixels, matrix, size[::-1], borderValue=(outside,) * 4)
 
 
 def lit(light: Pixels, shot: Shot) -> Pixels:

@@ -9,9 +9,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.physical.simulation.shots import Matrix, Points, Shot
+from attacks.physical.simulation.shots import Matrix, Pixels, Points, Shot
 
-Pixels = NDArray[Any]  # (h,w,3) of light in float32; 1 saturates
 #: A screen's gamma, the light of its black, and its red, green and blue (rows) as a camera sees them.
 GAMMA, BLACK = 2.2, 0.004
 PRIMARIES = ((0.92, 0.06, 0.02), (0.05, 0.91, 0.04), (0.02, 0.07, 0.91))

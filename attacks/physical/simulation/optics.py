@@ -136,11 +136,10 @@ class LensWarp:
         return self.lens.project(self.sheet.project(self.cloth.lay(np.asarray(card, np.float64))))
 
     def outline(self) -> Points:
-        share = np.linspace(0, 1, 33)
-        width, height = 2 * self.sheet.middle
-        sides = [(share, 0 * share), (share, 0 * share + 1), (0 * share, share), (0 * share + 1, share)]
-        outline = np.concatenate([np.stack(side, 1) for side in sides]) * [width, height]
-        return self.project(outline)
+        """The edges of the card in the photograph."""
+        share, corners = np.linspace(0, 1, 33)[:, None], np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
+        sides = zip(corners, np.roll(corners, -1, 0), strict=True)
+        return self.project(np.concatenate([a + share * (b - a) for a, b in sides]) * 2 * self.sheet.middle)
 
 
 def sheet_light(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, float]) -> Sheet:

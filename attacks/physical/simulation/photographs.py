@@ -9,24 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
-from attacks.physical.simulation.camera import Pixels, add_noise, blurred, develop, enlarge, lit, render
+from attacks.physical.simulation import shots
+from attacks.physical.simulation.camera import add_noise, blurred, develop, enlarge, lit, render
 from attacks.physical.simulation.media import add_front, cloth_of, demosaic, medium_light
 from attacks.physical.simulation.optics import CameraLens, LensWarp, sheet_light
-from attacks.physical.simulation.shots import (
-    Matrix,
-    Points,
-    Shot,
-    four_point_homography,
-    frame,
-    from_shares,
-    map_points,
-    view_homography,
-)
+from attacks.physical.simulation.shots import Matrix, Pixels, Points, Shot, four_point_homography, map_points
 
 MM = 25.4  # an inch
 SHARES = ((0, 0), (1, 0), (1, 1), (0, 1))
-
-
 #: The radius of an object in the scene, as a share of the shorter side, and of the lamp, as a share of the card's.
 OBJECT, LAMP = (0.02, 0.07), 0.1
 #: The grain of fine structure in pixels: finer than the first, coarser than the second.
@@ -75,8 +65,7 @@ def _outline(middle: Points, radius: float, corners: int, random: np.random.Gene
 def _cover(light: Pixels, corners: Points, colour: Points) -> Pixels:
     """Light under an opaque shape with a smooth edge."""
     cover: Any = np.zeros(light.shape[:2], np.float32)
-    ends: Any = np.rint(corners * 16).astype(np.int32)
-    cv2.fillPoly(cover, [ends], 1.0, cv2.LINE_8, 4)
+    cv2.fillPoly(cover, [np.rint(corners * 16).astype(np.int32)], 1.0, cv2.LINE_8, 4)
     cover = cv2.GaussianBlur(cover, (0, 0), 0.5)[..., None]
     return np.asarray(light * (1 - cover) + cover * np.asarray(colour, np.float32), np.float32)
 
@@ -116,8 +105,8 @@ def take_photograph(
     Raises:
         ValueError: the quad is not convex, or a corner of the card lies behind the camera.
     """
-    plane = from_shares((scene.shape[0], scene.shape[1]))
-    eye = np.asarray(frame(size) @ view_homography(shot))  # from the scene to the photograph
+    plane = shots.from_shares((scene.shape[0], scene.shape[1]))
+    eye = np.asarray(shots.frame(size) @ shots.view_homography(shot))  # from the scene to the photograph
     plane_view, placement = eye[:, [0, 1, 3]], four_point_homography(card.patch.corners, map_points(plane, quad))
     edge = ((0, 0), (card.width, 0), (card.width, card.height), (0, card.height))
     map_points(plane_view @ placement, edge)  # raises before anything is rendered
@@ -138,7 +127,6 @@ def take_photograph(
     picture = add_disturbances(picture, warp.project(edge), shot)
     picture = blurred(lit(picture, shot), shot)
     picture = add_noise(demosaic(picture) if shot.grid > 0 else picture, shot, rng)
-
     return Photograph(
         develop(picture, shot),
         patch=warp.project(card.patch.corners).tolist(),

@@ -17,84 +17,54 @@ from numpy.typing import NDArray
 Range = tuple[float, float]
 Matrix = NDArray[np.float64]  # (3,3), on columns (x, y, 1)
 Points = NDArray[np.float64]  # (n,2)
+Pixels = NDArray[Any]  # (h,w,channels) of light in float32; 1 saturates
 
 #: The field of view across the frame's shorter side in degrees.
 FIELD_OF_VIEW = 40.0
 SQUARE = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
 
 
-def ranged_field(low: float, high: float, default: Any) -> Any:
+def scope(low: float, high: float, default: Any, meaning: str) -> Any:
     """A field of `Ranges` whose values lie in [low, high]."""
-    return field(default=default, metadata={"limits": (low, high)})
+    return field(default=default, metadata={"limits": (low, high), "meaning": meaning})
 
 
 @dataclass(frozen=True)
 class Ranges:
     """Bounds of the uniformly drawn parameters. Defaults: geometry, brightness and contrast as in
-    `configs/transforms/camera.yaml`; lens, sensor and file of a smartphone.
+    `configs/transforms/camera.yaml`; lens, sensor and file of a smartphone."""
 
-    Args:
-        degrees: rotation, clockwise as displayed.
-        scale: magnification; 2 shows the scene twice as large.
-        shift: right and down, as a share of the shorter side.
-        jitter: largest shift of a corner of the square [-1,1]^2 along each axis, as a share of half the side.
-        yaw, pitch: degrees by which the scene's right or top edge turns away from a pinhole camera.
-        distance: of that camera; 1 shows the unturned scene as large as it is, 2 half as large.
-        stops: exposure. The default moves mid-grey by 0.1 of full scale in either direction.
-        contrast: the tone curve's slope at mid-grey.
-        red, blue: gains against green in stops.
-        gradient: of the light over half the shorter side, in stops, in any direction.
-        blur: sigma of lens and focus in pixels of the photograph.
-        motion: length of the motion blur in pixels, in any direction.
-        shot, read: the noise has the variance `shot` x light + `read`^2; 1 is the light that saturates.
-        quality: of the JPEG file, whole numbers.
-        k1: of the lens, see `optics.CameraLens`.
-        sag: how high the curled card rises, as a share of its width: in its middle, or, negative, at its edges.
-        clutter: objects that lie in the scene round the card, whole numbers.
-        covered: share of the card under an object across its edge.
-        glare: of a lamp on the card, against white paper.
-        sharpen: amount of the unsharp mask on encoded values.
-        detail: of the scene finer than the run's picture, deviation as a share of light.
-        local: how far local brightness is evened out, 1 is wholly.
-        grid: the pitch of a screen's pixels in mm; 0: none are seen.
-        glow: of a screen against white paper, in stops.
-        refresh: of a screen: bands across the rows, a share of light.
-        reflection: a room in the glass before the card: its window's light, against white paper.
-        fold: of cloth: how far its folds move it, as a share of its width.
-        stretch: of cloth one way, a share.
-    """
-
-    degrees: tuple[float, float] = ranged_field(-360, 360, (-20.0, 20.0))
-    scale: tuple[float, float] = ranged_field(0.05, 20, (0.75, 1.3))
-    shift: tuple[float, float] = ranged_field(-2, 2, (-0.1, 0.1))
-    jitter: float = ranged_field(0, 0.45, 0.15)
-    yaw: tuple[float, float] = ranged_field(-75, 75, (0.0, 0.0))
-    pitch: tuple[float, float] = ranged_field(-75, 75, (0.0, 0.0))
-    distance: tuple[float, float] = ranged_field(0.1, 20, (1.0, 1.0))
-    stops: tuple[float, float] = ranged_field(-8, 8, (-0.687, 0.573))
-    contrast: tuple[float, float] = ranged_field(0.1, 5, (0.8, 1.2))
-    red: tuple[float, float] = ranged_field(-4, 4, (-0.15, 0.15))
-    blue: tuple[float, float] = ranged_field(-4, 4, (-0.15, 0.15))
-    gradient: tuple[float, float] = ranged_field(0, 4, (0.0, 0.3))
-    blur: tuple[float, float] = ranged_field(0, 50, (0.4, 1.0))
-    motion: tuple[float, float] = ranged_field(0, 100, (0.0, 2.0))
-    shot: tuple[float, float] = ranged_field(0, 0.1, (1e-4, 1e-3))
-    read: tuple[float, float] = ranged_field(0, 0.5, (5e-4, 3e-3))
-    quality: tuple[float, float] = ranged_field(1, 100, (80.0, 95.0))
-    k1: tuple[float, float] = ranged_field(-0.3, 0.3, (0.0, 0.0))
-    sag: tuple[float, float] = ranged_field(-0.2, 0.2, (0.0, 0.0))
-    clutter: tuple[float, float] = ranged_field(0, 50, (0.0, 0.0))
-    covered: tuple[float, float] = ranged_field(0, 0.5, (0.0, 0.0))
-    glare: tuple[float, float] = ranged_field(0, 10, (0.0, 0.0))
-    sharpen: tuple[float, float] = ranged_field(0, 3, (0.0, 0.0))
-    local: tuple[float, float] = ranged_field(0, 1, (0.0, 0.0))
-    detail: tuple[float, float] = ranged_field(0, 1, (0.0, 0.0))
-    grid: tuple[float, float] = ranged_field(0, 20, (0.0, 0.0))
-    glow: tuple[float, float] = ranged_field(-4, 4, (0.0, 0.0))
-    refresh: tuple[float, float] = ranged_field(0, 1, (0.0, 0.0))
-    reflection: tuple[float, float] = ranged_field(0, 10, (0.0, 0.0))
-    fold: tuple[float, float] = ranged_field(0, 0.05, (0.0, 0.0))
-    stretch: tuple[float, float] = ranged_field(-0.2, 0.2, (0.0, 0.0))
+    degrees: Range = scope(-360, 360, (-20.0, 20.0), "rotation, clockwise as displayed")
+    scale: Range = scope(0.05, 20, (0.75, 1.3), "magnification; 2 shows the scene twice as large")
+    shift: Range = scope(-2, 2, (-0.1, 0.1), "right and down, shares of the shorter side")
+    jitter: float = scope(0, 0.45, 0.15, "most that a corner of the view moves along each axis, of half the side")
+    yaw: Range = scope(-75, 75, (0.0, 0.0), "degrees that the scene's right edge turns away from a pinhole")
+    pitch: Range = scope(-75, 75, (0.0, 0.0), "degrees that the scene's upper edge leans back")
+    distance: Range = scope(0.1, 20, (1.0, 1.0), "of the pinhole; 2 shows the scene half as large")
+    stops: Range = scope(-8, 8, (-0.687, 0.573), "exposure: mid-grey moves by 0.1 of full scale at most")
+    contrast: Range = scope(0.1, 5, (0.8, 1.2), "the tone curve's slope at mid-grey")
+    red: Range = scope(-4, 4, (-0.15, 0.15), "gain against green in stops")
+    blue: Range = scope(-4, 4, (-0.15, 0.15), "gain against green in stops")
+    gradient: Range = scope(0, 4, (0.0, 0.3), "of the light over half the shorter side, in stops, in any direction")
+    blur: Range = scope(0, 50, (0.4, 1.0), "sigma of lens and focus in pixels")
+    motion: Range = scope(0, 100, (0.0, 2.0), "length of the motion blur in pixels, in any direction")
+    shot: Range = scope(0, 0.1, (1e-4, 1e-3), "noise has the variance shot x light + read^2, 1 saturates")
+    read: Range = scope(0, 0.5, (5e-4, 3e-3), "see shot")
+    quality: Range = scope(1, 100, (80.0, 95.0), "of the JPEG file, whole numbers")
+    k1: Range = scope(-0.3, 0.3, (0.0, 0.0), "radial distortion of the lens, one for all photographs")
+    sag: Range = scope(-0.2, 0.2, (0.0, 0.0), "height of a curled card, share of its width; below 0 its edges rise")
+    clutter: Range = scope(0, 50, (0.0, 0.0), "objects in the scene round the card, whole numbers")
+    covered: Range = scope(0, 0.5, (0.0, 0.0), "share of the card under an object across its edge")
+    glare: Range = scope(0, 10, (0.0, 0.0), "of a lamp on the card, against white paper")
+    sharpen: Range = scope(0, 3, (0.0, 0.0), "amount of the unsharp mask on encoded values")
+    local: Range = scope(0, 1, (0.0, 0.0), "how far local brightness is evened out, 1 is wholly")
+    detail: Range = scope(0, 1, (0.0, 0.0), "finer than the run's picture in the scene, deviation, share of light")
+    grid: Range = scope(0, 20, (0.0, 0.0), "pitch of a screen's pixels in mm; 0: none are seen")
+    glow: Range = scope(-4, 4, (0.0, 0.0), "of a screen against white paper, in stops")
+    refresh: Range = scope(0, 1, (0.0, 0.0), "of a screen: bands across the rows, a share of light")
+    reflection: Range = scope(0, 10, (0.0, 0.0), "in glass before the card: a window's light, against white paper")
+    fold: Range = scope(0, 0.05, (0.0, 0.0), "of cloth: how far its folds move it, as a share of its width")
+    stretch: Range = scope(-0.2, 0.2, (0.0, 0.0), "of cloth one way, a share")
 
     def __post_init__(self) -> None:
         for entry in dataclasses.fields(self):
@@ -185,8 +155,6 @@ class Shot:
 
 #: Fields of `Shot` that are whole numbers.
 WHOLE = ("quality", "clutter", "seed")
-#: The first field of `Shot` that is drawn from a stream of its own.
-SEPARATE_FIELD = "k1"
 
 
 def draw_shot(ranges: Ranges, rng: np.random.Generator) -> Shot:
@@ -197,7 +165,7 @@ def draw_shot(ranges: Ranges, rng: np.random.Generator) -> Shot:
     corners = rng.uniform(-1, 1, (4, 2)) * ranges.jitter
     values: dict[str, Any] = {"corners": tuple((float(x), float(y)) for x, y in corners)}
     for entry in dataclasses.fields(Shot):
-        if entry.name == SEPARATE_FIELD:
+        if entry.name == "k1":
             rng = rng.spawn(1)[0]
         if entry.name != "corners":
             values[entry.name] = float(rng.uniform(*bounds[entry.name]))

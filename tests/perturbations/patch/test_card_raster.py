@@ -90,14 +90,10 @@ def test_edges_of_a_card_and_colours_of_its_swatches_are_exact(size, shape):
     for box in (layout.patch, *(tag.box for tag in layout.tags)):
         assert np.abs(edges(picture, vars(box), 300)).max() < 0.001
     for swatch in layout.chart:
-        row, column = ((at + side / 2) * 300 / MM for at, side in _sides(swatch.box))
+        column, row = np.mean(swatch.box.corners, 0) * 300 / MM
         assert tuple(picture[int(row), int(column)]) == swatch.colour
     assert {swatch.colour for swatch in layout.chart} == set(COLOURS)
     assert tuple(picture[picture.shape[0] // 2, picture.shape[1] // 2]) == (0, 0, 0), "black is no hole"
-
-
-def _sides(box):
-    return (box.y, box.height), (box.x, box.width)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """From `printer` in a configuration to the stages of a printed sheet."""
 
-import re
-
 import pytest
 import torch
 
@@ -33,14 +31,11 @@ def test_a_printer_prints_any_texture_with_a_gradient(name):
     assert texture.grad.isfinite().all() and texture.grad.flatten(1).norm(dim=1).min() > 1e-3
 
 
-def test_an_ideal_printer_has_no_stages():
-    assert printer_stages(PrinterConfig("none")) == []
-
-
 def test_printer_stages_have_the_order_colours_light_paper():
     stages = {"exposure": {"stops": 1}, "cylinder": {"arc": 30}}
     first, light, bend = printer_stages(PrinterConfig("x", "generic", "relative", stages))
     assert isinstance(first, ColourMap) and isinstance(light, Exposure) and isinstance(bend, Geometry)
+    assert repr(first) == "ColourMap(name='generic')" and printer_stages(PrinterConfig("none")) == []
     texture = torch.rand(1, 3, 8, 8)
     torch.testing.assert_close(first(texture, torch.rand(1, 0)), apply_lut(texture, generic()))
 
@@ -69,10 +64,6 @@ def test_a_printer_accepts_only_stages_of_the_sheet():
 def test_wrong_stages_are_named(stages, message):
     with pytest.raises(ValueError, match=message):
         printer_stages(PrinterConfig("x", stages=stages))
-
-
-def test_the_colours_of_a_printer_are_named_without_their_numbers():
-    assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printer_stages(PrinterConfig("x", "generic"))[0]))
 
 
 def test_an_attack_without_views_has_the_printers_colours_and_nothing_random():
