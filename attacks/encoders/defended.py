@@ -12,6 +12,7 @@ from attacks.encoders.randomness import EncoderDraws, StageGroup, encoder_random
 from attacks.encoders.tree import PictureModule, Tree, adopt, embedding
 from transforms import Compose, Stage
 from transforms.doors import unchecked
+from transforms.draws.ranges import NoCoordinates
 from transforms.sampling.straight_through import backward_through
 
 Map = Callable[[Tensor], Tensor]
@@ -119,7 +120,7 @@ def _identity(images: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Bpda:
+class Bpda(NoCoordinates):
     """A defence without a derivative as a stage: `forward` may use files or NumPy; the gradient is that of `backward`
     at the same pictures (backward pass differentiable approximation, Athalye et al. 2018).
 
@@ -141,11 +142,6 @@ class Bpda:
 
     forward: Map
     backward: Map = _identity
-    dims: ClassVar[int] = 0
-    names: ClassVar[tuple[str, ...]] = ()
-
-    def values(self, u: Tensor) -> Tensor:
-        return u
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
         return backward_through(images, self._real, self.backward)

@@ -20,9 +20,6 @@ class Seed:
     names: ClassVar[tuple[str, ...]] = ("(seed)",)
     discrete: ClassVar[tuple[int, ...]] = (0,)
 
-    def values(self, u: Tensor) -> Tensor:
-        return u
-
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
         return images
 
