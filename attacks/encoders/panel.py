@@ -1,6 +1,7 @@
 """An encoder behind a rule over several views of one picture, as test-time defences have it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,15 +18,25 @@ from transforms.doors import unchecked
 from transforms.draws import Uniform, stream
 
 
-class ScoredEncoder(nn.Module):
+@dataclass(frozen=True, eq=False)
+class ScoredEncoder:
     """An encoder with a detector, called for its features and its score together (see `Panel`)."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    encoder: Encoder
+
+    def __call__(self, images: Tensor, **draws: Any) -> Tree:
+        return unchecked(self.encoder)(images, with_score=True, **draws)
+
+
+class ScoredModule(nn.Module):
+    """The same of a module, as a module, which can be copied."""
+
+    def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.encoder, self.training = encoder, False
 
     def forward(self, images: Tensor, **draws: Any) -> Tree:
-        return unchecked(self.encoder)(images, with_score=True, **draws)
+        return ScoredEncoder(self.encoder)(images, **draws)
 
 
 class Panel(Defence):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine import engine_reset, engine_state
-from attacks.encoders.panel import ScoredEncoder
+from attacks.encoders.panel import ScoredModule
 from attacks.eot.bank import judged
 from attacks.evaluation.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation.judge import concatenate, resisting
@@ -285,6 +285,6 @@ def check_pictures(attempt: Attempt, trace: list[Trace], deltas: Mapping[str, Te
         views=max(sanity.views, options.eot.views) if study.attack.sampled else sanity.views,
         planned=study.views.steps,
         trace=[None if loss is None else sign * loss for loss in held_out],
-        module=bench.module if attempt.limits is None else ScoredEncoder(bench.module),
+        module=bench.module if attempt.limits is None else ScoredModule(bench.module),
         results=(deltas["eot"][part], deltas[BARE][part]) if BARE in deltas else None,
     )
