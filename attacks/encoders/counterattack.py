@@ -1,6 +1,7 @@
 """A defence that perturbs the picture itself before it is encoded."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,11 +57,8 @@ class Counterattack(Defence):
 
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
         seeds, inner = split_draws(draws, self._draws, len(images))
+        encode: Any = partial(self.encode, **inner, **options)
         pictures = images.detach()
-
-        def encode(views: Tensor) -> Tensor:
-            return self.encode(views, **inner, **options)
-
         numbers = [
             torch.rand(images.shape[1:], generator=torch.Generator().manual_seed(stream(0, "ttc", seed) % 2**32))
             for seed in defence_seeds(seeds, len(images))
