@@ -78,8 +78,7 @@ class Defended(Defence):
         wide = torch.promote_types(images.dtype, torch.float32)
         middle = images.new_full((len(images), self.stages.dims), 0.5, dtype=wide)
         pictures = unchecked(self.stages)(images, stage_draws.get("draws", middle))
-        features: Tree = unchecked(self.encoder)(pictures, **inner, **options)
-        return features
+        return unchecked(self.encoder)(pictures, **inner, **options)
 
 
 @dataclass(frozen=True)

@@ -179,8 +179,7 @@ class Stochastic(PictureModule):
                 seeds = dropout_draws["draws"][:, 0].detach().double().tolist()
                 stack.enter_context(self._active())
                 stack.enter_context(Seeded(seeds, tuple(images.shape[1:]), self._row_counts))
-            answer: Tree = unchecked(self.encoder)(images, **inner, **options)
-        return answer
+            return unchecked(self.encoder)(images, **inner, **options)
 
     def __repr__(self) -> str:
         randomness = self.randomness
