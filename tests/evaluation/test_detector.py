@@ -10,12 +10,11 @@ import torch
 from attacks import Away, bank
 from attacks.encoders import Panel, Stochastic, randomised
 from attacks.encoders.panel import ScoredEncoder
-from attacks.encoders.passes import passes_of
+from attacks.encoders.passes import CountedCalls, passes_of
 from attacks.encoders.rules import ViewConsistency
 from attacks.evaluation.detection import score_limits
 from attacks.evaluation.per_image import COLUMNS, DETECTION, per_image_rows
 from attacks.evaluation.scores import Right, evaluate
-from attacks.experiment.bench import CountedCalls
 from attacks.objectives import Evasion
 from tests.helpers.slopes import assert_slope
 from tests.helpers.small import small, smooth
@@ -66,7 +65,7 @@ def test_a_score_comes_with_the_features_from_the_same_passes():
     answer = ScoredEncoder(counter)(pictures, draws=draws)
     assert torch.equal(answer["features"], encoder(pictures, draws))
     assert torch.equal(answer["score"][:, 0], score_of(encoder, pictures, draws))
-    assert counter.forward == 2 * 4 and passes_of(ScoredEncoder(counter)).forward == 4
+    assert counter.count.forward == 2 * 4 and passes_of(ScoredEncoder(counter)).forward == 4
     assert counter.encoder.false_alarms == 0.05
 
 
