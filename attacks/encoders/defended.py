@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, StageGroup, encoder_randomness, join_draws, split_draws
-from attacks.encoders.tree import PictureModule, Tree, adopt, embedding
+from attacks.encoders.tree import PictureModule, Tree, adopt, check_mode, embedding
 from transforms import Compose, Stage
 from transforms.doors import unchecked
 from transforms.draws.ranges import NoCoordinates
@@ -28,8 +28,7 @@ class Defence(PictureModule):
 
     def __init__(self, encoder: nn.Module, coordinates: Compose) -> None:
         super().__init__()
-        if encoder.training:
-            raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
+        check_mode(encoder)
         self.encoder = in_native_precision(encoder)
         self.training = False
         self._draws = [EncoderDraws(coordinates) if coordinates.dims else None, encoder_randomness(encoder)]
