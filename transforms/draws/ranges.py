@@ -73,6 +73,9 @@ class NoCoordinates(Doored):
     dims: ClassVar[int] = 0
     names: ClassVar[tuple[str, ...]] = ()
 
+    def values(self, u: Tensor) -> Tensor:
+        return u
+
 
 class WholeRanged(Doored):
     """A stage of one whole number (no coordinate), or of a range of them (one coordinate, which chooses)."""
