@@ -1,6 +1,5 @@
 """A defence that perturbs the picture itself before it is encoded."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,31 +55,27 @@ class Counterattack(Defence):
 
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
         seeds, inner = split_draws(draws, self._draws, len(images))
-        pictures = images.detach()
-
-        def encode(views: Tensor) -> Tensor:
-            return self.encode(views, **inner, **options)
-
+        pictures, options = images.detach(), inner | options
         numbers = [
             torch.rand(images.shape[1:], generator=torch.Generator().manual_seed(stream(0, "ttc", seed) % 2**32))
             for seed in defence_seeds(seeds, len(images))
         ]
         noise = (2 * torch.stack(numbers).to(pictures) - 1) * self.eps
-        return encode(saturate(images + self._move(encode, pictures, noise)))
+        return self.encode(saturate(images + self._move(pictures, noise, **options)), **options)
 
-    def _move(self, encode: Callable[[Tensor], Tensor], pictures: Tensor, noise: Tensor) -> Tensor:
+    def _move(self, pictures: Tensor, noise: Tensor, **options: Any) -> Tensor:
         """The change of each picture, from a random one."""
 
         def limited(change: Tensor) -> Tensor:
             return (pictures + change.detach().clamp(-self.eps, self.eps)).clamp(0, 1) - pictures
 
         with torch.no_grad():
-            start = encode(pictures)
+            start = self.encode(pictures, **options)
         moves, distances = [limited(noise)], []
         for _ in range(self.steps):
             with torch.enable_grad():
                 change = moves[-1].clone().requires_grad_()
-                distance = (encode(pictures + change) - start).square().sum(-1)
+                distance = (self.encode(pictures + change, **options) - start).square().sum(-1)
                 if not distance.requires_grad:
                     raise ValueError("`defence=ttc` follows the encoder's gradient, and it has none: use another one")
                 (slope,) = torch.autograd.grad(distance.sum(), change)

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, StageGroup, encoder_randomness, join_draws, split_draws
-from attacks.encoders.tree import PictureModule, Tree, adopt, embedding
+from attacks.encoders.tree import PictureModule, Tree, adopt, check_mode, embedding
 from transforms import Compose, Stage
 from transforms.doors import unchecked
+from transforms.draws.ranges import NoCoordinates
 from transforms.sampling.straight_through import backward_through
 
 Map = Callable[[Tensor], Tensor]
@@ -27,8 +28,7 @@ class Defence(PictureModule):
 
     def __init__(self, encoder: nn.Module, coordinates: Compose) -> None:
         super().__init__()
-        if encoder.training:
-            raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
+        check_mode(encoder)
         self.encoder = in_native_precision(encoder)
         self.training = False
         self._draws = [EncoderDraws(coordinates) if coordinates.dims else None, encoder_randomness(encoder)]
@@ -77,8 +77,7 @@ class Defended(Defence):
         wide = torch.promote_types(images.dtype, torch.float32)
         middle = images.new_full((len(images), self.stages.dims), 0.5, dtype=wide)
         pictures = unchecked(self.stages)(images, stage_draws.get("draws", middle))
-        features: Tree = unchecked(self.encoder)(pictures, **inner, **options)
-        return features
+        return unchecked(self.encoder)(pictures, **inner, **options)
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def _identity(images: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Bpda:
+class Bpda(NoCoordinates):
     """A defence without a derivative as a stage: `forward` may use files or NumPy; the gradient is that of `backward`
     at the same pictures (backward pass differentiable approximation, Athalye et al. 2018).
 
@@ -141,11 +140,6 @@ class Bpda:
 
     forward: Map
     backward: Map = _identity
-    dims: ClassVar[int] = 0
-    names: ClassVar[tuple[str, ...]] = ()
-
-    def values(self, u: Tensor) -> Tensor:
-        return u
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
         return backward_through(images, self._real, self.backward)

@@ -11,7 +11,7 @@ from torch.jit import ScriptModule
 
 from attacks.encoders.engine.native_precision import NativePrecision, in_native_precision, innermost_precision
 from attacks.encoders.randomness import encoder_randomness
-from attacks.encoders.tree import PictureModule, optional
+from attacks.encoders.tree import PictureModule, check_mode, optional
 from transforms.doors import checked, unchecked
 
 #: How a layer's output becomes features: flattened, (N,D); the mean over positions (N,C,H,W) or tokens (N,T,D); the
@@ -113,8 +113,7 @@ class Layers(PictureModule):
         self, encoder: nn.Module, layers: Sequence[str] | Mapping[str, Pool], *, keep: Keep | None = None
     ) -> None:
         super().__init__()
-        if encoder.training:
-            raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
+        check_mode(encoder)
         encoder = in_native_precision(encoder)
         pools: dict[str, Pool] = dict(layers) if isinstance(layers, Mapping) else dict.fromkeys(layers, "flat")
         self.pools = pools

@@ -1,6 +1,6 @@
 """An encoder behind a rule over several views of one picture, as test-time defences have it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,36 +86,25 @@ class Panel(Defence):
 
     def forward(self, images: Tensor, draws: Tensor | None = None, with_score: bool = False, **options: Any) -> Tree:
         features = self.features(images, draws, **options)
-        answer = self.rule(features)
-        if not isinstance(answer, Tensor) or answer.shape != features[:, 0].shape:
-            got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
-            raise ValueError(
-                f"`rule` must make (N,D) of features (N,1+views,D): {tuple(features[:, 0].shape)}; got {got}"
-            )
-        return {"features": answer, "score": self._rate(features)[:, None]} if with_score else answer
+        answer, shape = self.rule(features), tuple(features[:, 0].shape)
+        got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
+        if got != shape:
+            raise ValueError(f"`rule` must make (N,D) of features (N,1+views,D): {shape}; got {got}")
+        if not with_score:
+            return answer
+        if (rate := optional(self.rule, "score")) is None:
+            raise ValueError(f"`rule` must have a `score` to rate pictures; {type(self.rule).__name__} has none")
+        score = rate(features)
+        if score.shape != shape[:1]:
+            raise ValueError(f"`score` of `rule` must be {shape[:1]}, one a picture; got {tuple(score.shape)}")
+        return {"features": answer, "score": score[:, None]}
 
     def features(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tensor:
         """(N,1+views,D): the features of pictures, each its own first, then those of its views."""
         seeds, inner = split_draws(draws, self._draws, len(images))
-        points, options = self._points(defence_seeds(seeds, len(images)), images), inner | options
+        numbers, options = defence_seeds(seeds, len(images)), inner | options
+        points = {n: Uniform()(self.views, self.stages.dims, seed=stream(0, "defence", n)) for n in {*numbers}}
+        u = torch.stack([points[n] for n in numbers], 1).to(torch.promote_types(images.dtype, torch.float32))
         # View by view: a pass has as many rows as the caller's, who has chosen them to fit into memory.
-        rows = [self.encode(unchecked(self.stages)(images, u), **options) for u in points]
+        rows = [self.encode(unchecked(self.stages)(images, view), **options) for view in u]
         return torch.stack([self.encode(images, **options), *rows], 1)
-
-    def score(self, images: Tensor, draws: Tensor | None = None) -> Tensor:
-        """(N,): the score of a rule that is a detector, lower where it suspects an attack."""
-        return self._rate(self.features(images, draws))
-
-    def _rate(self, features: Tensor) -> Tensor:
-        rate: Callable[[Tensor], Tensor] | None = optional(self.rule, "score")
-        if rate is None:
-            raise ValueError(f"`rule` must have a `score` to rate pictures; {type(self.rule).__name__} has none")
-        score = rate(features)
-        if score.shape != features.shape[:1]:
-            raise ValueError(f"`score` of `rule` must be ({len(features)},), one a picture; got {tuple(score.shape)}")
-        return score
-
-    def _points(self, seeds: Sequence[float], images: Tensor) -> Tensor:
-        """(views,N,dims) in [0,1): of each picture its points of the cube, from its seed."""
-        points = {seed: Uniform()(self.views, self.stages.dims, seed=stream(0, "defence", seed)) for seed in {*seeds}}
-        return torch.stack([points[seed] for seed in seeds], 1).to(torch.promote_types(images.dtype, torch.float32))

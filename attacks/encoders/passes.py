@@ -1,11 +1,13 @@
 """How many passes of a network one call of an encoder takes: those of a defence that looks at several views."""
 
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
-from attacks.encoders.tree import optional
+from attacks.encoders.tree import Encoder, Tree, optional
+from transforms.doors import unchecked
 
 
 class Passes(NamedTuple):
@@ -40,3 +42,26 @@ def passes_of(encoder: object, only: int | None = None) -> Passes:
         only = encoder.keywords.get("only", only) if isinstance(encoder, partial) else only
         encoder = encoder.func if isinstance(encoder, partial) else next((part for part in parts if part), None)
     return passes
+
+
+@dataclass
+class PassCount:
+    """The number of passes of the networks of some encoders."""
+
+    forward: int = 0
+    backward: int = 0
+
+
+class CountedCalls:
+    """An encoder that counts the passes of its network, forward and back, as it encodes views, in a `count` that
+    several may share."""
+
+    def __init__(self, encoder: Encoder, count: PassCount | None = None) -> None:
+        self.encoder, self.count, self.passes_of_view = encoder, count or PassCount(), passes_of(encoder)
+
+    def __call__(self, images: Tensor, **draws: Any) -> Tree:
+        passes = passes_of(self.encoder, draws.get("only"))
+        forward, backward = passes.of_calls(len(images), len(images) * images.requires_grad)
+        self.count.forward += forward
+        self.count.backward += backward
+        return unchecked(self.encoder)(images, **draws)

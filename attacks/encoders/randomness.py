@@ -20,9 +20,6 @@ class Seed:
     names: ClassVar[tuple[str, ...]] = ("(seed)",)
     discrete: ClassVar[tuple[int, ...]] = (0,)
 
-    def values(self, u: Tensor) -> Tensor:
-        return u
-
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
         return images
 
@@ -44,18 +41,9 @@ class StageGroup:
     """A stage of the views whose coordinates are those of `stages`."""
 
     stages: Compose
-
-    @property
-    def dims(self) -> int:
-        return self.stages.dims
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.stages.names
-
-    @property
-    def discrete(self) -> tuple[int, ...]:
-        return self.stages.discrete
+    dims = property(lambda self: self.stages.dims)
+    names = property(lambda self: self.stages.names)
+    discrete = property(lambda self: self.stages.discrete)
 
     def values(self, u: Tensor) -> Tensor:
         return self.stages.values(u)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attacks.encoders.contract import grey_input, refuse_dependent
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, Seed, encoder_randomness, join_draws, split_draws
-from attacks.encoders.tree import PictureModule, Tree, adopt
+from attacks.encoders.tree import PictureModule, Tree, adopt, check_mode
 from transforms import Compose
 from transforms.doors import unchecked
 from transforms.draws import stream
@@ -150,8 +150,7 @@ class Stochastic(PictureModule):
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
-        if encoder.training:
-            raise ValueError("`encoder` must be in evaluation mode, so that its norms are; call .eval()")
+        check_mode(encoder)
         self.encoder = in_native_precision(encoder)
         self.training = False
         self._attentions = [module for module in encoder.modules() if _attention_drops(module)]
@@ -179,8 +178,7 @@ class Stochastic(PictureModule):
                 seeds = dropout_draws["draws"][:, 0].detach().double().tolist()
                 stack.enter_context(self._active())
                 stack.enter_context(Seeded(seeds, tuple(images.shape[1:]), self._row_counts))
-            answer: Tree = unchecked(self.encoder)(images, **inner, **options)
-        return answer
+            return unchecked(self.encoder)(images, **inner, **options)
 
     def __repr__(self) -> str:
         randomness = self.randomness

@@ -106,6 +106,13 @@ def refuse_unready(encoder: object) -> None:
                 )
 
 
+def check_mode(encoder: object) -> None:
+    """Raise ValueError for a module in training mode."""
+    if isinstance(encoder, nn.Module) and encoder.training:
+        refuse_unready(encoder)
+        raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
+
+
 Encoder = Callable[..., Tree]  # see attacks.eot.protocols
 Texts = Callable[[Sequence[str]], Tensor]  # texts -> (T,D), in the space of the pictures
 

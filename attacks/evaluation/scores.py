@@ -14,7 +14,7 @@ from attacks.data.gallery import Pictures
 from attacks.data.vectors import has_direction
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.panel import ScoredEncoder
-from attacks.encoders.tree import Encoder, Tree, embedding, join_trees, map_tree, optional, silence
+from attacks.encoders.tree import Encoder, Tree, check_mode, embedding, join_trees, map_tree, optional, silence
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
 from attacks.eot.faults.locate import not_finite
@@ -22,7 +22,7 @@ from attacks.evaluation.retrieval import Mark, Rows, best, search, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import stored
-from attacks.solvers.checks import check_images, check_mode
+from attacks.solvers.checks import check_images
 from transforms.devices import uploaded
 from transforms.scene import Shown, base_of
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +13,8 @@ from attacks.data.images import file_names
 from attacks.encoders.black_box.asked import black_box, refuse_unanswered
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.layers import Pool
-from attacks.encoders.passes import passes_of
-from attacks.encoders.tree import Encoder, Tree, optional
+from attacks.encoders.passes import CountedCalls
+from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.detection import score_limits
@@ -32,22 +31,7 @@ from attacks.runtime.progress import SILENT, Progress
 from attacks.runtime.values import stored
 from attacks.solvers.loop import Trace
 from attacks.study.study import BARE, Study
-from transforms.doors import unchecked
 from transforms.wrappers import widened
-
-
-class CountedCalls:
-    """An encoder that counts the passes of its network, forward and back, as it encodes views."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder, self.forward, self.backward = encoder, 0, 0
-        self.passes_of_view = passes_of(encoder)
-
-    def __call__(self, images: Tensor, **draws: Any) -> Tree:
-        passes = passes_of(self.encoder, draws.get("only"))
-        forward, backward = passes.of_calls(len(images), len(images) * images.requires_grad)
-        self.forward, self.backward = self.forward + forward, self.backward + backward
-        return unchecked(self.encoder)(images, **draws)
 
 
 @stored("cost")
@@ -103,9 +87,8 @@ class Meter:
         self.reading, self.offset = self._read_counters(), offset
 
     def _read_counters(self) -> tuple[tuple[int, int, int], tuple[float, float]]:
-        forward, backward = (
-            sum(getattr(encoder, key) for encoder in self.encoders) for key in ("forward", "backward")
-        )
+        counts = [encoder.count for encoder in self.encoders]
+        forward, backward = (sum(getattr(count, key) for count in counts) for key in ("forward", "backward"))
         return (forward, backward, self.choices[0]), (time.perf_counter(), self.choices[1])
 
 

@@ -77,9 +77,8 @@ def _rank_levels(rows: int, members: int) -> dict[str, Level]:
     """The levels of the rank of the first of `members` rows, in random orders of all."""
     rest = rows - members
     positions = torch.arange(rest, dtype=torch.float64)
-    survival = torch.cat(
-        [torch.ones(1), (1 - members / (rows - positions)).cumprod(0), torch.zeros(1)]
-    )  # P(rank > k)
+    # P(rank > k)
+    survival = torch.cat([torch.ones(1), (1 - members / (rows - positions)).cumprod(0), torch.zeros(1)])
     result = {f"recall_at_{k}": Level(float(1 - survival[: k + 1][-1]), float(k > rest), 1) for k in (1, 5, 10)}
     result["mrr"] = Level(float((survival.diff().neg() / torch.arange(1, rest + 2)).sum()), 1 / (rest + 1), 1)
     return result | {"median_rank": Level(float((survival > 0.5).sum()), 1, rest + 1)}

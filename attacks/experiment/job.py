@@ -21,18 +21,9 @@ from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import line as drift_line
 from attacks.evaluation.sanity.check import Sanity, skip
 from attacks.evaluation.sanity.check import table as sanity_table
+from attacks.experiment import directory
 from attacks.experiment.bench import Bench, bench_of
 from attacks.experiment.clean_views import LostViews, look_first
-from attacks.experiment.directory import (
-    CHECKPOINT,
-    RunEntry,
-    enter,
-    finish,
-    finished,
-    interrupted_run,
-    refuse_overrides,
-    remove,
-)
 from attacks.experiment.identity import refuse_other_command
 from attacks.experiment.preparation import Preparation, prepare_run, resume_preparation
 from attacks.experiment.rehearsal import first_words, rehearse
@@ -111,11 +102,11 @@ def job(
     if run.overwrite and start is not None and Path(start).resolve() == out.resolve():
         raise ValueError(f"`attack.start_from` must be another run than the one to overwrite, {out}: copy it first")
     world, check_command = join(), partial(refuse_other_command, run=run, folder=out)
-    with enter(out, check_command, overwrite=run.overwrite) if world.first else nullcontext() as entry:
+    with directory.enter(out, check_command, overwrite=run.overwrite) if world.first else nullcontext() as entry:
         place, is_resumed = world.agree(None if entry is None else [str(out.resolve()), entry.is_resumed])
         if is_resumed:
             refuse_changed(run, Path(place))
-            previous = interrupted_run(Path(place), getattr(run.encoder, "model", None))
+            previous = directory.interrupted_run(Path(place), getattr(run.encoder, "model", None))
             run.engine = previous.run.engine  # as it was decided
             preparation = resume_preparation(previous, run, world, module)
         else:
@@ -131,8 +122,8 @@ def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             tracker sends the run, `data.cache=FOLDER`, and which processes share it: `workers`, `shard`.
     """
     values = dict(word.split("=", 1) for word in overrides if "=" in word)
-    previous = interrupted_run(folder, values.get("encoder.model"))
-    refuse_overrides(previous.manifest, overrides)
+    previous = directory.interrupted_run(folder, values.get("encoder.model"))
+    directory.refuse_overrides(previous.manifest, overrides)
     run = previous.run
     refuse_untyped(run, overrides, ("tracker.mode", "tracker.uri"))
     if getattr(run.data, "cache", None) is not None:  # a directory may not choose where to write
@@ -141,17 +132,17 @@ def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     run.workers, run.shard, run.overwrite = int(count) if count.isdecimal() else count, values.get("shard"), False
     workers(run.workers), shard(run.shard)
     world = join()
-    with enter(folder, lambda _: None) if world.first else nullcontext() as entry:
+    with directory.enter(folder, lambda _: None) if world.first else nullcontext() as entry:
         return _run_prepared(resume_preparation(previous, run, world), folder, entry)
 
 
-def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -> dict[str, Any]:
+def _run_prepared(preparation: Preparation, out: Path, entry: directory.RunEntry | None) -> dict[str, Any]:
     """Attack what is not done in a run directory that this process has entered (`entry`: of the first process of
     several), and make the tables."""
     world, run, study = preparation.world, preparation.run, preparation.study
     if not world.agree(entry is None or entry.is_exclusive or world.size == 1):
         raise ValueError(f"`{out}`: another process is at work there, and those of torchrun join none")
-    start = partial(started, run.tracker, out / CHECKPOINT, out, preparation.manifest["config"])
+    start = partial(started, run.tracker, out / directory.CHECKPOINT, out, preparation.manifest["config"])
     if entry is not None:
         _begin(out, preparation, entry)
     with ledger_at(study.encoder, out / LEDGER), Trackers() as trackers, ExitStack() as showing:
@@ -166,13 +157,13 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
                 results = work(bench, _executor(preparation, bench), shard(run.shard), stop_rule)
                 if (box := black_box(encoder)) is not None:
                     box.confirm()
-                with nullcontext() if world.size > 1 else tables(out / CHECKPOINT, trackers.close):
+                with nullcontext() if world.size > 1 else tables(out / directory.CHECKPOINT, trackers.close):
                     content, sanity = _tables(preparation, bench, results, partial(trackers.ending, start))
         except (OtherProcessFinishes, OSError) as error:
-            return _result_of_other(error, out / CHECKPOINT, out, world)
+            return _result_of_other(error, out / directory.CHECKPOINT, out, world)
         except LostViews:
             if entry is not None and entry.lock.exclusive():  # a refused run leaves nothing to go on with
-                remove(out)
+                directory.remove(out)
                 (out / "manifest.json").unlink()
             raise
         except NotFinite as error:  # not of one picture: several processes, a shared delta, a section
@@ -184,7 +175,7 @@ def _run_prepared(preparation: Preparation, out: Path, entry: RunEntry | None) -
     return content
 
 
-def _announce(preparation: Preparation, bench: Bench, entry: RunEntry | None) -> Progress:
+def _announce(preparation: Preparation, bench: Bench, entry: directory.RunEntry | None) -> Progress:
     """The progress of a run, after its first lines: what it does and for how long, its notes, its clean views."""
     views = look_first(bench, preparation.manifest)
     at, shards = shard(preparation.run.shard)
@@ -222,7 +213,7 @@ def _executor(preparation: Preparation, bench: Bench) -> Execute:
 
 def _result_of_other(error: Exception, checkpoint: Path, out: Path, world: World) -> dict[str, Any]:
     """Nothing, where another process has the rest of the work. Raises any other error."""
-    content = finished(out)
+    content = directory.finished(out)
     if isinstance(error, OSError) and not content:
         raise error
     if world.first:
@@ -233,12 +224,12 @@ def _result_of_other(error: Exception, checkpoint: Path, out: Path, world: World
     return {}
 
 
-def _begin(out: Path, preparation: Preparation, entry: RunEntry) -> None:
+def _begin(out: Path, preparation: Preparation, entry: directory.RunEntry) -> None:
     """Prepare a run directory before anything is attacked."""
     if not entry.is_resumed:
         keep(preparation.run, out)
         write_json(out / "manifest.json", preparation.manifest)  # a directory with it can be resumed
-    make_folder(out / CHECKPOINT)
+    make_folder(out / directory.CHECKPOINT)
     entry.lock.shared()  # from now on other processes may join the run
     # Not earlier: matplotlib writes a cache into the home, and a refused run writes nothing. Not at the end of the
     # run: hours later the sources may have changed.
@@ -247,7 +238,7 @@ def _begin(out: Path, preparation: Preparation, entry: RunEntry) -> None:
 
 def _follow(trackers: Trackers, run: Run, out: Path, start: Callable[[], dict[str, Tracker]] | None) -> None:
     """Begin the journal of this process; the first of several in one directory must `start` the tracker, too."""
-    node, folder = asdict(run.tracker), out / CHECKPOINT
+    node, folder = asdict(run.tracker), out / directory.CHECKPOINT
     with tables(folder):
         if start is not None:
             trackers.others = start()
@@ -317,11 +308,11 @@ def _tables(
 
         draw_sheets(out, bench, scores, extras)
         write_text(out / "report.html", report_page(bench, content, record, scores))
-        with ending(out / CHECKPOINT, out) as open_trackers:
+        with ending(out / directory.CHECKPOINT, out) as open_trackers:
             log_end(open_trackers, content, out)
         clean(out)  # temporary files of a process that shared the run and was killed
-        finish(out, record, content)  # metrics.json is written last: a directory with it is finished
-        shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
+        directory.finish(out, record, content)  # metrics.json is written last: a directory with it is finished
+        shutil.rmtree(out / directory.CHECKPOINT, ignore_errors=True)
     return content, sanity
 
 

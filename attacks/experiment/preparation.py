@@ -79,11 +79,7 @@ def manifest(
         "config": asdict(run),
         "started": now_text(),
         "policy": policy_record(run.require),
-        "gallery": {
-            "sha256": gallery_digest(study),
-            "size": len(study.gallery),
-            "source": study.gallery.source,
-        },
+        "gallery": {"sha256": gallery_digest(study), "size": len(study.gallery), "source": study.gallery.source},
         "device": torch.cuda.get_device_name(study.device) if study.device.type == "cuda" else str(study.device),
         "threads": torch.get_num_threads(),
         "processes": world.size,

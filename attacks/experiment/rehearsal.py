@@ -79,11 +79,8 @@ def rehearse(run: Run, preset: str, overrides: list[str]) -> Rehearsal:
 
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         memory = f"memory: about {max(resident, torch.cuda.max_memory_allocated()) / 1e9:.1f} GB\n"
-    files_of_run, pixels = (
-        preparation.manifest["artefacts"],
-        sum(height * width for height, width in study.queries.shapes),
-    )
-    arms = len(files_of_run["pictures"]["arms"])
+    files_of_run = preparation.manifest["artefacts"]
+    pixels, arms = sum(map(math.prod, study.queries.shapes)), len(files_of_run["pictures"]["arms"])
     files = f"files: at most {arms * count + len(files_of_run['files'])}, {3e-6 * arms * pixels:.1f} MB of pictures"
     plan = f"{task_text(bench, preset)}; {_time_text(setup + count * seconds)}\n{memory}{files}\n{clean}"
     unreadable = sum(": left out, " in note for note in study.queries.notes)

@@ -97,6 +97,8 @@ def metrics(
     total = sum(facts.costs.values(), Cost())
     side = input_side(study.encoder, *study.queries.shapes)
     measure: Measure = "cosine" if study.evaluate.primary == "cosine" else "success"
+    store = None if study.fit is None else study.fit.queries.store  # of minibatches, which are drawn from it
+    fit_pixels = {} if store is None else {"fit_pixels": dict(zip(store.names, store.digests, strict=True))}
     content = {
         "schema": SCHEMA,
         "preset": preset,
@@ -107,7 +109,7 @@ def metrics(
         "clusters": list(study.queries.clusters),
         **({"weights": list(study.queries.weights)} if study.queries.weights else {}),
         "pixels": list(study.queries.digests),
-        **_fit_pixels(study),
+        **fit_pixels,
         **_gallery(study),
         "bank": _bank(bench.banks[MAIN], bench.refine_steps, side),
         "intervals": INTERVALS if count > 1 else "95 %, over the views of one picture",
@@ -139,12 +141,6 @@ def metrics(
         content["split"] = split | {"arms": arms_table(fit) if split[JUDGE] else None}
     content["gate"] = verdict_of(study, bench.exhibits.out, content, score_rows)
     return content, score_rows
-
-
-def _fit_pixels(study: Study) -> dict[str, dict[str, str]]:
-    """Of minibatches the digest of each picture that they are drawn from, by name."""
-    store = None if study.fit is None else study.fit.queries.store
-    return {} if store is None else {"fit_pixels": dict(zip(store.names, store.digests, strict=True))}
 
 
 def _gallery(study: Study) -> dict[str, Any]:

@@ -89,16 +89,13 @@ def judge_on(
         part, delta = result.lay(arm, queries, study.device)
         return taken(part.evaluated(images, delta), torch.tensor(rows))
 
-    def cells_of(arm: str) -> CellScores:
-        parts = [[rows[i] for i in part] for part in queries.take(rows).ranges(len(rows))]
-        cells = [
-            score_cells(bench.judge, display(arm, part), torch.tensor(part), bench.banks[MAIN]) for part in parts
-        ]
-        return CellScores(torch.cat([part.cosine for part in cells]), torch.cat([part.success for part in cells]))
-
-    arms = {arm: cells_of(arm) for arm in ARMS if arm in content["arms"]}
-    units = tuple(queries.clusters[row] for row in rows)
-    arms = {arm: cells._replace(clusters=units) for arm, cells in arms.items()}
+    parts = [[rows[i] for i in part] for part in queries.take(rows).ranges(len(rows))]
+    arms, clusters = dict[str, CellScores](), tuple(queries.clusters[row] for row in rows)
+    for arm in (arm for arm in ARMS if arm in content["arms"]):
+        shown = ((display(arm, part), torch.tensor(part)) for part in parts)
+        cells = [score_cells(bench.judge, *pictures, bench.banks[MAIN]) for pictures in shown]
+        cosine, success = torch.cat([part.cosine for part in cells]), torch.cat([part.success for part in cells])
+        arms[arm] = CellScores(cosine, success, clusters)
     made_on = " + ".join([encoder_name(content), *getattr(previous.run.objective, "encoders", ())])
     names = _named(made_on, previous.run), _named(encoder_name({"encoder": study.identity}), run)
     return Transfer(str(folder), *names, str(study.identity["fingerprint"]), arms)

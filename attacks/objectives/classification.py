@@ -31,9 +31,8 @@ class CrossEntropy(Objective):
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,K), (N,) -> (N,)."""
-        log_share = label_scores(
-            embedding(features, "the logits", tokens=False).log_softmax(1), anchor
-        )  # `F.cross_entropy` would leave a label of -100 out
+        # `F.cross_entropy` would leave a label of -100 out
+        log_share = label_scores(embedding(features, "the logits", tokens=False).log_softmax(1), anchor)
         return -log_share if self.targeted else log_share
 
 

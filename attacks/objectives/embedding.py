@@ -104,10 +104,8 @@ class Paired(Objective):
 
     inner: Objective
     paired: ClassVar[bool] = True
-
-    @property
-    def stationary_at_anchor(self) -> bool:
-        return self.inner.stationary_at_anchor
+    stationary_at_anchor = property(lambda self: self.inner.stationary_at_anchor)
+    combine = property(lambda self: self.inner.combine)
 
     def __post_init__(self) -> None:
         if any(part.attracts for part in _parts(self.inner)):
@@ -118,10 +116,6 @@ class Paired(Objective):
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
         """The features of the attacked views, and those of the same views of the untouched pictures -> (N,)."""
         return self.inner(features, anchor)
-
-    @property
-    def combine(self) -> str:
-        return self.inner.combine
 
     def members(self, encoder: Encoder, anchor: Tree) -> list[tuple[Encoder, Objective, Tree]]:
         return [(member, Paired(objective), part) for member, objective, part in self.inner.members(encoder, anchor)]

@@ -139,11 +139,8 @@ def by_radius(method: str, inner: Ball, radii: Tensor, *tensors: Tensor | None) 
         rows_of.setdefault(radius, []).append(row)
     for radius, rows in rows_of.items():
         index = torch.tensor(rows)
-        ball, parts = (
-            inner.take(index).sized(radius),
-            (x if x is None else x[uploaded(index, x.device)] for x in tensors),
-        )
-        part: Tensor = getattr(ball, method)(*parts)
+        parts = (x if x is None else x[uploaded(index, x.device)] for x in tensors)
+        part: Tensor = getattr(inner.take(index).sized(radius), method)(*parts)
         result = result if len(result) else part.new_empty(len(radii), *part.shape[1:])
         result[uploaded(index, part.device)] = part
     return result

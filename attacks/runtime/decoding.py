@@ -213,10 +213,8 @@ def _padded(content: bytes) -> bytes:
     at, parts, scan, scans, restarts, progressive, left = 2, [content[:2]], False, 0, 0, False, {(0, 0)}
     while (marker := _MARKER.search(content, at)) is not None and (code := marker[1][0]) != 0xD9:
         restart = 0xD0 <= code <= 0xD7
-        parts += [
-            content[at : marker.start()],
-            *(_ends(restarts, 1 if restart else len(_ENDS)) if scan else ()),
-        ]
+        ends = _ends(restarts, 1 if restart else len(_ENDS)) if scan else ()
+        parts += [content[at : marker.start()], *ends]
         restarts, at = restarts + 1 if restart else 0, marker.end()
         if not restart:  # a segment with a length
             at, scan = at + int.from_bytes(content[at : at + 2], "big"), code == 0xDA

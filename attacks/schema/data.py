@@ -18,10 +18,7 @@ class BundledConfig:
 
     name: str = "bundled"
     photos: list[str] = option(
-        [
-            *("astronaut", "camera", "cell", "chelsea", "clock", "coffee"),
-            *("hubble", "retina", "rocket", "text"),
-        ],
+        [*("astronaut", "camera", "cell", "chelsea", "clock", "coffee"), *("hubble", "retina", "rocket", "text")],
         "photographs that queries are cut from; all others are in the gallery only",
     )
     size: int = option(128, "side of a tile in pixels", low=8, high=8192)

@@ -256,10 +256,7 @@ DECLARED = {
         name.lower(): f"transforms.draws.samplers.{name}"
         for name in ("Sobol", "Uniform", "Antithetic", "Latin", "Fixed", "Grid")
     },
-    "risk": {
-        "mean": "attacks.eot.risk.Mean",
-        "cvar": "attacks.eot.risk.CVaR",
-    },
+    "risk": {"mean": "attacks.eot.risk.Mean", "cvar": "attacks.eot.risk.CVaR"},
     "penalty": {
         "tv": "attacks.objectives.penalties.TotalVariation",
         "ssim": "attacks.objectives.penalties.SSIM",

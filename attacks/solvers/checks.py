@@ -4,10 +4,10 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.encoders.contract import check_encoder
-from attacks.encoders.tree import length, refuse_unready
+from attacks.encoders.tree import check_mode, length
 from attacks.eot.problem import Options, Problem
 from transforms import Compose
 from transforms.doors import HALF_LEVEL, pixels_of
@@ -53,12 +53,6 @@ def check_images(scene: Shown, slack: float = HALF_LEVEL) -> None:
     for pixels in pixels_of(scene):
         if not len(pictures(pixels, slack=slack)):
             raise ValueError("`images` must hold at least one image; got none: was every picture filtered out?")
-
-
-def check_mode(encoder: object) -> None:
-    if isinstance(encoder, nn.Module) and encoder.training:
-        refuse_unready(encoder)
-        raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
 
 
 def check_problem(problem: Problem, transforms: Compose) -> None:

@@ -17,35 +17,26 @@ from attacks.eot.faults.locate import Query, not_finite, why_silent
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Optimiser
 from attacks.objectives.penalties import Price, add_price, price_of
+from attacks.solvers import loop
 from attacks.solvers.checks import DEAD, check_problem, pass_budget, watched_over
-from attacks.solvers.loop import (
-    OF_DELTAS,
-    OF_IMAGES,
-    LoopState,
-    Steps,
-    Turn,
-    TurnPlan,
-    drive,
-    first_state,
-    merge_estimates,
-    start,
-)
 from transforms.devices import picked, uploaded
 from transforms.draws import stream
 
 
 @settles
-def descend(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
+def descend(problem: Problem, options: Options, state: loop.LoopState | None = None) -> loop.Steps:
     """The steps of an attack by gradient. Arguments, errors and what `send` does are those of `attack`."""
     extra = _check_options(problem, options)
     cost = options.eot.views + extra
     total = pass_budget(problem, options, cost)
     state = _start(problem, options, total, cost) if state is None else state
     propose = partial(_propose, problem, options, total.double(), stream(options.seed, "attack"))
-    return drive(propose, problem, options, state, total, extra)
+    return loop.drive(propose, problem, options, state, total, extra)
 
 
-def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state: LoopState, turn: Turn) -> TurnPlan:
+def _propose(
+    problem: Problem, options: Options, total: Tensor, seed: int, state: loop.LoopState, turn: loop.Turn
+) -> loop.TurnPlan:
     if problem.minibatches is not None:
         problem = problem.minibatch(seed, turn.number)
     images, eot, shared = problem.images, options.eot, problem.perturbation.shared
@@ -69,7 +60,7 @@ def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state
         estimate, zero[0 if shared else rows] = _check_estimates(query, members, estimates, eot, price)
         parts.append((rows, estimate))
     latest = gather_estimates(parts) if len(parts) > 1 else parts[0][1]
-    estimate = merge_estimates(state.estimate, latest, turn.rows, shared)
+    estimate = loop.merge_estimates(state.estimate, latest, turn.rows, shared)
     reason = partial(_silence_reason, problem, eot, seed, state)
     silent = watched_over(zero, turn.number, turn.active, cast(Tensor, state.silent), reason)
     estimate = estimate._replace(chunk=eot.world.minimum(latest.chunk))
@@ -86,7 +77,7 @@ def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state
     next_state = state._replace(
         estimate=estimate, solved=leavers, silent=silent, drawn=used_blocks, times=times, noise=noise
     )
-    return TurnPlan(next_state, move, estimate)
+    return loop.TurnPlan(next_state, move, estimate)
 
 
 def _check_options(problem: Problem, options: Options) -> int:
@@ -111,13 +102,13 @@ def _check_options(problem: Problem, options: Options) -> int:
     return 0 if adversary is None else adversary.cost(eot.views)
 
 
-def _start(problem: Problem, options: Options, total: Tensor, cost: int) -> LoopState:
+def _start(problem: Problem, options: Options, total: Tensor, cost: int) -> loop.LoopState:
     """The state before the first step, of images with `total` encoder passes (N,); a step has `cost` of them or a
     multiple."""
-    perturbation, adaptive, delta = problem.perturbation, options.adaptive, start(problem, options.seed)
+    perturbation, adaptive, delta = problem.perturbation, options.adaptive, loop.start(problem, options.seed)
     steps = min(options.steps, int(total.max()) // cost)
     memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=steps)
-    state = first_state(delta, total, memory)
+    state = loop.first_state(delta, total, memory)
     silent, zeros = torch.zeros(len(delta), dtype=torch.long), torch.zeros(len(delta), dtype=torch.float64)
     state = state._replace(silent=silent, drawn=torch.zeros_like(total))
     if adaptive is None:
@@ -126,7 +117,7 @@ def _start(problem: Problem, options: Options, total: Tensor, cost: int) -> Loop
     return state._replace(times=times, noise=Noise(zeros, zeros, torch.zeros_like(silent)))
 
 
-def with_same_views(rows: Tensor, state: LoopState) -> list[Tensor]:
+def with_same_views(rows: Tensor, state: loop.LoopState) -> list[Tensor]:
     """The images `rows` in groups whose next step has the same views."""
     kinds = torch.stack([state.drawn[rows], state.times[rows]], 1)
     if bool((kinds == kinds[0]).all()):
@@ -135,7 +126,7 @@ def with_same_views(rows: Tensor, state: LoopState) -> list[Tensor]:
     return [rows[group == i] for i in range(int(group.max()) + 1)]
 
 
-def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, rows: Tensor) -> Tensor:
+def _points(problem: Problem, eot: EOT, seed: int, state: loop.LoopState, rows: Tensor) -> Tensor:
     """The coordinates of the views of the next step of some images: (n,dims), or (rows,n,dims), those of each."""
     used_blocks, times = int(state.drawn[rows[0]]), int(state.times[rows[0]])
     if not problem.perturbation.shared:
@@ -143,7 +134,7 @@ def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, rows: Tenso
     return eot.points(seed, used_blocks, problem.images, times=times, pictures=len(problem))[rows]
 
 
-def _silence_reason(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> str:
+def _silence_reason(problem: Problem, eot: EOT, seed: int, state: loop.LoopState, row: int) -> str:
     indices = torch.arange(len(problem))
     points = _points(problem, eot, seed, state, indices if problem.shared else indices[row, None])
     return why_silent(Query(problem, eot.transforms, state.delta, points, indices), row)
@@ -189,6 +180,6 @@ def _not_finite(estimate: Estimate) -> Tensor:
 
 def gather_estimates(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:
     order = torch.cat([rows for rows, _ in parts]).argsort()
-    names = OF_IMAGES + OF_DELTAS
+    names = loop.OF_IMAGES + loop.OF_DELTAS
     columns = {name: picked(torch.cat([getattr(estimate, name) for _, estimate in parts]), order) for name in names}
     return parts[0][1]._replace(**columns, chunk=min(estimate.chunk for _, estimate in parts))

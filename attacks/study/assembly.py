@@ -35,7 +35,8 @@ from attacks.schema.objective import LayersConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable_config
 from attacks.solvers.worst import Adversary
-from attacks.study.combinations import check_keyframes, check_minibatches, check_radii, prices_of
+from attacks.study import task
+from attacks.study.combinations import check_combinations, prices_of
 from attacks.study.data import data, draw_clusters, hidden_rows, idle_columns, targeted
 from attacks.study.encoder import subject_encoder, surrogate
 from attacks.study.perturbation import facts, keyframe_places, patch_id, perturb, physical_patch, refuse_shapes
@@ -44,14 +45,6 @@ from attacks.study.plugin_parts import part_name, plugin_parts
 from attacks.study.printer import lay_on_sheet
 from attacks.study.registry import make_part
 from attacks.study.study import Attack, Study, Views
-from attacks.study.task import (
-    acceptance_of,
-    check_gallery,
-    check_task,
-    classes_of,
-    has_classes,
-    refuse_logits,
-)
 from transforms.resizing.resize import NAMES
 
 #: The keys of an attack that say how many gradients it has.
@@ -76,7 +69,7 @@ def build(
     views = plan_views(run, optimiser)
     check_attack(run, optimiser)
     check_black_box(run)
-    check_task(run)
+    task.check_task(run)
     if run.penalty.name == "nps" and run.perturbation.name != "patch":
         raise ValueError(
             "`penalty=nps` prices the colours of what is printed, perturbation=patch; got perturbation="
@@ -91,12 +84,10 @@ def build(
         if getattr(run.objective, "target", None) is not None:
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
         optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, target_device))
-    check_minibatches(run)
+    check_combinations(run)
     refuse_shapes(run)
-    check_keyframes(run)
-    check_radii(run)
     in_memory = getattr(run.attack, "pictures", None) is None
-    has_gallery = not has_classes(run)
+    has_gallery = not task.has_classes(run)
     queries, pictures, truth = data(run.data, run.perturbation, has_gallery=has_gallery, in_memory=in_memory)
     if run.evaluate.most is not None:
         rows = draw_clusters(queries.clusters, run.seed, run.evaluate.most)
@@ -132,12 +123,12 @@ def build(
     for row in [queries.shapes.index(shape) for shape in dict.fromkeys(queries.shapes)]:
         check_encoder(encoder, queries.only([row]).images.to(target_device), transforms, tree=False)
     gallery: Gallery | Classes = pictures
-    refuse_logits(run, encoder, queries, target_device)
-    if has_classes(run):
+    task.refuse_logits(run, encoder, queries, target_device)
+    if task.has_classes(run):
         labels = [pictures.labels[row] for row in truth.tolist()]
-        gallery, truth, notes = classes_of(run, encoder, embed_pictures(queries, encoder, target_device), labels)
+        gallery, truth, notes = task.classes_of(run, encoder, embed_pictures(queries, encoder, target_device), labels)
         queries = replace(queries, notes=(*queries.notes, *notes))
-    check_gallery(run, gallery)
+    task.check_gallery(run, gallery)
     goal = None
     if (target := getattr(run.objective, "target", None)) is not None:
         exclusions, cache = hidden_rows(gallery, queries, truth), getattr(run.data, "cache", None)
@@ -165,7 +156,7 @@ def build(
         identity=identity(run.encoder, encoder, transforms),
         threat={},
         members=ensemble_members(run, target_device),
-        acceptance=acceptance_of(run, encoder),
+        acceptance=task.acceptance_of(run, encoder),
         pipeline=deployed_pipeline(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
         remake=partial(perturb, run) if keeps_shapes else None,
         places=keyframe_places(getattr(run.perturbation, "keyframes", None), queries),

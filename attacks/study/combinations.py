@@ -13,58 +13,47 @@ from attacks.schema.run import Run
 from attacks.study.task import has_classes
 
 
-def check_minibatches(run: Run) -> None:
-    """Refuse `attack.pictures` with keys that need all pictures at once."""
-    size, node, optimiser = getattr(run.attack, "pictures", None), run.objective, run.optimiser.name
-    if size is None:
-        return
-    is_shared = getattr(run.perturbation, "shared", run.perturbation.name == "patch")
-    compares, anchor = optimiser in ("apgd", *GRADIENT_FREE), getattr(node, "anchor", "own")
-    is_large = isinstance(node, LayersConfig) or bool(getattr(node, "encoders", None))
-    _refuse_keys(
-        "attack.pictures",
-        size,
-        ("perturbation.shared", "false", is_shared, "each picture is attacked alone", "true"),
-        ("optimiser", optimiser, not compares, "it compares the losses of steps", "wiener"),
-        ("task", run.task.name, not has_classes(run), "all pictures are asked about first", "retrieval"),
-        ("data", run.data.name, run.data.name != "scenes", "each scene has a place of its own", "folder"),
-        ("objective.anchor", anchor, anchor != "views", "all pictures would be seen first", "own"),
-        ("objective", node.name, not is_large, "features of all pictures would be in memory", "retrieval"),
-    )
-
-
-def check_keyframes(run: Run) -> None:
-    """Refuse `perturbation.keyframes` with keys that are about each picture, or about all."""
-    node, attack, optimiser = run.perturbation, run.attack.name, run.optimiser.name
-    start, keys = getattr(run.attack, "start_from", None), getattr(node, "keyframes", None)
-    if keys is None:
-        return
-    _refuse_keys(
-        "perturbation.keyframes",
-        keys,
-        ("perturbation.shared", "true", not node.shared, "that is one change for all clips", "false"),
-        ("perturbation.mask", TABLE, node.mask != TABLE, "each frame would have a mask of its own", "PICTURE"),
-        ("perturbation", node.name, node.name != "l0", "between two key frames lie the pixels of both", "linf"),
-        ("attack", attack, attack != "radius", "each picture has a radius of its own", "single"),
-        ("optimiser", optimiser, optimiser != "label_only", "it searches round each picture", "nes_square"),
-        ("attack.start_from", start, start is None, "files of frames hold no key frames", "null"),
-    )
-
-
-def check_radii(run: Run) -> None:
-    """Refuse `perturbation.eps=table` with keys that need one radius for all pictures."""
-    node, attack, optimiser = run.perturbation, run.attack.name, run.optimiser.name
-    if getattr(node, "eps", None) != TABLE:
-        return
-    _refuse_keys(
-        "perturbation.eps",
-        TABLE,
-        ("perturbation.shared", "true", not node.shared, "that is one change for all pictures", "false"),
-        ("perturbation.keyframes", node.keyframes, node.keyframes is None, "frames share their change", "null"),
-        ("attack", attack, attack != "radius", "it searches the radius of each picture", "single"),
-        ("optimiser", optimiser, optimiser != "label_only", "it searches the radius of each picture", "nes_square"),
-        ("data.size", "null", run.data.size is not None, "the pictures are read one by one", "224"),
-    )
+def check_combinations(run: Run) -> None:
+    """Refuse `attack.pictures` with keys that need all pictures at once, `perturbation.keyframes` with keys that are
+    about each picture or about all, and `perturbation.eps=table` with keys that need one radius for all pictures."""
+    node, ball, attack, optimiser = run.objective, run.perturbation, run.attack.name, run.optimiser.name
+    size, start = getattr(run.attack, "pictures", None), getattr(run.attack, "start_from", None)
+    keys, is_shared = getattr(ball, "keyframes", None), getattr(ball, "shared", ball.name == "patch")
+    if size is not None:
+        compares, anchor = optimiser in ("apgd", *GRADIENT_FREE), getattr(node, "anchor", "own")
+        is_large = isinstance(node, LayersConfig) or bool(getattr(node, "encoders", None))
+        _refuse_keys(
+            "attack.pictures",
+            size,
+            ("perturbation.shared", "false", is_shared, "each picture is attacked alone", "true"),
+            ("optimiser", optimiser, not compares, "it compares the losses of steps", "wiener"),
+            ("task", run.task.name, not has_classes(run), "all pictures are asked about first", "retrieval"),
+            ("data", run.data.name, run.data.name != "scenes", "each scene has a place of its own", "folder"),
+            ("objective.anchor", anchor, anchor != "views", "all pictures would be seen first", "own"),
+            ("objective", node.name, not is_large, "features of all pictures would be in memory", "retrieval"),
+        )
+    if keys is not None:
+        _refuse_keys(
+            "perturbation.keyframes",
+            keys,
+            ("perturbation.shared", "true", not is_shared, "that is one change for all clips", "false"),
+            ("perturbation.mask", TABLE, ball.mask != TABLE, "each frame would have a mask of its own", "PICTURE"),
+            ("perturbation", ball.name, ball.name != "l0", "between two key frames lie the pixels of both", "linf"),
+            ("attack", attack, attack != "radius", "each picture has a radius of its own", "single"),
+            ("optimiser", optimiser, optimiser != "label_only", "it searches round each picture", "nes_square"),
+            ("attack.start_from", start, start is None, "files of frames hold no key frames", "null"),
+        )
+    if getattr(ball, "eps", None) == TABLE:
+        reason = "it searches the radius of each picture"
+        _refuse_keys(
+            "perturbation.eps",
+            TABLE,
+            ("perturbation.shared", "true", not is_shared, "that is one change for all pictures", "false"),
+            ("perturbation.keyframes", keys, keys is None, "frames share their change", "null"),
+            ("attack", attack, attack != "radius", reason, "single"),
+            ("optimiser", optimiser, optimiser != "label_only", reason, "nes_square"),
+            ("data.size", "null", run.data.size is not None, "the pictures are read one by one", "224"),
+        )
 
 
 def _refuse_keys(name: str, value: Any, *rules: tuple[str, Any, bool, str, str]) -> None:

@@ -83,13 +83,9 @@ def picture_problems(bench: Bench, out: Path) -> Iterator[str]:
     study, exhibits = bench.study, bench.exhibits
     perturbations, has_texture = deltas(bench, out), study.perturbation.texture_size is not None
     for arm, rows in itertools.product(study.arms, study.ranges):
-        part = study.only(rows)
-        delta = (
-            None
-            if arm == "clean"
-            else torch.stack(perturbations[arm] if has_texture else perturbations[arm][rows.start : rows.stop])
-        )
-        yield from _changes(part, exhibits, (arm, rows), delta)
+        part = perturbations.get(arm, [])  # none of clean ones
+        part = part if has_texture else part[rows.start : rows.stop]
+        yield from _changes(study.only(rows), exhibits, (arm, rows), torch.stack(part) if part else None)
     for arm in study.arms[1:] if has_texture else ():
         texture = exhibits.texture(arm)
         if not torch.equal((texture * 255).round(), (perturbations[arm][0].to(texture) * 255).round()):
@@ -109,9 +105,8 @@ def _changes(study: Study, exhibits: Exhibits, at: tuple[str, range], delta: Ten
     """The pictures of an arm and rows, of one shape, with the perturbation that was saved; None: clean ones. `study`
     is of these rows."""
     (arm, rows), images, perturbation = at, study.queries.images.to(study.device), study.perturbation
-    slack = (
-        1 if perturbation.texture_size is not None and delta is not None else 0
-    )  # resampled, it may round otherwise
+    # resampled, it may round otherwise
+    slack = 1 if perturbation.texture_size is not None and delta is not None else 0
     pictures, names = exhibits.pictures(arm, rows), [exhibits.names[row] for row in rows]
     expected = images if delta is None else perturbation.for_arm(arm).written(images, delta)
     difference = ((pictures - expected) * 255).round().abs().flatten(1).amax(1)

@@ -18,16 +18,7 @@ from attacks.runtime.files import write_json
 from attacks.runtime.progress import Progress
 
 from .contest import OURS, Contestant, Map, Setting, spread_over
-from .strength_case import (
-    BALLS,
-    REAL_SIZE,
-    SIZE,
-    VIEWS,
-    anchor_of,
-    strength_bank,
-    strength_pictures,
-    task,
-)
+from .strength_case import BALLS, REAL_SIZE, SIZE, VIEWS, anchor_of, strength_bank, strength_pictures, task
 from .strength_encoders import REAL_ENCODERS, network
 from .strength_peers import CONTESTANTS, fits
 from .strength_queries import QUERY_CONTESTANTS, WHITE_BOX

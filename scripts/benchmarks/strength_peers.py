@@ -316,10 +316,7 @@ def contestant(module: str, run: Callable[[StrengthTask, Setting], Tensor], *gri
 
 
 def settings_grid(
-    steps: tuple[float, ...],
-    schedule: str = "",
-    momentum: float | None = None,
-    views: tuple[int, ...] = VIEWS,
+    steps: tuple[float, ...], schedule: str = "", momentum: float | None = None, views: tuple[int, ...] = VIEWS
 ) -> tuple[Setting, ...]:
     """Lengths of a step, each with some numbers of views."""
     return tuple(Setting(a, n, momentum, schedule) for a, n in itertools.product(steps, views))

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from attacks import EOT, Away, Linf, Wiener
 from attacks.data.gallery import HELD_OUT, Pictures, tiles
+from attacks.encoders.passes import PassCount
 from attacks.eot.problem import Options, Problem
 from attacks.evaluation.sanity import Sanity, examine
 from attacks.evaluation.sanity.check import mean
-from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, short_attack
+from attacks.evaluation.sanity.short_attack import ShortAttack, short_attack
 from attacks.solvers.loop import start
 from transforms import Affine, Brightness, Compose
 

@@ -12,7 +12,7 @@ from torch import nn
 from attacks import load_encoder, tiles
 from attacks.encoders import Counterattack, Layers, Panel, Stochastic
 from attacks.encoders.engine import Decision, prepare
-from attacks.encoders.passes import passes_of
+from attacks.encoders.passes import CountedCalls, PassCount, passes_of
 from attacks.encoders.rules import (
     DirectionalBias,
     GeodesicStep,
@@ -21,8 +21,6 @@ from attacks.encoders.rules import (
     ViewConsistency,
     ViewMean,
 )
-from attacks.evaluation.sanity.short_attack import PassCount
-from attacks.experiment.bench import CountedCalls
 from attacks.objectives.composite import Ensemble
 from attacks.verification.judgement import slack_of
 from tests.helpers.slopes import assert_slope
@@ -118,9 +116,10 @@ def test_the_score_of_a_detector_is_the_mean_cosine():
     pictures, draws = smooth().double(), torch.rand(2, 1)
     rows = panel.features(pictures, draws).numpy()
     cosines = [np.mean([unit(view) @ unit(row[0]) for view in row[1:]]) for row in rows]
-    assert np.allclose(panel.score(pictures, draws), cosines) and max(cosines) < 0.999
+    answer = panel(pictures, draws, with_score=True)
+    assert np.allclose(answer["score"][:, 0], cosines) and max(cosines) < 0.999
     with pytest.raises(ValueError, match="`rule` must have a `score`"):
-        Panel(network(), ViewMean(), STAGES).score(pictures)
+        Panel(network(), ViewMean(), STAGES)(pictures, with_score=True)
 
 
 @every_rule
@@ -203,7 +202,7 @@ def test_the_passes_are_those_that_the_network_makes(has_gradient, is_nested):
         if is_nested:  # the engine takes a copy
             encoder = prepare(Layers(encoder, ["network.0"]), Decision(layout="channels_last"))
             recorder = next(module for module in encoder.run.modules() if isinstance(module, Recorder))
-        counter = count.count(CountedCalls(encoder))
+        counter = CountedCalls(encoder, count)
         pictures = smooth().double().requires_grad_(has_gradient)
         answer = counter(pictures, draws=draws)
         if has_gradient:
@@ -232,15 +231,12 @@ def test_an_ensemble_counts_the_passes_of_all_its_members_or_of_the_one_that_is_
     net, pictures, draws = network(), smooth().double(), torch.rand(2, 1)
     counter = CountedCalls(Ensemble([Panel(net, ViewMean(), STAGES, views=3), net]))
     counter(pictures, draws=draws)
-    assert counter.forward == len(pictures) * (4 + 1)
+    assert counter.count.forward == len(pictures) * (4 + 1)
     for member, passes in ((0, 4), (1, 1)):
-        counter.forward = 0
+        counter.count = PassCount()
         partial(counter, only=member)(pictures, draws=draws)
-        assert (
-            counter.forward
-            == len(pictures) * passes
-            == len(pictures) * passes_of(partial(counter, only=member)).forward
-        )
+        assert counter.count.forward == len(pictures) * passes
+        assert passes_of(partial(counter, only=member)).forward == passes
 
 
 def test_layers_show_the_picture():

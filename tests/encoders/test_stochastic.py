@@ -244,7 +244,7 @@ def test_a_trial_does_not_fix_the_feature_size():
 def test_draws_that_cannot_be_assigned_to_views_are_refused():
     images, w = pictures(4), torch.rand(4, 1)
     refused("no layer that drops", Stochastic, lone(nn.Dropout(0.0)))
-    refused("evaluation mode", Stochastic, lone(nn.Dropout()).train())
+    refused("training mode", Stochastic, lone(nn.Dropout()).train())
     refused("not the batch", lambda: Stochastic(lone(StochasticDepth(0.5, "batch")))(images, draws=w))
     refused("randperm", lambda: Stochastic(lone(DropOrder()))(images, draws=w))
     with pytest.raises(ValueError, match="not the batch"):

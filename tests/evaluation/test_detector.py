@@ -10,13 +10,11 @@ import torch
 from attacks import Away, bank
 from attacks.encoders import Panel, Stochastic, randomised
 from attacks.encoders.panel import ScoredEncoder
-from attacks.encoders.passes import passes_of
-from attacks.encoders.randomness import encoder_draws
+from attacks.encoders.passes import CountedCalls, passes_of
 from attacks.encoders.rules import ViewConsistency
 from attacks.evaluation.detection import score_limits
 from attacks.evaluation.per_image import COLUMNS, DETECTION, per_image_rows
 from attacks.evaluation.scores import Right, evaluate
-from attacks.experiment.bench import CountedCalls
 from attacks.objectives import Evasion
 from tests.helpers.slopes import assert_slope
 from tests.helpers.small import small, smooth
@@ -30,6 +28,10 @@ ACCEPTING, FLAGGING = -1.1, 1.1  # no cosine is beyond
 
 def detector():
     return Panel(small().double(), ViewConsistency(), STAGES, views=3)
+
+
+def score_of(panel, pictures, draws):
+    return panel.rule.score(panel.features(pictures, draws))
 
 
 def detector_case(limit=None):
@@ -62,8 +64,8 @@ def test_a_score_comes_with_the_features_from_the_same_passes():
     counter = CountedCalls(Stochastic(encoder))
     answer = ScoredEncoder(counter)(pictures, draws=draws)
     assert torch.equal(answer["features"], encoder(pictures, draws))
-    assert torch.equal(answer["score"][:, 0], encoder.score(pictures, draws))
-    assert counter.forward == 2 * 4 and passes_of(ScoredEncoder(counter)).forward == 4
+    assert torch.equal(answer["score"][:, 0], score_of(encoder, pictures, draws))
+    assert counter.count.forward == 2 * 4 and passes_of(ScoredEncoder(counter)).forward == 4
     assert counter.encoder.false_alarms == 0.05
 
 
@@ -72,7 +74,7 @@ def test_a_view_is_rated_by_its_score_and_the_limit_of_its_picture():
     for arm, pictures in arms.items():
         for j, u in enumerate(views.u):
             rows = u.expand(2, -1)
-            score = encoder.score(views.transforms(pictures, rows), encoder_draws(views.transforms, rows)["draws"])
+            score = score_of(encoder, views.transforms(pictures, rows), rows[:, -1:])
             torch.testing.assert_close(scores[arm].detector[:, j], score - 0.985, rtol=0, atol=1e-6)
     rows, arm = rows_of(scores), scores["eot"]
     hits = (arm.nearest != torch.arange(2)[:, None]).numpy()
@@ -135,7 +137,7 @@ def test_the_price_is_its_formula_and_its_gradient_that_of_differences(objective
     def loss(images, price=20.0):
         return Evasion(objective, price, margin=0.1)(encoder(images, draws=draws), anchor)
 
-    missing = (limit + 0.1 - encoder.encoder.score(pictures, draws)).clamp(min=0)
+    missing = (limit + 0.1 - score_of(encoder.encoder, pictures, draws)).clamp(min=0)
     plain = objective(encoder.encoder(pictures, draws), anchor["features"])
     expected = [value if value > 0 else value / (1 - value) for value in plain.tolist()]
     torch.testing.assert_close(loss(pictures), torch.tensor(expected).double() + 20 * missing)

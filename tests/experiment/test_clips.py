@@ -13,7 +13,7 @@ from attacks.data.images import load_image, save_image
 from attacks.eot.faults import NotFinite
 from attacks.report.captions import clips_caption
 from attacks.run import compose
-from attacks.study.combinations import check_keyframes
+from attacks.study.combinations import check_combinations
 from tests.helpers.processes import facts
 from tests.helpers.recomputation import read, rows
 from tests.helpers.runs import call
@@ -106,7 +106,7 @@ def test_a_run_stopped_between_clips_goes_on_and_a_clip_fails_as_a_whole(finishe
 
 def test_key_frames_are_refused_with_keys_about_each_picture_or_all():
     run = compose("smoke", [TIED])
-    check_keyframes(run)
+    check_combinations(run)
     for group, key, value in [
         ("perturbation", "shared", True),
         ("perturbation", "mask", "table"),
@@ -117,4 +117,4 @@ def test_key_frames_are_refused_with_keys_about_each_picture_or_all():
     ]:
         word = f"{group}={value}" if key == "name" else f"{group}.{key}={str(value).lower()}"
         with pytest.raises(ValueError, match=rf"^`perturbation.keyframes` does not go with {word}, .*; got 2: say "):
-            check_keyframes(replace(run, **{group: replace(getattr(run, group), **{key: value})}))
+            check_combinations(replace(run, **{group: replace(getattr(run, group), **{key: value})}))

@@ -127,6 +127,7 @@ LIES = {
     "a success": ("lean", score("same/noise/success", first(lambda x: ~x)), "scores.safetensors same/noise/success"),
     "a rank of the clean": ("lean", score("same/clean/rank", first(lambda x: x + 1)), SCORES),
     "the worst view": ("lean", score("eot/worst", first(lambda x: x - 0.01)), "scores.safetensors eot/worst"),
+    "a detector's score": ("detector", score("same/eot/detector", first(lambda x: x + 1)), f"{SCORES} same/eot/det"),
     "an arm's scores": ("lean", tensors("scores", lambda x: x.pop("same/noise/cosine")), "scores.safetensors"),
     "a delta": ("lean", tensors("perturbation", lambda x: x["eot"].mul_(0.5)), f"pictures/eot/{A}"),
     "eps of the configuration": ("lean", record("config", "perturbation", "eps", value="4/255"), "man"),

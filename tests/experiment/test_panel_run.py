@@ -38,7 +38,7 @@ KINDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "passes", "back"), [("tte", 3, 3), ("ttc", 4, 3)])
+@pytest.mark.parametrize(("name", "passes", "back"), [("tte", 3, 3), ("ttc", 4, 3), ("consistency", 3, 3)])
 def test_a_run_counts_all_passes_and_passes_verify(shared_runs, name, passes, back):
     folder = shared_runs(*WORDS, *KINDS[name])
     content = json.loads((folder / "metrics.json").read_text())

@@ -181,10 +181,7 @@ def test_an_installed_part_is_made_with_its_arguments_and_code_is_not_named(mine
             ("optimiser=plugin", "optimiser.model=mine", "optimiser.arguments.x=1"),
             "plugin mine of plugin_parts 1.2 failed",
         ),
-        (
-            ("+transforms.stages.haze.least=1",),
-            "unknown key `transforms.stages.haze.least`: known here are most",
-        ),
+        (("+transforms.stages.haze.least=1",), "unknown key `transforms.stages.haze.least`: known here are most"),
     ):
         refused(message, study, *words)
     (tmp_path / "theirs.yaml").write_text(

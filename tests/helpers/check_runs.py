@@ -15,7 +15,8 @@ PARTS = [*TINY, "evaluate.maps=[[angle,scale]]", "evaluate.curves=[angle]", "eva
 PARTS += ["evaluate.deploy=2", "evaluate.pipeline=cv2_linear", "evaluate.explain=2", "evaluate.layers=[stem]"]
 PARTS += ["transforms=eot2d", "evaluate.map_pictures=2"]
 FAILURE = [*TINY, "data.size=32", "evaluate.failure=1", "evaluate.particles=50"]
-KINDS = {"lean": LEAN, "parts": PARTS, "failure": FAILURE, "patch": TINY}
+DETECTOR = [*TINY, "defence=consistency", "defence.views=2"]
+KINDS = {"lean": LEAN, "parts": PARTS, "failure": FAILURE, "patch": TINY, "detector": DETECTOR}
 A, B = "astronaut-4-2.png", "chelsea-2-0.png"
 SCORES = "scores.safetensors"
 #: Sanity checks as metrics.json has them.

@@ -12,22 +12,8 @@ from attacks import L2, Linf
 from scripts.benchmarks import strength, strength_case
 from scripts.benchmarks.contest import OURS, Counting, Setting
 from scripts.benchmarks.peers import eotpgd
-from scripts.benchmarks.strength import (
-    ALL_PEERS,
-    CellResult,
-    StrengthCell,
-    StrengthJob,
-    strength_outcome,
-)
-from scripts.benchmarks.strength_case import (
-    BALLS,
-    GOALS,
-    SIZE,
-    anchor_of,
-    strength_bank,
-    strength_pictures,
-    task,
-)
+from scripts.benchmarks.strength import ALL_PEERS, CellResult, StrengthCell, StrengthJob, strength_outcome
+from scripts.benchmarks.strength_case import BALLS, GOALS, SIZE, anchor_of, strength_bank, strength_pictures, task
 from scripts.benchmarks.strength_encoders import AUGMENT, TRAINED_ENCODERS, small_network, train_network
 from scripts.benchmarks.strength_peers import CONTESTANTS, Ask, NewView, fits, losses_of_views, shares
 from scripts.benchmarks.strength_queries import QUERY_CONTESTANTS, WHITE_BOX

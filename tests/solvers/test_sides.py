@@ -8,8 +8,9 @@ import torch
 
 from attacks import Away, bank, load_encoder
 from attacks.data.images import load_image
+from attacks.encoders.passes import CountedCalls
 from attacks.evaluation.scores import evaluate
-from attacks.experiment.bench import Bench, CountedCalls
+from attacks.experiment.bench import Bench
 from attacks.experiment.results import table_text
 from attacks.experiment.unit import STARTS, worst_cosine
 from attacks.report.words import interval_text, number_words
@@ -50,8 +51,8 @@ def test_processes_share_the_passes_and_give_the_result_of_one_process(case, siz
         torch.testing.assert_close(worst.losses, single.losses, rtol=0, atol=1e-12)
     passes = 3 * 4 * (steps + 1) if steps else 0
     assert (
-        sum(result_counter.forward for _, result_counter in result)
-        == sum(result_counter.backward for _, result_counter in result)
+        sum(result_counter.count.forward for _, result_counter in result)
+        == sum(result_counter.count.backward for _, result_counter in result)
         == passes
     )
     # Never better for the attacker than the bank alone, and exact: the returned views have these cosines.
@@ -79,7 +80,7 @@ def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(case, goal
         scores = scores._replace(goal_cosine=like)
         rough = torch.stack([row[int(mine.argmin())] for row, mine in zip(scores.cosine, like, strict=True)])
     result = worst_cosine(bench, images, embeddings, scores)
-    assert bench.counter.forward == (3 * STARTS * (steps + 1) if steps else 0)
+    assert bench.counter.count.forward == (3 * STARTS * (steps + 1) if steps else 0)
     assert torch.equal(result, rough) if not steps else (result >= rough).all() and (result > rough).any()
 
 

@@ -35,9 +35,8 @@ def levels(
     y = torch.linspace(1, 2 * size[0] - 1, rows, dtype=dtype)
     x = torch.linspace(1, 2 * size[1] - 1, columns, dtype=dtype)
     # A step of half a pixel, one unit: near enough for a derivative, far enough for float32.
-    points, w = pull(
-        torch.cat([x, x + 1]), torch.cat([y, y + 1]), HOST
-    )  # all in one, for these are many small kernels
+    # all in one, for these are many small kernels
+    points, w = pull(torch.cat([x, x + 1]), torch.cat([y, y + 1]), HOST)
     corner, right, down = points[:, :rows, :columns], points[:, :rows, columns:], points[:, rows:, :columns]
     jacobian = torch.cat([right - corner, down - corner], dim=-1)
     energy = jacobian.nan_to_num(nan=0.0).clamp(-1e6, 1e6).square().sum(-1)  # the singular values' squares, added

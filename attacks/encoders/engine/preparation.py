@@ -14,7 +14,7 @@ from attacks.encoders.engine.batch_norm import fold
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.engine.native_precision import in_native_precision, is_half
 from attacks.encoders.engine.precision import low_pass, make_low, tf32_pass
-from attacks.encoders.tree import Encoder, Tree, optional
+from attacks.encoders.tree import Encoder, Tree, check_mode, optional
 from transforms.doors import unchecked
 
 Result = TypeVar("Result")
@@ -71,8 +71,7 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
 
 
 def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
-    if encoder.training:
-        raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
+    check_mode(encoder)
     module = copy.deepcopy(encoder).requires_grad_(False)
     if decision.fold:
         fold(module)

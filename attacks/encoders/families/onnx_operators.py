@@ -140,9 +140,8 @@ def _quantize(x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int
     level, offset = x / _channels(scale, x, axis), 0 if zero is None else _channels(zero, x, axis).to(x.dtype)
     code = level.round() + offset
     answer = code.clamp(kind.min, kind.max)
-    return straight_through(
-        answer, torch.where(code == answer, level, level.detach())
-    )  # beyond the ends it is constant
+    # beyond the ends it is constant
+    return straight_through(answer, torch.where(code == answer, level, level.detach()))
 
 
 def _dynamic_quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -150,12 +149,6 @@ def _dynamic_quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     scale = torch.where(high > low, (high - low) / 255, 1.0)
     zero = (-low / scale).round().clamp(0, 255).to(torch.uint8)
     return _quantize(x, scale, zero), scale, zero
-
-
-def _conv_integer(
-    x: Tensor, w: Tensor, zero: Tensor | None = None, w_zero: Tensor | None = None, **window: Any
-) -> Tensor:
-    return conv(_minus_zero(x, zero, 1, x.dtype), _minus_zero(w, w_zero, 0, x.dtype), **window)
 
 
 def _concat(*tensors: Tensor, axis: int) -> Tensor:
@@ -259,7 +252,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "MatMulInteger": lambda a, b, a_zero=None, b_zero=None: (
         _minus_zero(a, a_zero, -2, a.dtype) @ _minus_zero(b, b_zero, -1, a.dtype)
     ),
-    "ConvInteger": _conv_integer,
+    "ConvInteger": lambda x, w, zero=None, w_zero=None, **window: conv(
+        _minus_zero(x, zero, 1, x.dtype), _minus_zero(w, w_zero, 0, x.dtype), **window
+    ),
     # shapes and places
     "Shape": lambda x, *, start=0, end=None: torch.tensor(x.shape[start:end], dtype=torch.int64),
     "Size": lambda x: torch.tensor(x.numel()),

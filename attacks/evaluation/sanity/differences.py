@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.encoders.black_box.asked import black_box
+from attacks.encoders.passes import CountedCalls, PassCount
 from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.request import with_seed
 from attacks.encoders.tree import Encoder, Tree, leaves, map_tree, take
@@ -107,7 +108,7 @@ def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
         anchor, seed = take(test.problem.anchor, pictures), stream(test.options.seed, "directions")
         probe = Probe(views, clean, anchor, test.problem.objective, seed, draws)
         module = module if repeat.verdict == "passed" else None  # the copy in float64 would draw other numbers
-        return [repeat, *compare_gradient(encoder, probe, module=module, count=test.passes.count)]
+        return [repeat, *compare_gradient(encoder, probe, module=module, passes=test.passes)]
     except Exception as error:  # any, as the encoder's
         message, (name, *rest) = error_text(error), (REPEATS, SLOPES, LENGTH, CHANGES)[len(checks) :]
         return [*checks, rule(name, False, message), *(skip(name, message) for name in rest)]
@@ -134,11 +135,11 @@ def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Ch
 
 
 def compare_gradient(
-    encoder: Encoder, probe: Probe, *, module: nn.Module | None, count: Callable[[Encoder], Encoder]
+    encoder: Encoder, probe: Probe, *, module: nn.Module | None, passes: PassCount | None = None
 ) -> list[Check]:
     """The checks SLOPES, LENGTH and CHANGES of the gradient of `encoder`, called as the attack calls it. Small
-    differences are those of a float64 copy of `module`, so that precision and wrappers are checked too; `count` makes
-    an encoder count its passes."""
+    differences are those of a float64 copy of `module`, so that precision and wrappers are checked too; its passes
+    are counted in `passes`."""
     float_probe = probe.to(probe.views.dtype)
     loss, generator = float_probe.loss(encoder), torch.Generator().manual_seed(probe.seed)
     leaf = float_probe.views.detach().clone().requires_grad_()
@@ -149,7 +150,9 @@ def compare_gradient(
         return [rule(SLOPES, False, message), skip(LENGTH, message), skip(CHANGES, message)]
     wide = None if module is None else _wide(module, probe.views)
     exact = float_probe if wide is None else probe.to(torch.float64)
-    small = _small(exact, loss if wide is None else exact.loss(count(wide)), grad.to(exact.views), generator)
+    small = _small(
+        exact, loss if wide is None else exact.loss(CountedCalls(wide, passes)), grad.to(exact.views), generator
+    )
     directions = _white(probe.views, FAR, generator)
     changes = _changes(loss, float_probe.views, directions, VISIBLE)
     cosine = _agreement(_directional_slopes(grad, directions), changes)

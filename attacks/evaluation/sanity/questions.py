@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacks.encoders.passes import CountedCalls
 from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import Encoder, Tree, leaves, length
 from attacks.eot.problem import Problem
@@ -106,7 +107,7 @@ def transfer(test: ShortAttack, main: ShortRun, gain: float, module: nn.Module |
             with torch.no_grad():
                 embeddings = other(test.images)  # of the redrawn encoder; a detector's limit stays
             anchor = {**anchor, **embeddings} if isinstance(anchor, Mapping) else embeddings
-        run = test.run(encoder=test.passes.count(other), anchor=anchor)
+        run = test.run(encoder=CountedCalls(other, test.passes), anchor=anchor)
     except Exception as error:  # any, as the encoder's
         return skip("transfer", f"the encoder with its weights drawn anew cannot be attacked: {error}")
     losses = test.judge(run.delta)
@@ -182,14 +183,8 @@ class PlantedObjective(Objective):
 
     objective: Objective
     weight: float
-
-    @property
-    def stationary_at_anchor(self) -> bool:
-        return self.objective.stationary_at_anchor
-
-    @property
-    def paired(self) -> bool:
-        return self.objective.paired
+    stationary_at_anchor = property(lambda self: self.objective.stationary_at_anchor)
+    paired = property(lambda self: self.objective.paired)
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
         loss, gain = self.objective(features[0], anchor[0]), features[1] - anchor[1]

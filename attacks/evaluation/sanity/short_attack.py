@@ -2,21 +2,18 @@
 
 import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.passes import passes_of
-from attacks.encoders.tree import Encoder, Tree
+from attacks.encoders.passes import PassCount
 from attacks.eot.bank import Bank, bank, judged
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Perturbation
 from attacks.solvers.loop import start
 from attacks.solvers.loops import loop_of
 from transforms.compose import seen
-from transforms.doors import unchecked
 
 #: The number of views that score a run, and that select one of its iterates.
 JUDGES, CHOOSERS = 32, 16
@@ -36,24 +33,6 @@ class ShortRun(NamedTuple):
     start: tuple[Tensor, Tensor]
     end: tuple[Tensor, Tensor]
     c: Tensor
-
-
-class PassCount:
-    """The number of passes through encoders, `forward` and `backward`."""
-
-    def __init__(self) -> None:
-        self.forward = self.backward = 0
-
-    def count(self, encoder: Encoder) -> Encoder:
-        passes = passes_of(encoder)
-
-        @wraps(encoder, assigned=(), updated=())  # the engine looks for its encoder behind the wrapper
-        def counter(images: Tensor, **draws: Any) -> Tree:
-            forward, backward = passes.of_calls(len(images), len(images) * images.requires_grad)
-            self.forward, self.backward = self.forward + forward, self.backward + backward
-            return unchecked(encoder)(images, **draws)
-
-        return counter
 
 
 @dataclass(frozen=True)

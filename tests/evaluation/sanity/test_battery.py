@@ -7,12 +7,13 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, NES, PGD, Away, Linf, Toward, Universal, attack
+from attacks.encoders.passes import CountedCalls, PassCount
 from attacks.eot.problem import Problem
 from attacks.evaluation.sanity import battery, questions, table
 from attacks.evaluation.sanity.battery import LASTS
 from attacks.evaluation.sanity.differences import REPEAT_ERROR, REPEATS, repeats
 from attacks.evaluation.sanity.questions import SELF_COSINE, SMOOTH_GRADIENT, self_cosine, transfer
-from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, PassCount, ShortAttack, redrawn
+from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, ShortAttack, redrawn
 from attacks.optimisers import LabelOnly
 from attacks.optimisers.gradient import Adam
 from tests.helpers.sampling import mostly_slow
@@ -60,7 +61,7 @@ def test_a_trial_equals_the_attack_and_keeps_the_best_of_its_candidates(perturba
 def test_a_tally_counts_every_pass(images):
     setup, counter = parts(steps=5), PassCount()
     anchor = setup["encoder"](images)
-    test = trial(images, anchor, setup | {"encoder": counter.count(setup["encoder"])}, counter)
+    test = trial(images, anchor, setup | {"encoder": CountedCalls(setup["encoder"], counter)}, counter)
     test.run()
     gradients = 2 * 5 * 4
     assert counter.backward == gradients

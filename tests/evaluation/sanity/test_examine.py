@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Patch, Toward, Universal
+from attacks.encoders.passes import PassCount
 from attacks.evaluation.sanity import Check, Sanity, table
 from attacks.evaluation.sanity.check import (
     END,
@@ -35,7 +36,7 @@ from attacks.evaluation.sanity.questions import (
     finds_promise,
     promise,
 )
-from attacks.evaluation.sanity.short_attack import PassCount, cards, hasten, largest, redrawn, rescale, resized
+from attacks.evaluation.sanity.short_attack import cards, hasten, largest, redrawn, rescale, resized
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import Adam
 from attacks.optimisers.square import Square

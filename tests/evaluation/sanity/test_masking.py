@@ -9,12 +9,12 @@ from torch import nn
 
 from attacks import EOT, L2, Away, Linf, Toward, Wiener, load_encoder
 from attacks.data.gallery import HELD_OUT, tiles
+from attacks.encoders.passes import PassCount
 from attacks.encoders.phash import Phash
 from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity import Check, table
 from attacks.evaluation.sanity.battery import MASKING, masking
 from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES, Probe, compare_gradient, differences
-from attacks.evaluation.sanity.short_attack import PassCount
 from attacks.study.pipeline import preset
 from scripts.benchmarks.zoo_encoders import SIZE, rigged_encoders
 from tests.helpers.sampling import mostly_slow
@@ -79,7 +79,7 @@ def linear_checks(factor, views=4):
     """The checks of a linear encoder's gradient, by name."""
     module, images = Factor(factor), torch.rand(views, 3, 8, 8)
     probe = Probe(images, images, torch.zeros(views, 4), Sum())
-    checks = compare_gradient(module, probe, module=module, count=lambda e: e)
+    checks = compare_gradient(module, probe, module=module)
     return {check.name: check for check in checks}
 
 
@@ -114,7 +114,7 @@ def test_a_wrapper_between_encoder_and_attack_is_checked(pictures):
 
     probe = Probe(pictures, pictures, encoder(pictures).flip(0), Toward())
     for wrapper, verdict in ((encoder, "passed"), (cut, "failed")):
-        outcome = verdicts(compare_gradient(wrapper, probe, module=encoder, count=lambda e: e))
+        outcome = verdicts(compare_gradient(wrapper, probe, module=encoder))
         assert outcome[SLOPES] == verdict, outcome
 
 
