@@ -251,7 +251,9 @@ class PixelCrop(Doored):
         if type(self.margin) is not int or not 0 <= self.margin <= MAX_MARGIN:
             raise ValueError(f"`margin` must be a whole number of pixels from 0 to {MAX_MARGIN}; got {self.margin!r}")
 
-    dims = property(lambda self: len(self.names))
+    @property
+    def dims(self) -> int:
+        return len(self.names)
 
     def values(self, u: Tensor) -> Tensor:
         return spread_whole(u, (0, self.margin))

@@ -156,7 +156,9 @@ class Shading(Doored):
         if type(self.grid) is not int or not 1 <= self.grid <= MOST_CONTROLS:
             raise ValueError(f"`grid` must be a whole number of controls, 1 to {MOST_CONTROLS}; got {self.grid!r}")
 
-    dims = property(lambda self: self.grid**2)
+    @property
+    def dims(self) -> int:
+        return self.grid**2
 
     @property
     def names(self) -> tuple[str, ...]:

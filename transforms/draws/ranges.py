@@ -87,9 +87,17 @@ class WholeRanged(Doored):
     def _number(self) -> int | tuple[int, int]:
         return getattr(self, self.field)  # type: ignore[no-any-return]
 
-    names = property(lambda self: () if isinstance(self._number(), int) else (self.name,))
-    dims = property(lambda self: len(self.names))
-    discrete = property(lambda self: tuple(range(self.dims)))
+    @property
+    def names(self) -> tuple[str, ...]:
+        return () if isinstance(self._number(), int) else (self.name,)
+
+    @property
+    def dims(self) -> int:
+        return len(self.names)
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        return tuple(range(self.dims))
 
     def values(self, u: Tensor) -> Tensor:
         number = self._number()
@@ -137,7 +145,9 @@ class Ranged(Doored):
     def __post_init__(self) -> None:
         self._bounds()
 
-    dims = property(lambda self: len(self.names))
+    @property
+    def dims(self) -> int:
+        return len(self.names)
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values."""

@@ -45,9 +45,17 @@ class _Choice(Doored):
     def __reduce__(self) -> tuple[Any, ...]:
         return globals()[type(self).__name__], tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
-    dims = property(lambda self: 1 + self._joint().dims)
-    names = property(lambda self: (self._label(), *self._joint().names))
-    discrete = property(lambda self: (0, *(1 + i for i in self._joint().discrete)))
+    @property
+    def dims(self) -> int:
+        return 1 + self._joint().dims
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self._label(), *self._joint().names)
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        return (0, *(1 + i for i in self._joint().discrete))
 
     def values(self, u: Tensor) -> Tensor:
         """The choice, and what each stage would do where it is chosen."""

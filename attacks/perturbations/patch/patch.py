@@ -163,8 +163,13 @@ class Patch(PerturbationSet):
         """The texture (1,C,h,w) that an 8-bit file of it will hold."""
         return (self.project(delta, images) * 255).round() / 255
 
-    texture_size = property(lambda self: self.size)
-    texture_alpha = property(lambda self: self.alpha)
+    @property
+    def texture_size(self) -> tuple[int, int]:
+        return self.size
+
+    @property
+    def texture_alpha(self) -> Tensor | None:
+        return self.alpha
 
     def written(self, images: Tensor, delta: Tensor) -> Tensor:
         """The pictures (N,C,H,W) with the patch pasted in, in 8 bits."""
