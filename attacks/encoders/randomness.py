@@ -41,9 +41,18 @@ class StageGroup:
     """A stage of the views whose coordinates are those of `stages`."""
 
     stages: Compose
-    dims = property(lambda self: self.stages.dims)
-    names = property(lambda self: self.stages.names)
-    discrete = property(lambda self: self.stages.discrete)
+
+    @property
+    def dims(self) -> int:
+        return self.stages.dims
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.stages.names
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        return self.stages.discrete
 
     def values(self, u: Tensor) -> Tensor:
         return self.stages.values(u)

@@ -88,11 +88,14 @@ class Each(Objective):
 
     weights: Mapping[str, float]
     objective: Objective
-    stationary_at_anchor = property(lambda self: self.objective.stationary_at_anchor)
 
     def __post_init__(self) -> None:
         _check(self.weights, "weights")
         check_part(self.objective, "objective")
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        return self.objective.stationary_at_anchor
 
     def __call__(self, features: Mapping[str, Tensor], anchor: Mapping[str, Tree]) -> Tensor:
         """{layer: (N,...)}, {layer: (N,...)} -> (N,)."""
@@ -125,12 +128,15 @@ class Evasion(Objective):
     objective: Objective
     price: float
     margin: float = 0.02
-    stationary_at_anchor = property(lambda self: self.objective.stationary_at_anchor)
 
     def __post_init__(self) -> None:
         check_part(self.objective, "objective")
         if not 0 <= self.price < math.inf:
             raise ValueError(f"`price` must be at least 0 and finite; got {self.price:g}: 0 ignores the detector")
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        return self.objective.stationary_at_anchor
 
     def __call__(self, features: Mapping[str, Tensor], anchor: Mapping[str, Tree]) -> Tensor:
         losses = self.objective(features["features"], anchor["features"])

@@ -104,8 +104,10 @@ class Paired(Objective):
 
     inner: Objective
     paired: ClassVar[bool] = True
-    stationary_at_anchor = property(lambda self: self.inner.stationary_at_anchor)
-    combine = property(lambda self: self.inner.combine)
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        return self.inner.stationary_at_anchor
 
     def __post_init__(self) -> None:
         if any(part.attracts for part in _parts(self.inner)):
@@ -116,6 +118,10 @@ class Paired(Objective):
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
         """The features of the attacked views, and those of the same views of the untouched pictures -> (N,)."""
         return self.inner(features, anchor)
+
+    @property
+    def combine(self) -> str:
+        return self.inner.combine
 
     def members(self, encoder: Encoder, anchor: Tree) -> list[tuple[Encoder, Objective, Tree]]:
         return [(member, Paired(objective), part) for member, objective, part in self.inner.members(encoder, anchor)]

@@ -175,17 +175,23 @@ class Verification(Objective):
 
     threshold: float = option(0.5, "the cosine from which the deployed system accepts a pair", range="(-1, 1)")
     same: bool = True
-    stationary_at_anchor = property(lambda self: self.same)
-    attracts = property(lambda self: not self.same)
 
     def __post_init__(self) -> None:
         if not -1 < self.threshold < 1:
             raise ValueError(f"`threshold` is a cosine, between -1 and 1; got {self.threshold}")
 
+    @property
+    def stationary_at_anchor(self) -> bool:
+        return self.same
+
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,D), (N,D) -> (N,)."""
         above = similarity(features, anchor, "cosine") - self.threshold
         return above if self.same else -above
+
+    @property
+    def attracts(self) -> bool:
+        return not self.same
 
 
 @dataclass(frozen=True, eq=False)

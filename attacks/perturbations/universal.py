@@ -31,12 +31,17 @@ class Universal(PerturbationSet):
 
     shared: ClassVar[bool] = True
     inner: Ball
-    eps = property(lambda self: self.inner.eps)
-    reach = property(lambda self: self.inner.reach)
-    random_start = property(lambda self: self.inner.random_start)
 
     def __post_init__(self) -> None:
         check_inner(self.inner, "Universal")
+
+    @property
+    def eps(self) -> float:
+        return self.inner.eps
+
+    @property
+    def random_start(self) -> bool:
+        return self.inner.random_start
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N,C,H,W) -> the first delta (1,C,H,W): that of `inner` without its box, or zero."""
@@ -52,6 +57,10 @@ class Universal(PerturbationSet):
         """The attacked pictures; `delta` is (1,C,H,W), or has a row for each of them. A value pushed out of [0,1] has
         no gradient there, one on a bound has."""
         return scene_of(saturate(images + self.inner.shown(delta)))
+
+    @property
+    def reach(self) -> float:
+        return self.inner.reach
 
     def steepest(self, grad: Tensor) -> Tensor:
         return self.inner.steepest(grad)

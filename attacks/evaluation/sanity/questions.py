@@ -183,8 +183,14 @@ class PlantedObjective(Objective):
 
     objective: Objective
     weight: float
-    stationary_at_anchor = property(lambda self: self.objective.stationary_at_anchor)
-    paired = property(lambda self: self.objective.paired)
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        return self.objective.stationary_at_anchor
+
+    @property
+    def paired(self) -> bool:
+        return self.objective.paired
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
         loss, gain = self.objective(features[0], anchor[0]), features[1] - anchor[1]
