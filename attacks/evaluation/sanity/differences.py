@@ -138,8 +138,8 @@ def compare_gradient(
     encoder: Encoder, probe: Probe, *, module: nn.Module | None, passes: PassCount | None = None
 ) -> list[Check]:
     """The checks SLOPES, LENGTH and CHANGES of the gradient of `encoder`, called as the attack calls it. Small
-    differences are those of a float64 copy of `module`, so that precision and wrappers are checked too; its passes are
-    counted in `passes`."""
+    differences are those of a float64 copy of `module`, so that precision and wrappers are checked too; its passes
+    are counted in `passes`."""
     float_probe = probe.to(probe.views.dtype)
     loss, generator = float_probe.loss(encoder), torch.Generator().manual_seed(probe.seed)
     leaf = float_probe.views.detach().clone().requires_grad_()
