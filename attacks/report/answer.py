@@ -65,7 +65,8 @@ def answer(content: Mapping[str, Any]) -> Answer:
     share = min(100.0, 100 * ratio * missable_share(count))
     share_text = f"{share:.0f}" if share >= 1 else f"{math.ceil(10 * share) / 10:.1f}"
     limits = f"With {count_text(count, 'independent picture')}, up to {share_text} % of "
-    limits += f"{'the traffic' if weights else 'all pictures'} may behave otherwise, unseen."
+    limits += f"{'the traffic' if weights else 'all pictures'} may behave unlike any of them. "
+    limits += "A stronger attack may do more."
     if fit := fit_arms(content).get("same"):
         limits += f" On the pictures it was made from: {percent(fit['eot']['success'])}."
     elif content.get("split"):
@@ -117,15 +118,18 @@ def subject_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
     words, encoder, threat = answer(content), content["encoder"], content["threat"]
     attack = "a patch" if threat["patch"] else f"changes within {threat['norm']} {radius(threat)}"
     if threat["norm"] == "linf":
-        attack = f"changes of at most {threat['eps'] * 255:.3g}/255 of each value"
+        attack = (
+            f"changes of at most {threat['eps'] * 255:.3g} of 255 ({100 * threat['eps']:.2g} %) of each colour value"
+        )
         attack += ", by the picture's row" * ("least_eps" in threat)
     digest, (pictures, count) = str(encoder.get("fingerprint"))[:12], sample_counts(content)
+    demonstration = "; a demonstration, which says nothing about other encoders" * (encoder["name"] == "pocket")
     sample = counts_text(pictures, count) if pictures > count else count_text(count, "picture")
     return [
-        ("On what", f"{encoder_name(content)}, SHA-256 of the tensors {digest}; {sample}"),
+        ("On what", f"{encoder_name(content)}, fingerprint {digest}; {sample}{demonstration}"),
         ("Gallery", gallery(content)),
-        ("Against", f"{attack}, found by {threat['optimiser']}, in {threat['transforms']} views"),
-        ("How sure", f"The limits hold with 95 % confidence. {words.limits}"),
+        ("Against", f"{attack}, found by the optimiser {threat['optimiser']}, in {threat['transforms']} views"),
+        ("How sure", f"Intervals hold with 95 % confidence. {words.limits}"),
         ("What next", words.step),
     ]
 

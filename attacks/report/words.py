@@ -86,7 +86,7 @@ EMBEDDING = (
     Measure(
         "shift",
         "shift of that cosine",
-        "that of the untouched picture in the same view subtracted",
+        "that of the untouched picture in the same view subtracted; tested in the comparisons",
         "change of likeness",
     ),
     Measure(
