@@ -14,7 +14,6 @@ from attacks.report.warnings import GALLERY, TASK, WEIGHTS, flaw
 from attacks.report.words import (
     capital,
     count_text,
-    counts_text,
     fate,
     fit_arms,
     number_words,
@@ -123,10 +122,10 @@ def subject_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
         attack += ", by the picture's row" * ("least_eps" in threat)
     digest, (pictures, count) = str(encoder.get("fingerprint"))[:12], sample_counts(content)
-    demonstration = "; a demonstration, which says nothing about other encoders" * (encoder["name"] == "pocket")
-    sample = counts_text(pictures, count) if pictures > count else count_text(count, "picture")
+    name = encoder_name(content) + " (a demonstration)" * (encoder["name"] == "pocket")
+    sample = count_text(count, "independent picture") + f", {pictures} in all" * (pictures > count)
     return [
-        ("On what", f"{encoder_name(content)}, fingerprint {digest}; {sample}{demonstration}"),
+        ("On what", f"{name}, fingerprint {digest}; {sample}"),
         ("Gallery", gallery(content)),
         ("Against", f"{attack}, found by the optimiser {threat['optimiser']}, in {threat['transforms']} views"),
         ("How sure", f"Intervals hold with 95 % confidence. {words.limits}"),

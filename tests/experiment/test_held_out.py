@@ -116,7 +116,7 @@ def test_without_held_out_pictures_no_figure_is_of_a_split(tmp_path, pictures):
 def test_a_column_chooses_and_pictures_of_their_own_have_no_split(tmp_path, pictures):
     sides = ["judge", "fit", "fit"]
     folder = run(tmp_path / "a", pictures[:3], *KINDS["patch"], sides=sides)
-    assert [*split_of(folder).values()] == sides and "With 1 photograph," in answer(read(folder)).limits
+    assert [*split_of(folder).values()] == sides and "With 1 independent picture," in answer(read(folder)).limits
     subset = run(tmp_path / "b", pictures[:3], *KINDS["one each"], sides=sides)
     assert "split" not in rows(subset, "per_image")[0] and "split" not in read(subset)
     assert "split (perturbation.shared=true)" in json.loads((subset / "manifest.json").read_text())["notes"][-1]

@@ -117,14 +117,16 @@ def intervals(result):
 
 def test_every_interval_of_the_metrics_is_on_the_page(report):
     content = report_pages.content()
+    # A shift is a paired difference: its interval is that of the comparison of cosines.
+    shifts = [row["shift"] for bank in (content, content["wide"]) for row in bank["arms"].values()]
     parts = ("arms", "wide", "comparisons", "drift", "response", "left_out", "deployment", "detection")
     for section in (*parts, "explanations"):
         results = list(intervals(content[section]))
-        assert results
+        assert results and all(f"{shift['mean']:z.2f}</td>" in report for shift in shifts)
         for result in results:
             digits = 0 if result["high"] > 1 else None
             texts = (number_words(result, digits, sign) for sign in ("", "+"))
-            assert any(f"{mean} <small>{ends}</small>" in report for mean, ends in texts), (section, result)
+            assert result in shifts or any(f"{mean} <small>{ends}</small>" in report for mean, ends in texts), result
     rows = [row for rows in content["failure"]["arms"].values() for row in rows]
     assert len(rows) == 3 and all(html.escape(row["words"]) in report for row in rows)
 
