@@ -27,7 +27,7 @@ GLOSSARY = {
     "success": "The share of unseen views in which the encoder is wrong; "
     "with a target, that it takes for the target.",
     "EOT": "Expectation over transformation: each step of an attack takes the mean loss over random camera views.",
-    "arm": "What is judged and compared: untouched pictures, random noise, attacks without EOT and with EOT.",
+    "arm": "What is judged and compared, such as untouched pictures, random noise or an attack.",
     "bank": "A fixed set of views.",
     "held-out": "Not used by the attack, nor to choose its result.",
     "cluster": "Pictures that count as one, such as tiles of a photograph, near duplicates, frames of a clip.",
