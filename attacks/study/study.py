@@ -134,11 +134,14 @@ class Study:
     @property
     def arms(self) -> tuple[str, ...]:
         """The arms, in the order of the tables. There is no `no_eot`, and no `one_view`, where `eot` is that itself,
-        nor `one_view` of NES and its like, whose views are the losses of a step."""
+        nor `one_view` of NES and its like, whose views are the losses of a step. Without a camera `bare` is made for
+        the file alone, and `no_eot` would be so again."""
         several = (self.views.several or self.attack.adversary is not None) and not self.attack.sampled
         one_view = self.evaluate.one_view and several and self.transforms.dims > 0
-        no_eot = self.transforms.dims > 0 or any(not isinstance(stage, OnLayers) for stage in self.transforms.stages)
-        optional = {"one_view": one_view, "no_eot": no_eot, BARE: self.bare is not None}
+        bare = self.bare
+        seen = (bare or self).transforms
+        no_eot = seen.dims > 0 or any(not isinstance(stage, OnLayers) for stage in seen.stages)
+        optional = {"one_view": one_view, "no_eot": no_eot, BARE: bare is not None}
         return tuple(arm for arm in ARMS if optional.get(arm, True))
 
     @property

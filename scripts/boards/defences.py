@@ -126,7 +126,7 @@ def table_row(folder: Path) -> list[str]:
     views = transferred_success(folders, "eot", f" defence={defence} ")
     gains = (row for row in content["comparisons"] if (row["bank"], row["measure"]) == ("same", measure))
     gain = next((row["difference"] for row in gains if row["other"] == "bare"), None)
-    passes = content["cost"]["forward"] / 1000
+    passes = content["costs"]["eot"]["forward"] / 1000
     undefended = transferred_success([folder], "bare", " ")
     return [encoder, defence, f"{eps}/255", clean, undefended, bare, views, eot, figure_text(gain), f"{passes:.1f}"]
 
@@ -157,7 +157,7 @@ There is no camera: the defence's {views} views of a picture are the only ones.
 - *through*: {gradients} gradients through the views and the rule, a draw a step, from the better of no change
   and the file of *bare*; Wiener, L-inf, 8-bit files.
 - *gain*: *through* minus *bare*, on the same pictures.
-- *passes*: thousands of forward passes of the network, in all arms and their judgement.
+- *passes*: thousands of forward passes of the network for *through*, the choice of its step included.
 - brackets: 95 % [intervals](intervals.md) over photographs; parentheses: the range of photographs.
 
 {rows}

@@ -69,6 +69,7 @@ def test_equal_views_of_a_step_are_one_so_that_the_budget_buys_steps(optimiser, 
         (["transforms=identity"], "clean noise eot"),
         (["transforms=identity", "attack.adversary=4"], "clean noise eot"),
         (["transforms=identity", "defence=jpeg"], "clean noise eot"),  # in the encoder, for every arm
+        (["transforms=identity", "defence=tte"], "clean noise one_view bare eot"),
         # `no_eot` goes past these stages, which have no coordinates either
         (["transforms=identity", "+transforms.stages.downscale={size: 32}"], "clean noise no_eot eot"),
         (["transforms=eot2d"], ARMS),

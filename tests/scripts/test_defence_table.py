@@ -24,7 +24,7 @@ def write(folder, rng, measure):
     comparison = {"bank": "same", "measure": measure, "arm": "eot", "other": "bare", "difference": gain}
     content = {"arms": {arm: {"success": gain, measure: value} for arm, value in arms.items()}}
     content |= {"comparisons": [comparison | {"other": "clean", "difference": clean}, comparison]}
-    content["cost"] = {"forward": 12_300}
+    content["costs"] = {"bare": {"forward": 1}, "eot": {"forward": 12_300}}
     about = {"started": "2026-01-01T00:00:00", "device": "cpu", "cpu": "a CPU", "threads": 1}
     folder.mkdir(parents=True)
     for name, value in {
