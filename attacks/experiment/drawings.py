@@ -103,7 +103,7 @@ def _mark(bench: Bench, shown: Scores, picture: int) -> tuple[str, str]:
     if study.acceptance is not None:
         is_accepted = bool(study.acceptance.accepts(shown))
         is_match, is_goal = is_accepted == (study.goal is None), study.goal is not None
-    return ("" if is_match else "  the target" if is_goal else "  not known"), "#2f855a" if is_match else "#c53030"
+    return ("" if is_match else "  the target" if is_goal else "  mistaken"), "#2f855a" if is_match else "#c53030"
 
 
 def _show(axis: Axes, place: tuple[int, int], image: Tensor, title: str, colour: str) -> None:

@@ -241,6 +241,7 @@ def _content(
         "run": str(origin.folder),
         "id": expectation.patch.id,
         "arm": expectation.arm,
+        "made": str(origin.manifest["started"])[:10],
         "size": origin.patch.size[0],
         "encoder": dict(description_rows(origin.study.identity)),
         "target": origin.patch.target,

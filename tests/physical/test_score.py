@@ -55,7 +55,8 @@ def run(tmp_path_factory):
         save_image(folder / "pictures" / "clean" / f"{name}.png", image)
     save_image(folder / "patch.png", torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0)))
     description = identity(config.encoder, parts.encoder)
-    write_json(folder / "manifest.json", {"config": dataclasses.asdict(config), "encoder": description})
+    values = {"started": "2026-01-01T00:00:00", "config": dataclasses.asdict(config), "encoder": description}
+    write_json(folder / "manifest.json", values)
     stored_scores(folder, torch.full((2, 4), 0.5), torch.tensor([[True, False] * 2] * 2))
     patch = physical(tuple(names), ((QUAD,), (QUAD,)), (64, 64), id=ID)
     write_json(folder / "placement.json", dataclasses.asdict(patch))
