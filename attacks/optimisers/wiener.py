@@ -1,46 +1,40 @@
 """Projected gradient descent along the filtered mean of all gradients of a run."""
 
-import math
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+import scipy.fft
 import torch
 from torch import Tensor
 
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
-from attacks.optimisers.gradient import check_step, decay, l1_norm
-from attacks.runtime.blocks import VALUES
+from attacks.optimisers.gradient import check_step, decay
 from attacks.runtime.values import stored
 from attacks.schema.options import option
 from transforms.devices import uploaded
 
-#: Rings of the frequency plane that share one gain, at most; and the least gain of a ring, as a share of the highest:
-#: two steps agree less where the loss is curved, too. An encoder sees no more frequencies of a larger picture, so the
-#: share falls with the side above SIDE pixels.
-RINGS, MIN_GAIN, SIDE = 24, 0.1, 256
+#: Rings of the frequency plane that share one gain, at most; and the least gain.
+RINGS, MIN_GAIN = 24, 0.01
+#: The power of the sizes of a gradient's values before sums, the inverse of which comes after: a few views have a few
+#: values that are far larger than all others.
+POWER = 0.8
 #: In a run of fewer than SHORT steps they are longer, by SHORT / steps, but at most LONGEST times: they could not go
 #: far enough.
 SHORT, LONGEST = 34, 3
 
 
-@stored("wiener_half")
-class Half(NamedTuple):
-    """The sum of the gradients of half of the steps: its `spectrum` (N,C,H,W',2) by `rfft2`, real and imaginary
-    parts, and the energy of each ring of frequencies (N,R), over all channels."""
+@stored("wiener")
+class WienerState(NamedTuple):
+    """The weighted sum of the gradients, by colour axis: its `spectrum` (N,C,H,W',2) by `rfft2`, real and imaginary
+    parts; the `energy` (N,C,R) of single gradients in each ring of frequencies, times their squared weights, added
+    up; which values have had a gradient other than 0 (like delta); the `point` that delta looks ahead from; the
+    number of steps; and the length of the first."""
 
     spectrum: Tensor
     energy: Tensor
-
-
-@stored("wiener")
-class WienerState(NamedTuple):
-    """The weighted sums of the gradients of both halves of the steps, which values have had a gradient other than 0
-    (like delta), the `point` that delta looks ahead from, the number of steps, and the length of the first."""
-
-    first_half: Half
-    second_half: Half
     active: Tensor
     point: Tensor
     step: int
@@ -49,25 +43,25 @@ class WienerState(NamedTuple):
 
 @dataclass(frozen=True)
 class Wiener(Optimiser):
-    """PGD along the mean gradient of the run, noise filtered frequency by frequency.
+    """PGD along the mean gradient of the run, noise filtered frequency by frequency and colour axis by colour axis.
 
-    Gradients are normalised per image to L1 norm 1, and that of step k, counted from 1, has the weight k (as in the
-    averaging of Shamir & Zhang 2013). The sum is kept as two halves. What both have in common is signal, the rest is
-    noise (the Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and `wiener_filter` gives each
-    frequency the gain of Wiener's filter. This assumes that the halves measure one thing. But gradients drift along a
-    run, and descent that overshoots turns them with period 2; so the Thue-Morse sequence, the parity of the bits of
-    k, deals out the steps: the weighted halves of 2^n steps differ by no polynomial trend below degree n - 1, and by
-    none below degree n - 2 times (-1)^k.
+    Gradients are compressed, value by value, to the power 0.8, and normalised per image to L2 norm 1; that of step k,
+    counted from 1, has the weight k (as in the averaging of Shamir & Zhang 2013). They are noisy, as every view is
+    another, and not equally so in coarse and fine detail, or in light and colour. So their sum is taken apart into
+    rings of frequencies and, across the channels, into the axes of a cosine transform, which for RGB are light, red
+    against blue, and green against both. The energy by which a part of the sum exceeds that of independent gradients
+    is signal (`signal_share`), and the part is multiplied by its share of signal, the gain of Wiener's filter; the
+    compression is then undone. This assumes one mean and independent noise: what drifts along a run, or turns from
+    step to step where descent overshoots, counts as noise.
 
     The estimate is taken at a look-ahead point, once more along the last move (Lin et al. 2020): delta is this point,
     which lies in the set, and after the last step it is the point itself.
 
     Use: the default: every step sees other views, and so its gradient is noisy.
     Not: steps without noise, of which nothing is to be filtered: `draws=fixed`, or views without coordinates.
-    Source: weights: Shamir & Zhang 2013; gradients of norm 1: Dong et al. 2018; halves and rings: Saxton & Baumeister
-    1982; gain: Wiener 1949; one step ahead: Lin et al. 2020; their combination, and the constants: docs/decisions.md.
-    Cost: one gradient for each view of a step, and of each channel two Fourier transforms a step; a step at 4000 x
-    3000 pixels took 3.04 s where PGD took 0.61 s (docs/decisions.md); in float32, as now, it takes 0.6 of that.
+    Source: weights: Shamir & Zhang 2013; gradients of norm 1: Dong et al. 2018; gain: Wiener 1949; one step ahead:
+    Lin et al. 2020; their combination, and the constants: docs/decisions.md.
+    Cost: one gradient for each view of a step, and of each channel two Fourier transforms a step.
     Oracle: the filter of the full transform, plain descent without noise, tests/optimisers/test_wiener.py.
 
     `rel_step_size` is the length of the first step as a share of eps, in the perturbation's norm, up to three times
@@ -100,22 +94,29 @@ class Wiener(Optimiser):
         dtype = torch.promote_types(delta.dtype, torch.float32)
         spectrum = delta.new_zeros(*delta.shape[:3], width // 2 + 1, 2, dtype=dtype)
         rings = rings_of(height, width, delta.device)
-        empty = Half(spectrum, spectrum.new_zeros(len(delta), len(rings.sizes)))
+        energy = spectrum.new_zeros(*delta.shape[:2], len(rings.sizes))
         longer = min(LONGEST, max(1, SHORT / steps))
         static = torch.zeros_like(delta, dtype=torch.bool)
-        return WienerState(empty, empty, static, delta, 0, self.rel_step_size * longer * reach)
+        return WienerState(spectrum, energy, static, delta, 0, self.rel_step_size * longer * reach)
 
     def step(
         self, delta: Tensor, estimate: Estimate, state: WienerState, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, WienerState]:
         grad = estimate.grad
-        first_half, second_half = state.first_half, state.second_half
-        if state.step.bit_count() % 2:
-            second_half = add_gradient(second_half, grad, state.step + 1)
-        else:
-            first_half = add_gradient(first_half, grad, state.step + 1)
+        rings, number = rings_of(*grad.shape[2:], grad.device), state.step + 1
+        axes = cosine_axes(grad.shape[1], state.spectrum.dtype, grad.device)
+        values = grad.to(axes)
+        largest = values.abs().amax((1, 2, 3), keepdim=True).clamp(min=torch.finfo(axes.dtype).tiny)
+        compressed = (values / largest).abs().pow(POWER).copysign(values)
+        spectrum = torch.view_as_real(torch.fft.rfft2(across_channels(compressed, axes)))
+        single = rings.energy(spectrum)
+        norm = single.sum((1, 2)).sqrt()  # by Parseval
+        weight = torch.where(norm > 0, number / norm, 0)
+        spectrum = state.spectrum + weight[:, None, None, None, None] * spectrum
+        energy = state.energy + weight[:, None, None].square() * single
         active = state.active | (grad != 0)
-        direction = wiener_filter(first_half, second_half, delta).masked_fill_(~active, 0)
+        mean = across_channels(wiener_filter(spectrum, energy, number, grad.shape[3]), axes.mT)
+        direction = mean.abs().pow(1 / POWER).copysign(mean).to(grad).masked_fill_(~active, 0)
         length = state.length * decay(self.schedule, progress.before, delta)
         move = constraint.steepest(direction, length, state.point)
         point = constraint.project(state.point, move)
@@ -123,36 +124,44 @@ class Wiener(Optimiser):
         if not bool(goes_on.all()):
             move = torch.where(uploaded(goes_on, delta.device)[:, None, None, None], move, 0)
         next_delta = constraint.project(point, move)
-        return next_delta, WienerState(first_half, second_half, active, point, state.step + 1, state.length)
+        return next_delta, WienerState(spectrum, energy, active, point, number, state.length)
 
 
-def add_gradient(half: Half, grad: Tensor, weight: float) -> Half:
-    """The sum with a gradient (N,C,H,W), normalised to L1 norm 1, times its `weight`."""
-    dtype = half.spectrum.dtype
-    share = grad.to(dtype) / l1_norm(grad, dtype)
-    spectrum = half.spectrum.add(torch.view_as_real(torch.fft.rfft2(share)), alpha=weight)
-    rings = rings_of(*grad.shape[2:], grad.device)
-    return Half(spectrum, rings.sums(spectrum, spectrum))
+def across_channels(images: Tensor, axes: Tensor) -> Tensor:
+    """Images (N,C,H,W) by axis across their channels, from the axes (A,C): (N,A,H,W)."""
+    result = axes[:, :1, None] * images[:, :1]
+    for i in range(1, images.shape[1]):  # image by image the same bits, which a product of matrices does not promise
+        result = result + axes[:, i : i + 1, None] * images[:, i : i + 1]
+    return result
 
 
-def wiener_filter(first_half: Half, second_half: Half, like: Tensor) -> Tensor:
-    """The sum of two noisy measurements of the same pictures, each frequency times the share of it that is signal: S
-    / (S + N) (Wiener 1949), which is 2 r / (1 + r) of the correlation r of the two in a ring of frequencies, over all
-    channels. In the type and of the size of `like` (N,C,H,W)."""
-    height, width = like.shape[2:]
-    rings = rings_of(height, width, like.device)
-    pair = (first_half.energy * second_half.energy).sqrt()
-    r = torch.where(pair > 0, rings.sums(first_half.spectrum, second_half.spectrum) / pair, 0).clamp(0, 1)
-    gain = 2 * r / (1 + r)
-    highest = gain.amax(1, keepdim=True)
-    low = MIN_GAIN * min(1, SIDE / math.sqrt(height * width))
-    gain = torch.where(highest > 0, torch.maximum(gain, low * highest), 1)[:, None, rings.of]
-    spectrum = torch.view_as_complex(first_half.spectrum + second_half.spectrum).mul_(gain)
-    total: Tensor = torch.fft.irfft2(spectrum, s=(height, width))
-    return total.to(like)
+@lru_cache(maxsize=4)
+@torch.inference_mode(False)
+def cosine_axes(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The axes (C,C) of the orthonormal cosine transform (DCT-II) of so many channels, one a row."""
+    return torch.tensor(scipy.fft.dct(np.eye(count), axis=0, norm="ortho")).to(device, dtype)
 
 
-SUM = partial(torch.sum, dim=1)
+def signal_share(energy: Tensor, single: Tensor, steps: int) -> Tensor:
+    """Which share of the `energy` (N,C,R) of a sum of so many gradients, the k-th times k, is signal; at least
+    `MIN_GAIN`, so that a sum of noise alone keeps its direction. `single` is the energy of single gradients, each
+    times its squared weight, added up.
+
+    With the signal s and the noise n of a gradient, a = (1 + ... + k)^2 and b = 1 + ... + k^2, the two are a s + b n
+    and b (s + n) on average, so that a s, which is signal, is their difference times a / (a - b)."""
+    if steps == 1:
+        return torch.ones_like(energy)
+    share = 2 * (2 * steps + 1) / (3 * steps * (steps + 1))  # b / a
+    return ((energy - single) / (1 - share) / energy.clamp(min=torch.finfo(energy.dtype).tiny)).clamp(MIN_GAIN, 1)
+
+
+def wiener_filter(spectrum: Tensor, single: Tensor, steps: int, width: int) -> Tensor:
+    """The sum (N,C,H,W) of so many gradients from its `spectrum`, each part times its `signal_share`."""
+    height = spectrum.shape[2]
+    rings = rings_of(height, width, spectrum.device)
+    gain = signal_share(rings.energy(spectrum), single, steps)[..., rings.of, None]
+    total: Tensor = torch.fft.irfft2(torch.view_as_complex(spectrum * gain), s=(height, width))
+    return total
 
 
 class Rings(NamedTuple):
@@ -165,17 +174,12 @@ class Rings(NamedTuple):
     order: Tensor
     sizes: list[int]
 
-    def sums(self, first: Tensor, other: Tensor) -> Tensor:
-        """Of the real part of one spectrum times the conjugate of another, (N,C,H,W',2) each, the sum over channels
-        and over each ring of the whole transform: (N,R)."""
-        rows = max(1, VALUES // first[0, :, 0].numel()) if first.device.type == "cpu" else first.shape[2]
-        products = []
-        for left, right in zip(first.split(rows, 2), other.split(rows, 2), strict=True):
-            parts = (left * right).sum(1)
-            products.append((parts[..., 0] + parts[..., 1]) * self.weights)
-        by_ring = torch.cat(products, 1).flatten(1).index_select(1, self.order)
+    def energy(self, spectrum: Tensor) -> Tensor:
+        """Of a spectrum (N,C,H,W',2) the energy of each channel in each ring of the whole transform: (N,C,R)."""
+        squares = spectrum.square().sum(-1) * self.weights
+        by_ring = squares.flatten(2).index_select(2, self.order)
         # Sums of slices have the same bits every time, on any device. Sums by a scatter do not.
-        return torch.stack(list(map(SUM, by_ring.split(self.sizes, 1))), 1)
+        return torch.stack([part.sum(2) for part in by_ring.split(self.sizes, 2)], 2)
 
 
 @lru_cache(maxsize=2)  # 2 numbers a pixel or so
