@@ -207,11 +207,10 @@ class Compose:
         object.__setattr__(self, "_overshoots", self.kernel not in ("nearest", "bilinear"))
         if not isinstance(self.stages, Sequence):
             raise ValueError(f"`stages` must be a list, such as [Affine(degrees=20)]; got {self.stages!r}")
-        for stage in self.stages:
+        for place, stage in enumerate(self.stages):
             made("stages", stage)
             if not isinstance(stage, Stage):
                 raise ValueError(f"`stages` must hold stages such as Affine(...); got {stage!r}")
-        for place, stage in enumerate(self.stages):
             if _lays(stage) and (place or not isinstance(stage, Laying)):
                 raise ValueError(
                     "a stage that acts on the layers of a scene must come first, and in no other stage: from there "

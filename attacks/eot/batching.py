@@ -7,7 +7,6 @@ so neither the size of a pass nor the number of processes shows in an estimate.
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -45,7 +44,6 @@ class Pass(NamedTuple):
         return self._replace(images=self.images[:k]), self._replace(images=self.images[k:])
 
 
-@lru_cache
 def group_size(n: int) -> int:
     """How many of n views each group holds; the last group holds what is left."""
     return max(1, n // GROUPS)
@@ -130,11 +128,10 @@ def memory_told() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+        reason = _shortage(error)
+        if isinstance(error, MemoryError) and reason.startswith(RAN_OUT):
             raise
-        if isinstance(error, MemoryError) and str(error).startswith(RAN_OUT):
-            raise
-        raise MemoryError(f"{RAN_OUT}; {REMEDY} ({_shortage(error)})") from error
+        raise MemoryError(f"{RAN_OUT}; {REMEDY} ({reason})") from error
 
 
 #: The message where memory ran out, and what can be done.

@@ -19,7 +19,6 @@ from transforms.sampling.straight_through import backward_through, saturate
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 Codec = Literal["real", "straight"]
-Quality = int | tuple[int, int]
 
 
 @door(slack=OVERSHOOT)
@@ -87,7 +86,7 @@ def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
 class _CodecStage(WholeRanged):
     """Base of the stages: quality as a whole number, or (low, high) drawn whole number by whole number."""
 
-    quality: Quality = 75
+    quality: int | tuple[int, int] = 75
 
     name, field = "quality (of 100)", "quality"
 

@@ -133,17 +133,13 @@ class Ranged(Doored):
         if "coordinates" in vars(cls):
             cls.names = tuple(coordinate.name for coordinate in cls.coordinates)
 
-    def _bounds(self) -> tuple[Range, ...]:
+    @cached_property
+    def bounds(self) -> tuple[Range, ...]:
         """The checked ranges, one per coordinate. Raises ValueError with a field's name."""
         return tuple(coordinate.bounds(self) for coordinate in self.coordinates)
 
-    @cached_property
-    def bounds(self) -> tuple[Range, ...]:
-        """The checked ranges, one per coordinate."""
-        return self._bounds()
-
     def __post_init__(self) -> None:
-        self._bounds()
+        _ = self.bounds
 
     @property
     def dims(self) -> int:
@@ -151,10 +147,5 @@ class Ranged(Doored):
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values."""
-        lows, highs = self._ends
-        low, high = constants(lows, u.dtype, u.device), constants(highs, u.dtype, u.device)
+        low, high = (constants(ends, u.dtype, u.device) for ends in zip(*self.bounds, strict=True))
         return low + (high - low) * u
-
-    @cached_property
-    def _ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return tuple(low for low, _ in self.bounds), tuple(high for _, high in self.bounds)

@@ -197,11 +197,6 @@ def square_to_quad(quad: Tensor) -> Tensor:
     return torch.cat([top, torch.stack([g, h, torch.ones_like(g)], -1)[..., None, :]], dim=-2)
 
 
-def quad_to_quad(src: Tensor, dst: Tensor) -> Tensor:
-    """The homography of corners `src` to corners `dst`, each (N,4,2) -> (N,3,3); no checks."""
-    return square_to_quad(dst) @ invert(square_to_quad(src))
-
-
 def homography(src: Tensor, dst: Tensor) -> Tensor:
     """The homography that maps four points to four points, differentiable in both lists.
 
@@ -230,7 +225,7 @@ def homography(src: Tensor, dst: Tensor) -> Tensor:
     wide = wide_dtype(src)
     src, dst = torch.broadcast_tensors(src.to(wide), dst.to(wide))
     _check(src, dst)
-    matrix = quad_to_quad(src, dst)
+    matrix = square_to_quad(dst) @ invert(square_to_quad(src))
     corner = matrix[..., 2, 2].abs()
     size = matrix.norm(dim=(-2, -1))
     divisor = torch.where(corner > 1e-9 * size, corner, size)  # positive: w is 1 at the first corner, and stays > 0

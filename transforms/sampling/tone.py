@@ -30,8 +30,7 @@ class Tone(NamedTuple):
 
     def to(self, dtype: torch.dtype) -> "Tone":
         """In another precision."""
-        has_dtype = self.gain.dtype == self.offset.dtype == dtype
-        return self if has_dtype else Tone(*(value.to(dtype) for value in self))
+        return Tone(*(value.to(dtype) for value in self))
 
 
 class OneTone(NamedTuple):

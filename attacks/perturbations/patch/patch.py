@@ -11,7 +11,7 @@ from attacks.perturbations.ball import per_picture
 from attacks.perturbations.base import Corners, PerturbationSet
 from attacks.perturbations.patch.card_raster import Surround
 from attacks.perturbations.patch.colour_profiles import Gamut
-from attacks.perturbations.patch.placement import Placements, Quad, make_placements
+from attacks.perturbations.patch.placement import Placements, Quad
 from attacks.perturbations.patch.shape import shape_alpha, shape_outline
 from transforms.compose import seen
 from transforms.sampling.outline import Outline
@@ -85,7 +85,10 @@ class Patch(PerturbationSet):
         elif self.start_from not in get_args(Start):
             raise ValueError(f"`start_from` must be grey, noise or an image; got {self.start_from!r}")
         object.__setattr__(self, "alpha", shape_alpha(self.shape, self.size))
-        placements = make_placements(self.quad)
+        placements = self.quad
+        if not isinstance(placements, Placements):  # one quad, or several (K,4,2), the same in all pictures
+            corners = torch.as_tensor(placements, dtype=torch.float64)
+            placements = Placements(corners[None, None] if corners.dim() == 2 else corners[None])
         grid = self.size if self.surround is None else (*self.surround.picture.shape[2:],)
         if placements.cover is None or placements.cover.shape[2:] != grid:
             placements = placements.with_cover(self.size, self.surround)
