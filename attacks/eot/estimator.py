@@ -65,7 +65,6 @@ class EOT:
             `Minibatches`); `views`, `steps` and budgets then count those of each of so many. None: all.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, Linf, Toward
         >>> from attacks.eot.problem import Problem
         >>> from transforms import Brightness, Compose

@@ -24,7 +24,6 @@ class Term(NamedTuple):
     """One term of a sum: `weight` times `objective`, whose anchor is the whole anchor, or the `part` of this name.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away
         >>> from attacks.objectives import Sum, Term
         >>> features, anchor = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0]])
@@ -42,7 +41,6 @@ class Sum(Objective):
     """The weighted sum of objectives of the same features. Terms without a name share one anchor.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away, Toward
         >>> from attacks.objectives import Sum, Term
         >>> both = Sum((Term(1, Away(), "own"), Term(0.5, Toward(), "goal")))
@@ -77,7 +75,6 @@ class Each(Objective):
     Euclidean distance becomes relative. An anchor of labels is not scaled.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away
         >>> from attacks.objectives import Each
         >>> features = {"stem": torch.tensor([[1.0, 0.0]]), "head": torch.tensor([[0.0, 5.0]])}
@@ -116,7 +113,6 @@ class Evasion(Objective):
     no loss, however low, outweighs the `price`, at least 0. From the limit and the `margin` on nothing is paid.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away
         >>> from attacks.objectives import Evasion
         >>> features = {"features": torch.tensor([[3.0, 4.0]]), "score": torch.tensor([[0.5]])}
@@ -157,7 +153,6 @@ class Ensemble(nn.Module):
         encoders: modules in evaluation mode.
 
     Examples:
-        >>> import torch
         >>> from attacks import Ensemble
         >>> pooled = torch.nn.Sequential(torch.nn.AvgPool2d(2), torch.nn.Flatten()).eval()
         >>> encoder = Ensemble([torch.nn.Flatten().eval(), pooled])
@@ -210,7 +205,6 @@ class Members(Objective):
             reported and compared in either case.
 
     Examples:
-        >>> import torch
         >>> from attacks import Toward
         >>> from attacks.objectives import Members
         >>> features = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 1.0, 0.0]])

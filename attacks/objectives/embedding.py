@@ -36,7 +36,6 @@ class Away(Objective):
             an attack on "l2" wastes effort on their length.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away
         >>> features, anchor = torch.tensor([[3.0, 4.0], [0.0, 5.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
         >>> [round(loss, 4) for loss in Away()(features, anchor).tolist()]
@@ -66,7 +65,6 @@ class Toward(Objective):
     `metric` is "cosine", in [-1,1]; or "l2", the Euclidean distance.
 
     Examples:
-        >>> import torch
         >>> from attacks import Toward
         >>> features, anchor = torch.tensor([[3.0, 4.0], [0.0, 5.0]]), torch.tensor([[0.0, 0.0], [0.0, 5.0]])
         >>> Toward("l2")(features, anchor).tolist()
@@ -90,7 +88,6 @@ class Paired(Objective):
     It costs a second forward pass of every view. `inner`, the objective of each pair, must lead away from the anchor.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away, bank
         >>> from attacks.objectives import Paired
         >>> from transforms import Compose

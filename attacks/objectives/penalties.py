@@ -52,7 +52,6 @@ class TotalVariation:
             picture. "texture" is the delta itself, (1|N,C,h,w), for a patch, whose print should be smooth.
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import TotalVariation
         >>> images, pictures = torch.zeros(2, 1, 4, 4), torch.full((2, 1, 4, 4), 0.5)
         >>> pictures[1, :, :, 2:] = 0.9  # an edge of 0.4 at 4 of 16 pixels
@@ -89,7 +88,6 @@ class SSIM:
     Oracle: scikit-image, tests/objectives/test_penalties.py.
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import SSIM
         >>> images = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).expand(2, -1, -1, -1)
         >>> pictures = torch.stack([images[0], 1 - images[0]])
@@ -168,7 +166,6 @@ class Penalties:
     """The sum of several penalties.
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import Penalties, TotalVariation
         >>> images = torch.zeros(1, 1, 4, 4)
         >>> parts = TotalVariation(1.0), TotalVariation(3.0)

@@ -48,7 +48,6 @@ class PGD(Optimiser):
     `schedule` cosine or linear (to zero over the run), or constant.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, Linf, PGD, Toward, attack
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
         >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": PGD(rel_step_size=0.5)}
@@ -102,7 +101,6 @@ class SGD(Optimiser):
     delta stands for the look-ahead point, and steps along grad + momentum * velocity. It needs momentum.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, L2, SGD, Toward, attack
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
         >>> parts |= {"perturbation": L2(4.0, random_start=False), "optimiser": SGD(1.5, 0.0, "constant")}
@@ -163,7 +161,6 @@ class Adam(Optimiser):
     and `beta2`, 0 to below 1, are the memory of the mean gradient and of the mean square; `schedule` as of `PGD`.
 
     Examples:
-        >>> import torch
         >>> from attacks import Adam, EOT, Linf, Toward, attack
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
         >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": Adam(0.3, schedule="constant")}

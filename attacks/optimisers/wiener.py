@@ -74,7 +74,6 @@ class Wiener(Optimiser):
     as long in a run of fewer than 34 steps; `schedule` is cosine or linear (to zero over the run), or constant.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, Linf, Toward, Wiener, attack
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
         >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": Wiener(0.05, "constant")}

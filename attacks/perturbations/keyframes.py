@@ -14,15 +14,7 @@ from transforms.devices import uploaded
 @dataclass(frozen=True, eq=False)
 class Keyframes(Universal):
     """K key frames (1,K*C,H,W), each in the ball of `inner`; a picture's delta is their mean by its row of `weights`
-    (N,K), at least 0 with the sum 1. So it lies in the ball, where that is convex (all but `L0`).
-
-    Examples:
-        >>> import torch
-        >>> from attacks import Linf
-        >>> clip = Keyframes(Linf(0.25), torch.tensor([[1, 0], [0.5, 0.5], [0, 1]]))  # the second: between two
-        >>> clip.interpolated(torch.tensor([0.25, 0]).view(1, 2, 1, 1)).flatten().tolist()
-        [0.25, 0.125, 0.0]
-    """
+    (N,K), at least 0 with the sum 1. So it lies in the ball, where that is convex (all but `L0`)."""
 
     weights: Tensor
 

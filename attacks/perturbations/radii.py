@@ -80,7 +80,6 @@ class RadiusByRow(Wrapper):
         shares: (N,), each picture's radius as a share of `eps`, above 0 and at most 1.
 
     Examples:
-        >>> import torch
         >>> from attacks import Linf
         >>> from attacks.perturbations import RadiusByRow
         >>> sets = RadiusByRow(Linf(0.5), torch.tensor([0.5, 1.0]))

@@ -105,7 +105,6 @@ class L1(Ball):
     Oracle: Duchi's projection, the dual and a linear program, tests/perturbations/test_ball.py.
 
     Examples:
-        >>> import torch
         >>> from attacks.perturbations import L1
         >>> images, delta = torch.full((1, 1, 1, 3), 0.5), torch.tensor([[[[0.5, 0.25, -0.125]]]])
         >>> L1(eps=0.5).project(delta, images).flatten().tolist()
@@ -162,7 +161,6 @@ class L0(Ball):
     With: perturbation.eps=200
 
     Examples:
-        >>> import torch
         >>> from attacks import L0
         >>> images, delta = torch.full((1, 3, 1, 3), 0.5), torch.tensor([0.25, 0.375, 0.125]).expand(1, 3, 1, 3)
         >>> L0(eps=2).norm(delta).item(), L0(eps=2).project(delta, images)[0, 0].tolist()

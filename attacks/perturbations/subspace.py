@@ -29,7 +29,6 @@ class Masked(Wrapper):
     random points are those of `inner` on the masked pixels.
 
     Examples:
-        >>> import torch
         >>> from attacks import Linf
         >>> from attacks.perturbations import Masked
         >>> mask = torch.tensor([[[[1.0, 0.0]]]])
@@ -82,7 +81,6 @@ class Grey(Wrapper):
     """The same delta in all channels: changes lightness and not chroma. Not for L1, whose `eps` it would not fill.
 
     Examples:
-        >>> import torch
         >>> from attacks import Linf
         >>> from attacks.perturbations import Grey
         >>> grad = torch.tensor([3.0, -1.0, -1.0]).view(1, 3, 1, 1)
@@ -130,7 +128,6 @@ class LowFrequency(Wrapper):
         keep: coefficients along each axis; a side of the picture, or more, keeps all of them.
 
     Examples:
-        >>> import torch
         >>> from attacks import L2
         >>> from attacks.perturbations import LowFrequency
         >>> delta = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -184,7 +181,6 @@ class Smoothed(Wrapper):
             the gradient is zero.
 
     Examples:
-        >>> import torch
         >>> from attacks import Linf
         >>> from attacks.perturbations import Smoothed
         >>> grad = torch.zeros(1, 1, 9, 9)

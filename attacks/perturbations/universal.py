@@ -20,7 +20,6 @@ class Universal(PerturbationSet):
     `LowFrequency`, ...) goes inside: Universal(Masked(Linf(8 / 255), mask)).
 
     Examples:
-        >>> import torch
         >>> from attacks import Linf, Universal
         >>> from transforms.scene import base_of
         >>> universal, images = Universal(Linf(0.25)), torch.tensor([0.5, 1.0]).view(2, 1, 1, 1)
@@ -61,9 +60,6 @@ class Universal(PerturbationSet):
     @property
     def reach(self) -> float:
         return self.inner.reach
-
-    def steepest(self, grad: Tensor) -> Tensor:
-        return self.inner.steepest(grad)
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
         return self.inner.descend(self._apart(grad), length, self._apart(delta), None).reshape_as(grad)

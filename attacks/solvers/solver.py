@@ -28,7 +28,6 @@ class Best(NamedTuple):
     of the bank that it has been seen from, the step that it comes from (N,), and the loss (N,) at the latest look.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, Linf, PGD, Toward, solve
         >>> from attacks.solvers import Best
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "perturbation": Linf(0.25)}
@@ -99,7 +98,6 @@ def attack(
         NotFinite: (a FloatingPointError) a loss or gradient that is not finite, with the step and the view.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away, EOT, Linf, PGD, attack
         >>> from transforms import Brightness, Compose
         >>> images, encoder = torch.full((2, 3, 8, 8), 0.5), torch.nn.Flatten().eval()
@@ -129,7 +127,6 @@ def solve(
     (`options` are those of `attacks.eot.problem.Options`); `stop` and `restarts` as in `run_steps`.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, Linf, PGD, Toward, solve
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "perturbation": Linf(8 / 255)}
         >>> images, black = torch.full((2, 3, 8, 8), 0.5), torch.zeros(2, 192)

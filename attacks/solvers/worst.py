@@ -115,7 +115,6 @@ def worst_views(
     Raises ValueError for `keep` above `k`, or either below 1.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away, worst_views
         >>> from attacks.eot.bank import judged
         >>> from transforms import Brightness, Compose

@@ -52,7 +52,6 @@ class Patch(PerturbationSet):
         surround, surround_of: what is printed round it; the same for each arm of an experiment, by name.
 
     Examples:
-        >>> import torch
         >>> from attacks import Patch
         >>> patch = Patch(size=(4, 4), quad=[[0.0, 0.0], [0.5, 0.0], [0.5, 0.5], [0.0, 0.5]])
         >>> images = torch.zeros(2, 3, 8, 8)
