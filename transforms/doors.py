@@ -120,6 +120,10 @@ class Doored:
         if "__call__" in vars(cls):
             cls.__call__ = door(slack, channels=channels)(cls.__call__)  # type: ignore[method-assign]
 
+    @property
+    def dims(self) -> int:
+        return len(self.names)  # type: ignore[attr-defined]
+
 
 def made(name: str, part: Any, example: str = "") -> None:
     """Raise ValueError where `part` is a class in place of an object."""

@@ -297,9 +297,8 @@ def per_picture(value: float | Tensor) -> float | Tensor:
 
 def headroom(delta: Tensor, images: Tensor | None) -> tuple[Tensor, Tensor]:
     """How far each value may decrease, and increase; both at least 0."""
-    if images is None:
-        return (1 + delta).clamp(min=0), (1 - delta).clamp(min=0)
-    return (images + delta).clamp(min=0), (1 - (images + delta)).clamp(min=0)
+    values, low = (delta, -1) if images is None else (images + delta, 0)
+    return (values - low).clamp(min=0), (1 - values).clamp(min=0)
 
 
 def check_inner(inner: Any, wrapper: str) -> None:

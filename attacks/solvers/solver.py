@@ -16,7 +16,6 @@ from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Pe
 from attacks.runtime.values import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merge_estimates, start
 from attacks.solvers.loops import loop_of
-from attacks.solvers.search import bank_losses
 from attacks.solvers.selection import Chooser, Looks, Selection, selection
 from transforms.devices import uploaded
 from transforms.draws import stream
@@ -255,8 +254,5 @@ def _better(best: Best | None, latest: Best, shared: bool) -> Best:
 def better_of(best: Best | None, other: Best, problem: Problem, options: Options, select: Selection) -> Best:
     """The better of two, picture by picture, where `other` comes from an attack with another objective: its loss is
     computed anew, on the whole bank of the selection, as that of `best` has been."""
-    with select.timer():
-        losses, penalty = bank_losses(problem, other.delta, select.bank, options.eot, options.penalty)
-    loss = select.risk.value(losses).to(losses)
-    loss = loss if penalty is None else loss + penalty
+    _, loss = select.risk_of(problem, options, other.delta, select.bank)
     return _better(best, Best(other.delta, loss, other.step, loss), problem.shared)

@@ -251,10 +251,6 @@ class PixelCrop(Doored):
         if type(self.margin) is not int or not 0 <= self.margin <= MAX_MARGIN:
             raise ValueError(f"`margin` must be a whole number of pixels from 0 to {MAX_MARGIN}; got {self.margin!r}")
 
-    @property
-    def dims(self) -> int:
-        return len(self.names)
-
     def values(self, u: Tensor) -> Tensor:
         return spread_whole(u, (0, self.margin))
 

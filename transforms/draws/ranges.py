@@ -70,7 +70,6 @@ def whole_pair(value: int | tuple[int, int], name: str, high: int, unit: str = "
 class NoCoordinates(Doored):
     """A stage that does the same in every view."""
 
-    dims: ClassVar[int] = 0
     names: ClassVar[tuple[str, ...]] = ()
 
     def values(self, u: Tensor) -> Tensor:
@@ -90,10 +89,6 @@ class WholeRanged(Doored):
     @property
     def names(self) -> tuple[str, ...]:
         return () if isinstance(self._number(), int) else (self.name,)
-
-    @property
-    def dims(self) -> int:
-        return len(self.names)
 
     @property
     def discrete(self) -> tuple[int, ...]:
@@ -140,10 +135,6 @@ class Ranged(Doored):
 
     def __post_init__(self) -> None:
         _ = self.bounds
-
-    @property
-    def dims(self) -> int:
-        return len(self.names)
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values."""

@@ -43,7 +43,6 @@ class OnLayers(Doored):
 
     stages: Sequence[Stage] = ()
     place: Homography | None = None
-    dims: int = field(init=False, repr=False)
     names: tuple[str, ...] = field(init=False, repr=False)
     label: ClassVar[str] = "layer"
 
@@ -56,9 +55,7 @@ class OnLayers(Doored):
             )
         if self.place is not None and not isinstance(self.place, Homography):
             raise ValueError(f"`place` of a layer must be a homography, such as Placement(...); got {self.place!r}")
-        pipeline = self._pipeline()
-        object.__setattr__(self, "dims", pipeline.dims)
-        object.__setattr__(self, "names", pipeline.names)
+        object.__setattr__(self, "names", self._pipeline().names)
 
     @property
     def discrete(self) -> tuple[int, ...]:
