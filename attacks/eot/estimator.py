@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine.precision import Overflow
-from attacks.eot.batching import Pass, blocks, group_size, passes, within_memory
+from attacks.eot.batching import Pass, group_size, passes, split_evenly, within_memory
 from attacks.eot.estimate import Estimate, signal_to_noise
 from attacks.eot.risk import Mean, Risk
 from attacks.runtime.distributed import ALONE, World
@@ -207,9 +207,9 @@ class _Estimation:
         width = -(-self.n // self.world.size) if self.by_views else self.n
         limit = max(1, self.eot.chunk // width)
         if self.by_views:
-            return blocks(self.count, limit)
+            return split_evenly(range(self.count), limit)
         # At least two at a time where possible: a single row takes other kernels, and rounds differently.
-        parts = blocks(self.count, min(limit, max(2, -(-self.count // self.world.size))))
+        parts = split_evenly(range(self.count), min(limit, max(2, -(-self.count // self.world.size))))
         return [parts[i] for i in self.world.share(len(parts))]
 
     def _counting(self, images: range) -> list[tuple[range, Sequence[int]]]:

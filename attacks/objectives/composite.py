@@ -15,6 +15,7 @@ from attacks.encoders.randomness import EncoderDraws, encoder_randomness, join_d
 from attacks.encoders.tree import Encoder, Tree, leaves
 from attacks.eot.protocols import Objective
 from attacks.objectives.embedding import check_part
+from transforms.doors import check_choice
 
 #: What is averaged over the members.
 Combine = Literal["losses", "gradients"]
@@ -217,8 +218,7 @@ class Members(Objective):
     combine: Combine = "losses"
 
     def __post_init__(self) -> None:
-        if self.combine not in get_args(Combine):
-            raise ValueError(f"`combine` must be one of {', '.join(get_args(Combine))}; got {self.combine!r}")
+        check_choice("combine", self.combine, get_args(Combine))
         if self.objective == ():
             raise ValueError("`objective` must be one objective, or one for each member; got none")
         for objective in self.objective if isinstance(self.objective, tuple) else (self.objective,):

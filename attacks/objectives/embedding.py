@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree, embedding
 from attacks.eot.protocols import Objective
+from transforms.doors import check_choice
 
 #: The similarity of two embeddings: their cosine, or minus the length of their difference.
 Metric = Literal["cosine", "l2"]
@@ -46,7 +47,7 @@ class Away(Objective):
     stationary_at_anchor: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check(self.metric)
+        check_choice("metric", self.metric, get_args(Metric))
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,D), (N,D) -> (N,)."""
@@ -75,7 +76,7 @@ class Toward(Objective):
     attracts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check(self.metric)
+        check_choice("metric", self.metric, get_args(Metric))
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,D), (N,D) -> (N,)."""
@@ -160,8 +161,3 @@ def check_part(objective: Objective, name: str) -> None:
         raise ValueError(f"`{name}` must not be Paired; put Paired outside, round the whole: Paired(...)")
     if objective.combine == "gradients":
         raise ValueError(f"`{name}` must not combine gradients; put Members(..., combine='gradients') outside")
-
-
-def _check(metric: str) -> None:
-    if metric not in get_args(Metric):
-        raise ValueError(f"`metric` must be one of {', '.join(get_args(Metric))}; got {metric!r}")

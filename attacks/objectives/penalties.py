@@ -22,6 +22,7 @@ from attacks.schema.options import option
 from transforms.colour.spaces import at_least_float32
 from transforms.compose import seen
 from transforms.devices import uploaded
+from transforms.doors import check_choice
 
 #: Width of the smooth absolute value's rounded tip: a tenth of a grey level, less than a file can hold.
 EDGE = 0.1 / 255
@@ -66,8 +67,7 @@ class TotalVariation:
 
     def __post_init__(self) -> None:
         check_weight(self.weight)
-        if self.of not in ("change", "texture"):
-            raise ValueError(f"`of` must be one of change, texture; got {self.of!r}")
+        check_choice("of", self.of, ("change", "texture"))
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:
         pattern = pictures - images if self.of == "change" else delta
@@ -152,8 +152,7 @@ class LPIPS:
 
     def __post_init__(self) -> None:
         check_weight(self.weight)
-        if self.net not in TRUNKS:
-            raise ValueError(f"`net` must be one of {', '.join(TRUNKS)}; got {self.net!r}")
+        check_choice("net", self.net, TRUNKS)
         _distance(self.net, torch.device("cpu"))  # reports missing files before the attack starts
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002

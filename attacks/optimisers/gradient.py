@@ -13,6 +13,7 @@ from attacks.runtime.blocks import columns, in_blocks
 from attacks.runtime.values import stored
 from attacks.schema.options import option
 from transforms.devices import uploaded, wide_dtype
+from transforms.doors import check_choice
 
 SCHEDULES = ("constant", "cosine", "linear")
 #: The longest step, as a multiple of eps.
@@ -227,7 +228,6 @@ def check_step(name: str, size: float, schedule: str, nesterov: bool = False, **
     for memory, share in memories.items():
         if not 0 <= share < 1:
             raise ValueError(f"`{memory}` must lie in [0, 1); got {share}")
-    if schedule not in SCHEDULES:
-        raise ValueError(f"`schedule` must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
+    check_choice("schedule", schedule, SCHEDULES)
     if nesterov and memories["momentum"] == 0:
         raise ValueError("`nesterov` needs `momentum` above 0, got 0; 0.9 is common")

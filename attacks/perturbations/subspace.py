@@ -203,8 +203,7 @@ class Smoothed(Wrapper):
 
     def smooth_gradient(self, grad: Tensor) -> Tensor:
         rows, columns = (gaussian_band(side, self.smooth, grad.dtype, grad.device) for side in grad.shape[2:])
-        smooth: Tensor = rows @ grad @ columns
-        return smooth
+        return rows @ grad @ columns
 
 
 @lru_cache(maxsize=32)
@@ -224,9 +223,8 @@ def gaussian_band(side: int, sigma: float, dtype: torch.dtype, device: torch.dev
     """The convolution of `side` values with a Gaussian that ends at three `sigma`, as a symmetric (side,side)."""
     radius = math.ceil(3 * sigma - 1e-9)
     at = torch.arange(-radius, radius + 1, dtype=torch.float64)
-    weights = torch.exp(-(at**2) / (2 * sigma**2))
+    weights = torch.exp(-at.square() / (2 * sigma**2))
     weights = weights / weights.sum()
     distance = torch.arange(side)[:, None] - torch.arange(side)
     band = weights[distance.clamp(-radius, radius) + radius] * (distance.abs() <= radius)
-    matrix: Tensor = band.to(device, dtype)
-    return matrix
+    return band.to(device, dtype)

@@ -84,8 +84,7 @@ class Wrapper(Ball):
 
 def filter_gradient(delta: Tensor, by: Map) -> Tensor:
     """Returns `delta`; its gradient passes through `by`, which must be linear and self-adjoint."""
-    result: Tensor = _GradientFilter.apply(delta, by)
-    return result
+    return _GradientFilter.apply(delta, by)  # type: ignore[no-any-return]
 
 
 class _GradientFilter(torch.autograd.Function):

@@ -138,5 +138,6 @@ class Ranged(Doored):
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values."""
-        low, high = (constants(ends, u.dtype, u.device) for ends in zip(*self.bounds, strict=True))
+        lows, highs = zip(*self.bounds, strict=True)
+        low, high = constants(lows, u.dtype, u.device), constants(highs, u.dtype, u.device)
         return low + (high - low) * u

@@ -81,8 +81,7 @@ def pixels_to_halves(like: Tensor) -> Tensor:
 
 def edges_to_centres(like: Tensor) -> Tensor:
     """The (3,3) matrix from edge coordinates (0 = the image's left edge) to the pixel frame."""
-    rows = [[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]]
-    return torch.tensor(rows, dtype=like.dtype, device=like.device)
+    return torch.tensor([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]], dtype=like.dtype, device=like.device)
 
 
 def transform(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:

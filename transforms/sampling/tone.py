@@ -30,7 +30,8 @@ class Tone(NamedTuple):
 
     def to(self, dtype: torch.dtype) -> "Tone":
         """In another precision."""
-        return Tone(*(value.to(dtype) for value in self))
+        has_dtype = self.gain.dtype == self.offset.dtype == dtype
+        return self if has_dtype else Tone(*(value.to(dtype) for value in self))
 
 
 class OneTone(NamedTuple):

@@ -18,6 +18,7 @@ from torch import Tensor
 from attacks.perturbations.patch.inks import generic
 from transforms.colour.lut import NODES, apply_lut, check_lut, nodes, powers, sampled, terms
 from transforms.colour.spaces import to_linear, to_srgb
+from transforms.doors import check_choice
 
 #: Most bytes of a file; printer profiles have 0.1 to 4 million.
 MAX_BYTES = {".icc": 2**24, ".icm": 2**24, ".json": 2**16}
@@ -46,8 +47,7 @@ def read_colour_map(name: str, intent: str = "relative", key: str = "printer.col
     Raises:
         ValueError, FileNotFoundError: an unknown name or intent, or a file that is missing or invalid.
     """
-    if intent not in INTENTS:
-        raise ValueError(f"`printer.intent` must be one of {', '.join(INTENTS)}; got {intent!r}")
+    check_choice("printer.intent", intent, INTENTS)
     suffix = Path(name).suffix.lower()
     if intent != "relative" and suffix not in (".icc", ".icm"):
         raise ValueError(f"`printer.intent={intent}` is for an ICC profile; {name!r} has no intents")
