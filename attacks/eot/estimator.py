@@ -65,8 +65,7 @@ class EOT:
             `Minibatches`); `views`, `steps` and budgets then count those of each of so many. None: all.
 
     Examples:
-        >>> from attacks import EOT, Linf, Toward
-        >>> from attacks.eot.problem import Problem
+        >>> from attacks import EOT, Linf, Problem, Toward
         >>> from transforms import Brightness, Compose
         >>> grey, black = torch.full((1, 1, 1, 1), 0.5), torch.zeros(1, 1)
         >>> problem = Problem(grey, black, torch.nn.Flatten().eval(), Toward("l2"), Linf())

@@ -29,7 +29,6 @@ class CrossEntropy(Objective):
     targeted: bool = False
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,K), (N,) -> (N,)."""
         # `F.cross_entropy` would leave a label of -100 out
         log_share = label_scores(embedding(features, "the logits", tokens=False).log_softmax(1), anchor)
         return -log_share if self.targeted else log_share
@@ -53,7 +52,6 @@ class Margin(Objective):
     targeted: bool = False
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,K), (N,) -> (N,)."""
         logits = embedding(features, "the logits", tokens=False)
         gap = label_scores(logits, anchor) - other_scores(logits, anchor).amax(1)
         return -gap if self.targeted else gap

@@ -50,7 +50,6 @@ class Away(Objective):
         check_choice("metric", self.metric, get_args(Metric))
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,D) -> (N,)."""
         return similarity(features, anchor, self.metric)
 
 
@@ -79,7 +78,6 @@ class Toward(Objective):
         check_choice("metric", self.metric, get_args(Metric))
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,D) -> (N,)."""
         return -similarity(features, anchor, self.metric)
 
 
@@ -114,7 +112,6 @@ class Paired(Objective):
             check_part(self.inner, "inner")
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
-        """The features of the attacked views, and those of the same views of the untouched pictures -> (N,)."""
         return self.inner(features, anchor)
 
     @property

@@ -105,7 +105,6 @@ class InfoNCE(Objective):
             raise ValueError(f"`temperature` must be a positive number; got {self.temperature} (0.07 is common)")
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,) -> (N,)."""
         logits = _cosines(features, self.gallery) / self.temperature
         if self.identity is None:
             return CrossEntropy(self.targeted)(logits, anchor)
@@ -181,7 +180,6 @@ class Verification(Objective):
         return self.same
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,D) -> (N,)."""
         above = similarity(features, anchor, "cosine") - self.threshold
         return above if self.same else -above
 
@@ -210,7 +208,6 @@ class ByText(Objective):
         object.__setattr__(self, "rows", _unit(self.rows))
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,) -> (N,)."""
         return self.loss(self.scale * _cosines(features, self.rows), anchor)
 
 

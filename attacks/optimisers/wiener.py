@@ -94,7 +94,6 @@ class Wiener(Optimiser):
         check_step("rel_step_size", self.rel_step_size, self.schedule)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> WienerState:
-        """The state before the first of `steps` steps."""
         height, width = delta.shape[2:]
         dtype = torch.promote_types(delta.dtype, torch.float32)
         spectrum = delta.new_zeros(*delta.shape[:3], width // 2 + 1, 2, dtype=dtype)

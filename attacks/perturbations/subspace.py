@@ -29,8 +29,7 @@ class Masked(Wrapper):
     random points are those of `inner` on the masked pixels.
 
     Examples:
-        >>> from attacks import Linf
-        >>> from attacks.perturbations import Masked
+        >>> from attacks.perturbations import Linf, Masked
         >>> mask = torch.tensor([[[[1.0, 0.0]]]])
         >>> Masked(Linf(0.25), mask).project(torch.ones(1, 3, 1, 2), torch.zeros(1, 3, 1, 2))[0, 0].tolist()
         [[0.25, 0.0]]
@@ -81,8 +80,7 @@ class Grey(Wrapper):
     """The same delta in all channels: changes lightness and not chroma. Not for L1, whose `eps` it would not fill.
 
     Examples:
-        >>> from attacks import Linf
-        >>> from attacks.perturbations import Grey
+        >>> from attacks.perturbations import Grey, Linf
         >>> grad = torch.tensor([3.0, -1.0, -1.0]).view(1, 3, 1, 1)
         >>> Linf().steepest(grad).flatten().tolist(), Grey(Linf()).steepest(grad).flatten().tolist()
         ([1.0, -1.0, -1.0], [1.0, 1.0, 1.0])
@@ -128,8 +126,7 @@ class LowFrequency(Wrapper):
         keep: coefficients along each axis; a side of the picture, or more, keeps all of them.
 
     Examples:
-        >>> from attacks import L2
-        >>> from attacks.perturbations import LowFrequency
+        >>> from attacks.perturbations import L2, LowFrequency
         >>> delta = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
         >>> lowest = LowFrequency(L2(4.0), keep=1).only(delta)
         >>> torch.allclose(lowest, delta.mean((2, 3), keepdim=True), atol=1e-5)  # the lowest frequency is the mean
@@ -181,8 +178,7 @@ class Smoothed(Wrapper):
             the gradient is zero.
 
     Examples:
-        >>> from attacks import Linf
-        >>> from attacks.perturbations import Smoothed
+        >>> from attacks.perturbations import Linf, Smoothed
         >>> grad = torch.zeros(1, 1, 9, 9)
         >>> grad[0, 0, 4, 4] = 1.0
         >>> smooth = Smoothed(Linf(), smooth=1.0).smooth_gradient(grad)

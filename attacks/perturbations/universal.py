@@ -49,7 +49,6 @@ class Universal(PerturbationSet):
         return self.inner.inside(self.inner.draw(images[:1], generator), None)
 
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """(N,C,H,W) -> the strongest random perturbation of the same budget, (1,C,H,W)."""
         return self.inner.farthest(self.inner.draw(images[:1], generator), None)
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:

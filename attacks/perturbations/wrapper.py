@@ -1,6 +1,5 @@
 """What sets that wrap another one share."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -9,8 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attacks.perturbations.ball import Ball, check_inner
-
-Map = Callable[[Tensor], Tensor]
+from transforms.sampling.straight_through import Map
 
 
 class Wrapper(Ball):

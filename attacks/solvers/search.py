@@ -88,8 +88,7 @@ def random_search(problem: Problem, options: Options, state: LoopState | None = 
     window. Losses are the risk over the same `eot.views` views in all steps, which the search may fit: judge it on
     others.
 
-    Errors and what `send` does are those of `attack`. The gradient of an estimate is zero, its snr NaN; in the first
-    step the estimate belongs to the delta *after* the step.
+    The gradient of an estimate is zero, its snr NaN; in the first step it belongs to the delta *after* the step.
 
     Raises ValueError as `attack`, and for `adaptive` and `adversary`; FloatingPointError for a loss that is not
     finite, with the step.
@@ -124,7 +123,6 @@ def nes_then_square(problem: Problem, options: Options, state: LoopState | None 
     Steps of the first phase are those of `sampled_descent`, whose schedule ends with the phase. Of the second, each
     takes as many losses: of several candidates, as in `random_search`. The first three are the delta that the first
     phase has reached, the same moved outwards as far as the set reaches, and the stripes that `Square` begins with.
-
     Errors are those of `sampled_descent`.
     """
     check_sampled(problem, options)

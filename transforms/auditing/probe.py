@@ -25,20 +25,16 @@ _TOLERANCE = 1e-3
 
 
 class Warp(NamedTuple):
-    """`stretch`, the largest number of source pixels between neighbouring output pixels; `noise`, the power of white
-    noise that passes where the stretch exceeds `SPACING`, relative to what the output can hold without aliasing (1.0
-    if it exceeds it nowhere)."""
+    """As in `transforms.auditing.report.StageReport`; `noise` is 1.0 if the stretch exceeds `SPACING` nowhere."""
 
     stretch: float
     noise: float
 
 
 class StepProbe(NamedTuple):
-    """What one draw showed. `gain` is |gradient in| / |gradient out| for a random cotangent; `zeros`, the share of
-    exact zeros in the gradient; `bad`, NaN and inf (forward, backward); `slope`, the numeric slope along the
-    gradient's sign over the one that the gradient claims (None: not measured); `u_slopes` (dims,), |d/du|; `silent`,
-    the coordinates that measure, change the view, and have a gradient of exactly zero; `repeats`, whether a second
-    run returned the same."""
+    """What one draw showed, as in `transforms.auditing.report.StageReport`; `reason` is why the gradient dies;
+    `u_slopes` (dims,), |d/du|; `silent`, the coordinates that measure, change the view, and have a gradient of
+    exactly zero."""
 
     reason: str | None
     gain: float

@@ -70,6 +70,7 @@ def whole_pair(value: int | tuple[int, int], name: str, high: int, unit: str = "
 class NoCoordinates(Doored):
     """A stage that does the same in every view."""
 
+    dims: ClassVar[int] = 0
     names: ClassVar[tuple[str, ...]] = ()
 
     def values(self, u: Tensor) -> Tensor:

@@ -59,7 +59,6 @@ class OnLayers(Doored):
 
     @property
     def discrete(self) -> tuple[int, ...]:
-        """The coordinates that choose rather than measure."""
         return self._pipeline().discrete
 
     def values(self, u: Tensor) -> Tensor:
@@ -71,7 +70,6 @@ class OnLayers(Doored):
         return copies(images, len(u) // len(images))
 
     def lay(self, scene: Scene, u: Tensor) -> Scene:
-        """A scene of N pictures and (V,dims), V a multiple of N -> its upper layers as V views have them."""
         base, *rest = scene.layers
         count_pictures(scene)
         return Scene((base, *(self._lay_layer(layer, scene.size, u) for layer in rest)), scene.size)

@@ -12,14 +12,12 @@ from attacks.perturbations.base import Corners, PerturbationSet
 from attacks.perturbations.patch.card_raster import Surround
 from attacks.perturbations.patch.colour_profiles import Gamut
 from attacks.perturbations.patch.placement import Placements, Quad
-from attacks.perturbations.patch.shape import shape_alpha, shape_outline
+from attacks.perturbations.patch.shape import Shape, shape_alpha, shape_outline
 from transforms.compose import seen
 from transforms.sampling.outline import Outline
 from transforms.scene import Layer, Scene, Shown, scene_of
 
 Start = Literal["grey", "noise"]
-#: rectangle, ellipse, circle; a polygon; or the path of a picture (see `attacks.perturbations.patch.shape.alpha_of`).
-Shape = str | Sequence[Sequence[float]]
 #: In the middle of the picture.
 CENTRE: Quad = ((0.3, 0.3), (0.7, 0.3), (0.7, 0.7), (0.3, 0.7))
 #: The most texels of a side; a print of a metre at 300 dpi has 11 811 dots.
@@ -104,7 +102,6 @@ class Patch(PerturbationSet):
         return self if len(self.placements.quads) == 1 else replace(self, quad=self.placements.take(rows))
 
     def for_arm(self, arm: str) -> Self:
-        """The patch with the card of an arm."""
         return self if self.surround_of is None else replace(self, surround=self.surround_of(arm))
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
