@@ -218,10 +218,8 @@ class Compose:
                 )
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
-        names = (
-            f"{label} {name}" for label, stage in zip(self.labels, self.stages, strict=True) for name in stage.names
-        )
-        object.__setattr__(self, "names", tuple(names))
+        pairs = zip(self.labels, self.stages, strict=True)
+        object.__setattr__(self, "names", tuple(f"{label} {name}" for label, stage in pairs for name in stage.names))
         protocols = (Geometry, Linear, Framed, Laying, Discrete)
         kinds = tuple(_Kind(s.dims, *(isinstance(s, protocol) for protocol in protocols)) for s in self.stages)
         object.__setattr__(self, "_kinds", kinds)

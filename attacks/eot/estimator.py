@@ -226,12 +226,10 @@ class _Estimation:
         leaf = self.delta[rows, None].expand(-1, groups, *self.delta.shape[1:]).detach().requires_grad_()
         numbers = torch.arange(images.start, images.stop).repeat_interleave(groups)
         views = torch.tensor(part.groups).flatten()
-        by_row = self.u.dim() == 3
-        u = (
-            self.u[images.start : images.stop, views].flatten(0, 1)
-            if by_row
-            else self.u[views].repeat(len(images), 1)
-        )
+        if self.u.dim() == 3:
+            u = self.u[images.start : images.stop, views].flatten(0, 1)
+        else:
+            u = self.u[views].repeat(len(images), 1)
         while True:
             delta = leaf[:, 0]
             if not self.shared or groups > 1:  # a single shared one is not copied, nor read in copies

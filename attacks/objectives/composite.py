@@ -132,11 +132,8 @@ class Evasion(Objective):
 
     def __call__(self, features: Mapping[str, Tensor], anchor: Mapping[str, Tree]) -> Tensor:
         losses = self.objective(features["features"], anchor["features"])
-        return (
-            losses.clamp(min=0)
-            + F.softsign(losses.clamp(max=0))
-            + self.price * F.relu(anchor["limit"] + self.margin - features["score"][:, 0])
-        )
+        short = F.relu(anchor["limit"] + self.margin - features["score"][:, 0])
+        return losses.clamp(min=0) + F.softsign(losses.clamp(max=0)) + self.price * short
 
 
 class Ensemble(nn.Module):

@@ -196,10 +196,8 @@ class Adam(Optimiser):
         size = (second / (1 - self.beta2 ** (state.step + 1))).sqrt()
         agreement = torch.where(size > 0, mean.abs() / size, 0)
         length = self.rel_step_size * state.reach * decay(self.schedule, progress.before, delta)
-        moved_delta = constraint.project(
-            delta, constraint.steepest(mean.to(delta), length, delta) * agreement.to(delta)
-        )
-        return moved_delta, state._replace(first=first, second=second, step=state.step + 1)
+        move = constraint.steepest(mean.to(delta), length, delta) * agreement.to(delta)
+        return constraint.project(delta, move), state._replace(first=first, second=second, step=state.step + 1)
 
 
 def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -97,15 +97,12 @@ def _directions(problem: Problem, delta: Tensor, u: Tensor, options: Options, ge
 def nes_estimate(problem: Problem, delta: Tensor, directions: Tensor, u: Tensor, options: Options) -> Estimate:
     """The gradient at `delta`, from the losses on both sides along directions (n,Q,...) of length 1, of each delta or
     (n = 1) the same for all, each from one view of `u` (Q,dims)."""
-    plus, minus = (
-        query_losses(
-            problem,
-            (probe_deltas(problem, delta, sign * direction, options) for direction in directions.unbind(1)),
-            u,
-            options,
-        )
-        for sign in (1, -1)
-    )
+
+    def on_side(sign: int) -> Tensor:
+        deltas = (probe_deltas(problem, delta, sign * direction, options) for direction in directions.unbind(1))
+        return query_losses(problem, deltas, u, options)
+
+    plus, minus = on_side(1), on_side(-1)
     weights = (plus - minus).mean(0, keepdim=True) if problem.shared else plus - minus
     all_directions = directions.expand(len(weights), *directions.shape[1:])
     grad = torch.einsum("nq,nqchw->nchw", weights.to(all_directions), all_directions) / len(u)

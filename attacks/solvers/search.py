@@ -54,13 +54,11 @@ class Search(NamedTuple):
     def better(self, point: Point, candidate: Tensor, turn: Turn, *, always: bool = False) -> Point:
         """The candidate where it is not worse than the point, or `always`: picture by picture, or for all of a delta
         that they share. Raises FloatingPointError."""
-        problem, images, previous = self.problem, self.problem.images, point.estimate
-        rows, active = (uploaded(tensor, images.device) for tensor in (turn.rows, turn.active))
+        problem, options, previous = self.problem, self.options, point.estimate
+        rows, active = (uploaded(tensor, problem.images.device) for tensor in (turn.rows, turn.active))
         query = candidate if problem.shared else candidate[rows]
-        losses = bank_losses(
-            problem.take(rows), query, self.views, self.options.eot, self.options.penalty, turn.number
-        )
-        latest = _with_losses(previous, losses, rows, self.options.eot)
+        losses = bank_losses(problem.take(rows), query, self.views, options.eot, options.penalty, turn.number)
+        latest = _with_losses(previous, losses, rows, options.eot)
         if bad := rows[~latest.value[rows].isfinite()].tolist():
             raise FloatingPointError(f"step {turn.number}: the loss is not finite for image(s) {bad}")
         better = active & ((latest.value <= previous.value) | always)
@@ -183,9 +181,8 @@ class Windows(NamedTuple):
         if number == 0:
             return delta
         if number == 1:
-            return perturbation.move(
-                delta, perturbation.descend(-delta, 2 * perturbation.reach, delta, images), images
-            )
+            outwards = perturbation.descend(-delta, 2 * perturbation.reach, delta, images)
+            return perturbation.move(delta, outwards, images)
         step = 0 if number == 2 else self.candidates * self.first + number
         steps, generator = self.search.options.steps, self.generator
         return self.search.candidate(delta, SQUARE.direction(delta, step=step, steps=steps, generator=generator))

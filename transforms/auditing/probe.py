@@ -66,9 +66,8 @@ def probe_step(step: AuditStep, value: Any, output: Any, u: Tensor, seed: int) -
     u_slopes = torch.zeros(step.dims) if u_grad is None else u_grad[0].abs().cpu()
     backward = int((~first.isfinite()).sum() + (~u_slopes.isfinite()).sum())
     if reason is None and (forward or backward):
-        reason = (
-            f"NaN or inf forward ({forward} values)" if forward else f"NaN or inf in backward ({backward} values)"
-        )
+        place = f"forward ({forward} values)" if forward else f"in backward ({backward} values)"
+        reason = f"NaN or inf {place}"
     elif reason is None and not bool(first.any()):
         reason = "gradient exactly zero everywhere: rounding, thresholding or an integer cast"
     return StepProbe(

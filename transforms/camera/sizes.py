@@ -302,9 +302,8 @@ class MedianPool(NoCoordinates):
         size = (images.shape[2], images.shape[3])
         if min(size) <= self.size:
             return images
-        rows, columns = (
-            _blocks(n, m, images.device) for n, m in zip(size, target_size(size, self.size), strict=True)
-        )
+        lengths = zip(size, target_size(size, self.size), strict=True)
+        rows, columns = (_blocks(n, m, images.device) for n, m in lengths)
         tall = images[:, :, rows[:, :, None, None], columns]  # (N,C,h,k,w,l)
         return tall.transpose(3, 4).flatten(4).median(-1).values
 

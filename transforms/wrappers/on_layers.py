@@ -75,9 +75,8 @@ class OnLayers(Doored):
         return Scene((base, *(self._lay_layer(layer, scene.size, u) for layer in rest)), scene.size)
 
     def _lay_layer(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Layer:
-        *parts, place_u = u.split(
-            [*(stage.dims for stage in self.stages), self.place.dims if self.place else 0], dim=1
-        )
+        sizes = [*(stage.dims for stage in self.stages), self.place.dims if self.place else 0]
+        *parts, place_u = u.split(sizes, dim=1)
         pixels, bends = layer.pixels, list(layer.bends)
         for stage, part in zip(self.stages, parts, strict=True):
             if isinstance(stage, Geometry):

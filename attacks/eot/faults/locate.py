@@ -69,12 +69,10 @@ def trace_view(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
         own = iter(parts)
         return view.loss(map_tree(features, lambda _: next(own)))
 
+    stage_values = zip(names, values, strict=True)
     return (
         _line(PICTURE, [layer.pixels for layer in scene.layers], of_picture),
-        *(
-            _line(name, [value], partial(of_value, i))
-            for i, (name, value) in enumerate(zip(names, values, strict=True), 1)
-        ),
+        *(_line(name, [value], partial(of_value, i)) for i, (name, value) in enumerate(stage_values, 1)),
         _line(ENCODER, leaves(features), of_features),
         _line(OBJECTIVE, [loss], lambda own: own[0]),
     ), result

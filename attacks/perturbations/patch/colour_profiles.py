@@ -166,9 +166,8 @@ class Printable:
         offset = inside - self.middle.to(texture)[:, None, None]
         far = offset.abs().amax(1, keepdim=True)
         direction = (offset / far.clamp(min=1e-6)).permute(0, 2, 3, 1).flip(-1)[None]
-        reach = F.grid_sample(
-            self.reach.to(texture)[None, None], direction, padding_mode="border", align_corners=True
-        )
+        cube = self.reach.to(texture)[None, None]
+        reach = F.grid_sample(cube, direction, padding_mode="border", align_corners=True)
         # `where`, not the formula alone: a printable colour must not change by a bit.
         share = (reach[0].transpose(0, 1) / far.clamp(min=1e-6)).clamp(max=1)
         return torch.where(share < 1, inside - (1 - share) * offset, inside)
