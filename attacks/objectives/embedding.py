@@ -87,15 +87,10 @@ class Paired(Objective):
     It costs a second forward pass of every view. `inner`, the objective of each pair, must lead away from the anchor.
 
     Examples:
-        >>> from attacks import Away, bank
-        >>> from attacks.objectives import Paired
-        >>> from transforms import Compose
-        >>> from transforms.colour import Gain
-        >>> images, encoder = torch.full((1, 3, 4, 4), 0.5), torch.nn.Flatten().eval()
-        >>> views = bank(Compose([Gain((0.5, 1.5))]), 4, seed=0, purpose="evaluate")
-        >>> losses = views.losses(images, encoder(images), encoder, Paired(Away("l2")), 4, untouched=images)
-        >>> losses.abs().tolist()  # the gain is no part of the distance
-        [[0.0, 0.0, 0.0, 0.0]]
+        >>> from attacks.objectives import Away, Paired
+        >>> attacked, untouched = torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 0.0]])  # features of one view
+        >>> Paired(Away("l2"))(attacked, untouched).item(), Paired(Away("l2")).paired
+        (-4.0, True)
     """
 
     inner: Objective

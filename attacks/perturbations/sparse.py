@@ -64,8 +64,7 @@ def onto_l0(values: Tensor, count: int, low: Tensor, high: Tensor) -> Tensor:
     """
     near = values.clamp(low, high)
     wide = wide_dtype(values)
-    zero_residual, residual = values.to(wide), (values - near).to(wide)
-    gain = (zero_residual.square() - residual.square()).sum(1)
+    gain = (values.to(wide).square() - (values - near).to(wide).square()).sum(1)
     return near * best_pixels(gain, count)
 
 

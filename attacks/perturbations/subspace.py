@@ -179,8 +179,7 @@ class Smoothed(Wrapper):
 
     Examples:
         >>> from attacks.perturbations import Linf, Smoothed
-        >>> grad = torch.zeros(1, 1, 9, 9)
-        >>> grad[0, 0, 4, 4] = 1.0
+        >>> grad = torch.nn.functional.pad(torch.ones(1, 1, 1, 1), [4] * 4)
         >>> smooth = Smoothed(Linf(), smooth=1.0).smooth_gradient(grad)
         >>> round(float(smooth.sum()), 3), int((smooth > 0).sum())  # three deviations each way: 7 * 7 pixels
         (1.0, 49)

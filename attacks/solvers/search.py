@@ -73,7 +73,6 @@ class Search(NamedTuple):
 
 
 def search_of(problem: Problem, options: Options, purpose: str = "attack") -> Search:
-    """A search on `eot.views` views."""
     points = options.eot.points(stream(options.seed, purpose), 0, problem.images)
     return Search(problem, options, Bank(options.eot.transforms, points))
 

@@ -138,7 +138,6 @@ class Ranged(Doored):
         _ = self.bounds
 
     def values(self, u: Tensor) -> Tensor:
-        """(N,dims) in [0,1) -> (N,dims) physical values."""
         lows, highs = zip(*self.bounds, strict=True)
         low, high = constants(lows, u.dtype, u.device), constants(highs, u.dtype, u.device)
         return low + (high - low) * u

@@ -174,8 +174,7 @@ class Sometimes(_Choice):
     p: float = 0.5
 
     def __new__(cls, stage: Stage, *_: object, **__: object) -> "Sometimes":
-        stage_object: Sometimes = object.__new__(_kind(Sometimes, (stage,)))
-        return stage_object
+        return object.__new__(_kind(Sometimes, (stage,)))
 
     def __post_init__(self) -> None:
         made("stage", self.stage)
@@ -232,8 +231,7 @@ class OneOf(_Choice):
     weights: Sequence[float] | None = None
 
     def __new__(cls, stages: Sequence[Stage], *_: object, **__: object) -> "OneOf":
-        stage_object: OneOf = object.__new__(_kind(OneOf, stages if isinstance(stages, Sequence) else ()))
-        return stage_object
+        return object.__new__(_kind(OneOf, stages if isinstance(stages, Sequence) else ()))
 
     def __post_init__(self) -> None:
         stages = tuple(self.stages) if isinstance(self.stages, Sequence) else ()

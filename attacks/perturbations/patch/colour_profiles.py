@@ -192,8 +192,7 @@ def gamut(setting: Any) -> Gamut | None:
 def _boundary(lut: Tensor) -> tuple[Tensor, Tensor]:
     """The centre (3,) of a map's colours, and their reach in all directions (n,n,n), of which the outermost nodes
     count, in maximum norms. The boundary of the gamut is the image of the faces of the RGB cube."""
-    middle = apply_lut(lut.new_tensor([[0.0] * 3, [1.0] * 3])[:, :, None, None], lut)
-    middle = middle.mean((0, 2, 3))
+    middle = apply_lut(lut.new_tensor([[0.0] * 3, [1.0] * 3])[:, :, None, None], lut).mean((0, 2, 3))
     level = torch.linspace(0, 1, REQUESTS, dtype=lut.dtype)
     plane = torch.cartesian_prod(level, level)
     total = torch.zeros(DIRECTIONS**3, dtype=lut.dtype)

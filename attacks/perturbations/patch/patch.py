@@ -171,7 +171,6 @@ class Patch(PerturbationSet):
         return self.alpha
 
     def written(self, images: Tensor, delta: Tensor) -> Tensor:
-        """The pictures (N,C,H,W) with the patch pasted in, in 8 bits."""
         return (seen(self.scene(images, delta)) * 255).round() / 255
 
     def evaluated(self, images: Tensor, delta: Tensor) -> Shown:
