@@ -207,11 +207,10 @@ class Compose:
         object.__setattr__(self, "_overshoots", self.kernel not in ("nearest", "bilinear"))
         if not isinstance(self.stages, Sequence):
             raise ValueError(f"`stages` must be a list, such as [Affine(degrees=20)]; got {self.stages!r}")
-        for stage in self.stages:
+        for place, stage in enumerate(self.stages):
             made("stages", stage)
             if not isinstance(stage, Stage):
                 raise ValueError(f"`stages` must hold stages such as Affine(...); got {stage!r}")
-        for place, stage in enumerate(self.stages):
             if _lays(stage) and (place or not isinstance(stage, Laying)):
                 raise ValueError(
                     "a stage that acts on the layers of a scene must come first, and in no other stage: from there "
@@ -219,10 +218,8 @@ class Compose:
                 )
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
-        names = (
-            f"{label} {name}" for label, stage in zip(self.labels, self.stages, strict=True) for name in stage.names
-        )
-        object.__setattr__(self, "names", tuple(names))
+        pairs = zip(self.labels, self.stages, strict=True)
+        object.__setattr__(self, "names", tuple(f"{label} {name}" for label, stage in pairs for name in stage.names))
         protocols = (Geometry, Linear, Framed, Laying, Discrete)
         kinds = tuple(_Kind(s.dims, *(isinstance(s, protocol) for protocol in protocols)) for s in self.stages)
         object.__setattr__(self, "_kinds", kinds)

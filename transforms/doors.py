@@ -3,7 +3,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -120,12 +120,22 @@ class Doored:
         if "__call__" in vars(cls):
             cls.__call__ = door(slack, channels=channels)(cls.__call__)  # type: ignore[method-assign]
 
+    @property
+    def dims(self) -> int:
+        return len(self.names)  # type: ignore[attr-defined]
+
 
 def made(name: str, part: Any, example: str = "") -> None:
     """Raise ValueError where `part` is a class in place of an object."""
     if isinstance(part, type):
         write = example or f"{part.__name__}()"
         raise ValueError(f"`{name}` must be an object; got the class {part.__name__}: write {write}")
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise ValueError unless `value` is one of the choices."""
+    if value not in (names := [*choices]):
+        raise ValueError(f"`{name}` must be one of {', '.join(names)}; got {value!r}")
 
 
 def _cause(low: float, high: float) -> str:

@@ -48,7 +48,6 @@ class Adaptive:
     many views as its constant c, in blocks, a power of two of them; at most so many that these steps remain.
 
     Examples:
-        >>> import torch
         >>> from attacks.eot import Adaptive
         >>> from attacks.eot.adaptive import Noise
         >>> total = torch.tensor([128, 4096])  # gradients of two pictures

@@ -151,7 +151,6 @@ def bank(transforms: Compose, views: int, *, seed: int, purpose: str) -> Bank:
     """`views` scrambled Sobol points of the pipeline's cube; another `purpose`, other points.
 
     Examples:
-        >>> import torch
         >>> from attacks import bank
         >>> from transforms import Affine, Compose
         >>> camera = Compose([Affine(degrees=20)])

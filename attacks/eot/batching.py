@@ -51,11 +51,6 @@ def group_size(n: int) -> int:
     return max(1, n // GROUPS)
 
 
-def blocks(count: int, limit: int) -> list[range]:
-    """`count` pictures in as few blocks of at most `limit` as there can be, evenly."""
-    return _split_evenly(range(count), limit)
-
-
 def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[Pass]:
     """The passes over `images`, at most `room` rows each, in which every picture is seen from each of `views`, some
     of the n views of a step."""
@@ -68,10 +63,10 @@ def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[P
         by_length.setdefault(len(group), []).append(tuple(group))
     for length, equal in by_length.items():
         if length <= room:
-            for part_groups in _split_evenly(equal, room // length):
+            for part_groups in split_evenly(equal, room // length):
                 yield Pass(images, tuple(part_groups))
         else:
-            yield from (Pass(images, (part,)) for group in equal for part in _split_evenly(group, room))
+            yield from (Pass(images, (part,)) for group in equal for part in split_evenly(group, room))
 
 
 def within_memory(run: Callable[[Pass], Result], wholes: Iterable[Pass]) -> Iterator[tuple[Pass, Result, int | None]]:
@@ -96,8 +91,8 @@ def in_passes(
     """`run` of `count` pictures, each seen from each of `views`: in passes of one group and at most `chunk` rows, of
     several pictures where all their views fit. Where a pass does not fit into memory, it and those after it are
     halved. Raises MemoryError in one line where a single view does not fit."""
-    pictures = blocks(count, max(1, chunk // len(views))) if views and count else []
-    todo = [Pass(block, (tuple(part),)) for block in pictures for part in _split_evenly(views, chunk)][::-1]
+    pictures = split_evenly(range(count), max(1, chunk // len(views))) if views and count else []
+    todo = [Pass(block, (tuple(part),)) for block in pictures for part in split_evenly(views, chunk)][::-1]
     while todo:
         part = todo.pop()
         outcome = _attempt(run, part, part.rows == 1) if part.rows <= chunk else None
@@ -130,11 +125,10 @@ def memory_told() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+        reason = _shortage(error)
+        if isinstance(error, MemoryError) and reason.startswith(RAN_OUT):
             raise
-        if isinstance(error, MemoryError) and str(error).startswith(RAN_OUT):
-            raise
-        raise MemoryError(f"{RAN_OUT}; {REMEDY} ({_shortage(error)})") from error
+        raise MemoryError(f"{RAN_OUT}; {REMEDY} ({reason})") from error
 
 
 #: The message where memory ran out, and what can be done.
@@ -169,7 +163,7 @@ def _shortage(error: Exception) -> str:
 Several = TypeVar("Several", bound=Sequence[object])
 
 
-def _split_evenly(items: Several, limit: int) -> list[Several]:
+def split_evenly(items: Several, limit: int) -> list[Several]:
     """Consecutive parts of at most `limit`, as few as there can be and as equal as there can be."""
     if len(items) <= limit:
         return [items]

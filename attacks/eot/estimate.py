@@ -23,7 +23,6 @@ class Estimate(NamedTuple):
     a lower bound of the quality of Sobol points.
 
     Examples:
-        >>> import torch
         >>> from attacks.eot import Estimate
         >>> zero, grad, views = torch.zeros(1), torch.zeros(1, 3, 8, 8), torch.tensor([6])
         >>> estimate = Estimate(zero, zero, torch.tensor([3.0]), grad, views, chunk=6, value=zero)

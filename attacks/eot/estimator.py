@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine.precision import Overflow
-from attacks.eot.batching import Pass, blocks, group_size, passes, within_memory
+from attacks.eot.batching import Pass, group_size, passes, split_evenly, within_memory
 from attacks.eot.estimate import Estimate, signal_to_noise
 from attacks.eot.risk import Mean, Risk
 from attacks.runtime.distributed import ALONE, World
@@ -65,9 +65,7 @@ class EOT:
             `Minibatches`); `views`, `steps` and budgets then count those of each of so many. None: all.
 
     Examples:
-        >>> import torch
-        >>> from attacks import EOT, Linf, Toward
-        >>> from attacks.eot.problem import Problem
+        >>> from attacks import EOT, Linf, Problem, Toward
         >>> from transforms import Brightness, Compose
         >>> grey, black = torch.full((1, 1, 1, 1), 0.5), torch.zeros(1, 1)
         >>> problem = Problem(grey, black, torch.nn.Flatten().eval(), Toward("l2"), Linf())
@@ -208,9 +206,9 @@ class _Estimation:
         width = -(-self.n // self.world.size) if self.by_views else self.n
         limit = max(1, self.eot.chunk // width)
         if self.by_views:
-            return blocks(self.count, limit)
+            return split_evenly(range(self.count), limit)
         # At least two at a time where possible: a single row takes other kernels, and rounds differently.
-        parts = blocks(self.count, min(limit, max(2, -(-self.count // self.world.size))))
+        parts = split_evenly(range(self.count), min(limit, max(2, -(-self.count // self.world.size))))
         return [parts[i] for i in self.world.share(len(parts))]
 
     def _counting(self, images: range) -> list[tuple[range, Sequence[int]]]:
@@ -228,12 +226,10 @@ class _Estimation:
         leaf = self.delta[rows, None].expand(-1, groups, *self.delta.shape[1:]).detach().requires_grad_()
         numbers = torch.arange(images.start, images.stop).repeat_interleave(groups)
         views = torch.tensor(part.groups).flatten()
-        by_row = self.u.dim() == 3
-        u = (
-            self.u[images.start : images.stop, views].flatten(0, 1)
-            if by_row
-            else self.u[views].repeat(len(images), 1)
-        )
+        if self.u.dim() == 3:
+            u = self.u[images.start : images.stop, views].flatten(0, 1)
+        else:
+            u = self.u[views].repeat(len(images), 1)
         while True:
             delta = leaf[:, 0]
             if not self.shared or groups > 1:  # a single shared one is not copied, nor read in copies

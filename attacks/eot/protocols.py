@@ -25,7 +25,6 @@ class Objective(Protocol):
     """What the attacker minimises. Inherit from it for the defaults.
 
     Examples:
-        >>> import torch
         >>> from attacks import Objective
         >>> class Brightest(Objective):
         ...     def __call__(self, features, anchor):

@@ -38,7 +38,6 @@ class Mean:
     Oracle: the limits of the other risks, tests/eot/test_risk.py.
 
     Examples:
-        >>> import torch
         >>> from attacks.eot import Mean
         >>> losses = torch.tensor([[4.0, 1.0, 3.0, 2.0]])
         >>> Mean().value(losses).tolist(), Mean().weights(losses).tolist()
@@ -68,7 +67,6 @@ class CVaR:
     Oracle: the minimum of Rockafellar and Uryasev, tests/eot/test_risk.py.
 
     Examples:
-        >>> import torch
         >>> from attacks import CVaR
         >>> losses = torch.tensor([[4.0, 1.0, 3.0, 2.0]])
         >>> CVaR(alpha=0.5).value(losses).tolist(), CVaR(alpha=0.5).weights(losses).tolist()

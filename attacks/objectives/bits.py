@@ -27,8 +27,7 @@ class Bits(Objective):
     Oracle: the bits that have not flipped, tests/encoders/test_phash.py.
     With: encoder=phash transforms=web
 
-    Args:
-        margin: the distance in the units of the features (for `Phash` grey levels) where a bit counts by a half.
+    The `margin` is in the units of the features, for `Phash` grey levels.
     """
 
     margin: float = option(

@@ -19,7 +19,6 @@ class CrossEntropy(Objective):
     label, (N,) whole numbers. Of a very confident classifier its gradient is lost in rounding; that of `DLR` is not.
 
     Examples:
-        >>> import torch
         >>> from attacks import CrossEntropy
         >>> logits, label = torch.zeros(1, 10), torch.tensor([0])
         >>> losses = CrossEntropy()(logits, label), CrossEntropy(targeted=True)(logits, label)
@@ -30,7 +29,6 @@ class CrossEntropy(Objective):
     targeted: bool = False
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,K), (N,) -> (N,)."""
         # `F.cross_entropy` would leave a label of -100 out
         log_share = label_scores(embedding(features, "the logits", tokens=False).log_softmax(1), anchor)
         return -log_share if self.targeted else log_share
@@ -45,7 +43,6 @@ class Margin(Objective):
     Formula: z_y - \max_{j \ne y} z_j
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import Margin
         >>> logits, label = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([0])
         >>> Margin()(logits, label).tolist(), Margin(targeted=True)(logits, label).tolist()
@@ -55,7 +52,6 @@ class Margin(Objective):
     targeted: bool = False
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,K), (N,) -> (N,)."""
         logits = embedding(features, "the logits", tokens=False)
         gap = label_scores(logits, anchor) - other_scores(logits, anchor).amax(1)
         return -gap if self.targeted else gap
@@ -75,7 +71,6 @@ class DLR(Objective):
     Formula: \frac{z_y - \max_{j \ne y} z_j}{z_{\pi_1} - z_{\pi_3}}
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import DLR
         >>> logits, label = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([0])
         >>> DLR()(logits, label).tolist(), DLR()(10 * logits + 5, label).tolist()  # (z_y - z_2nd) / (z_1st - z_3rd)

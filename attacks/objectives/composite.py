@@ -15,6 +15,7 @@ from attacks.encoders.randomness import EncoderDraws, encoder_randomness, join_d
 from attacks.encoders.tree import Encoder, Tree, leaves
 from attacks.eot.protocols import Objective
 from attacks.objectives.embedding import check_part
+from transforms.doors import check_choice
 
 #: What is averaged over the members.
 Combine = Literal["losses", "gradients"]
@@ -24,9 +25,7 @@ class Term(NamedTuple):
     """One term of a sum: `weight` times `objective`, whose anchor is the whole anchor, or the `part` of this name.
 
     Examples:
-        >>> import torch
-        >>> from attacks import Away
-        >>> from attacks.objectives import Sum, Term
+        >>> from attacks.objectives import Away, Sum, Term
         >>> features, anchor = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0]])
         >>> Sum((Term(2, Away("l2")), Term(1, Away("l2"))))(features, anchor).tolist()  # 2 * -5 + 1 * -5
         [-15.0]
@@ -42,9 +41,7 @@ class Sum(Objective):
     """The weighted sum of objectives of the same features. Terms without a name share one anchor.
 
     Examples:
-        >>> import torch
-        >>> from attacks import Away, Toward
-        >>> from attacks.objectives import Sum, Term
+        >>> from attacks.objectives import Away, Sum, Term, Toward
         >>> both = Sum((Term(1, Away(), "own"), Term(0.5, Toward(), "goal")))
         >>> anchor = {"own": torch.tensor([[1.0, 0.0]]), "goal": torch.tensor([[0.0, 1.0]])}
         >>> both(anchor["own"], anchor).tolist(), both(anchor["goal"], anchor).tolist()
@@ -77,9 +74,7 @@ class Each(Objective):
     Euclidean distance becomes relative. An anchor of labels is not scaled.
 
     Examples:
-        >>> import torch
-        >>> from attacks import Away
-        >>> from attacks.objectives import Each
+        >>> from attacks.objectives import Away, Each
         >>> features = {"stem": torch.tensor([[1.0, 0.0]]), "head": torch.tensor([[0.0, 5.0]])}
         >>> anchor = {"stem": torch.tensor([[2.0, 0.0]]), "head": torch.tensor([[3.0, 0.0]])}
         >>> Each({"stem": 1, "head": 3}, Away())(features, anchor).tolist()  # (1 * 1 + 3 * 0) / 4
@@ -98,7 +93,6 @@ class Each(Objective):
         return self.objective.stationary_at_anchor
 
     def __call__(self, features: Mapping[str, Tensor], anchor: Mapping[str, Tree]) -> Tensor:
-        """{layer: (N,...)}, {layer: (N,...)} -> (N,)."""
         total, losses = sum(self.weights.values()), []
         for layer, weight in self.weights.items():
             if weight:
@@ -116,9 +110,7 @@ class Evasion(Objective):
     no loss, however low, outweighs the `price`, at least 0. From the limit and the `margin` on nothing is paid.
 
     Examples:
-        >>> import torch
-        >>> from attacks import Away
-        >>> from attacks.objectives import Evasion
+        >>> from attacks.objectives import Away, Evasion
         >>> features = {"features": torch.tensor([[3.0, 4.0]]), "score": torch.tensor([[0.5]])}
         >>> anchor = {"features": torch.tensor([[0.0, 0.0]]), "limit": torch.tensor([0.75])}
         >>> round(Evasion(Away("l2"), price=20, margin=0.25)(features, anchor).item(), 4)  # 20 * 0.5 - 5 / 6
@@ -140,11 +132,8 @@ class Evasion(Objective):
 
     def __call__(self, features: Mapping[str, Tensor], anchor: Mapping[str, Tree]) -> Tensor:
         losses = self.objective(features["features"], anchor["features"])
-        return (
-            losses.clamp(min=0)
-            + F.softsign(losses.clamp(max=0))
-            + self.price * F.relu(anchor["limit"] + self.margin - features["score"][:, 0])
-        )
+        short = F.relu(anchor["limit"] + self.margin - features["score"][:, 0])
+        return losses.clamp(min=0) + F.softsign(losses.clamp(max=0)) + self.price * short
 
 
 class Ensemble(nn.Module):
@@ -157,7 +146,6 @@ class Ensemble(nn.Module):
         encoders: modules in evaluation mode.
 
     Examples:
-        >>> import torch
         >>> from attacks import Ensemble
         >>> pooled = torch.nn.Sequential(torch.nn.AvgPool2d(2), torch.nn.Flatten()).eval()
         >>> encoder = Ensemble([torch.nn.Flatten().eval(), pooled])
@@ -210,9 +198,7 @@ class Members(Objective):
             reported and compared in either case.
 
     Examples:
-        >>> import torch
-        >>> from attacks import Toward
-        >>> from attacks.objectives import Members
+        >>> from attacks.objectives import Members, Toward
         >>> features = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 1.0, 0.0]])
         >>> anchor = torch.zeros(1, 2), torch.zeros(1, 3)
         >>> Members(Toward("l2"))(features, anchor).tolist()  # the mean of 5 and 1
@@ -223,8 +209,7 @@ class Members(Objective):
     combine: Combine = "losses"
 
     def __post_init__(self) -> None:
-        if self.combine not in get_args(Combine):
-            raise ValueError(f"`combine` must be one of {', '.join(get_args(Combine))}; got {self.combine!r}")
+        check_choice("combine", self.combine, get_args(Combine))
         if self.objective == ():
             raise ValueError("`objective` must be one objective, or one for each member; got none")
         for objective in self.objective if isinstance(self.objective, tuple) else (self.objective,):
@@ -236,7 +221,6 @@ class Members(Objective):
         return all(objective.stationary_at_anchor for objective in several)
 
     def __call__(self, features: tuple[Tree, ...], anchor: tuple[Tree, ...]) -> Tensor:
-        """One tree of features and one of anchors for each member -> (N,)."""
         parts = zip(self.member_objectives(features, anchor), features, anchor, strict=True)
         return torch.stack([objective(*pair) for objective, *pair in parts]).mean(0)
 

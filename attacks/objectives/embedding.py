@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree, embedding
 from attacks.eot.protocols import Objective
+from transforms.doors import check_choice
 
 #: The similarity of two embeddings: their cosine, or minus the length of their difference.
 Metric = Literal["cosine", "l2"]
@@ -36,7 +37,6 @@ class Away(Objective):
             an attack on "l2" wastes effort on their length.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away
         >>> features, anchor = torch.tensor([[3.0, 4.0], [0.0, 5.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
         >>> [round(loss, 4) for loss in Away()(features, anchor).tolist()]
@@ -47,10 +47,9 @@ class Away(Objective):
     stationary_at_anchor: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check(self.metric)
+        check_choice("metric", self.metric, get_args(Metric))
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,D) -> (N,)."""
         return similarity(features, anchor, self.metric)
 
 
@@ -66,7 +65,6 @@ class Toward(Objective):
     `metric` is "cosine", in [-1,1]; or "l2", the Euclidean distance.
 
     Examples:
-        >>> import torch
         >>> from attacks import Toward
         >>> features, anchor = torch.tensor([[3.0, 4.0], [0.0, 5.0]]), torch.tensor([[0.0, 0.0], [0.0, 5.0]])
         >>> Toward("l2")(features, anchor).tolist()
@@ -77,10 +75,9 @@ class Toward(Objective):
     attracts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check(self.metric)
+        check_choice("metric", self.metric, get_args(Metric))
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,D) -> (N,)."""
         return -similarity(features, anchor, self.metric)
 
 
@@ -90,16 +87,10 @@ class Paired(Objective):
     It costs a second forward pass of every view. `inner`, the objective of each pair, must lead away from the anchor.
 
     Examples:
-        >>> import torch
-        >>> from attacks import Away, bank
-        >>> from attacks.objectives import Paired
-        >>> from transforms import Compose
-        >>> from transforms.colour import Gain
-        >>> images, encoder = torch.full((1, 3, 4, 4), 0.5), torch.nn.Flatten().eval()
-        >>> views = bank(Compose([Gain((0.5, 1.5))]), 4, seed=0, purpose="evaluate")
-        >>> losses = views.losses(images, encoder(images), encoder, Paired(Away("l2")), 4, untouched=images)
-        >>> losses.abs().tolist()  # the gain is no part of the distance
-        [[0.0, 0.0, 0.0, 0.0]]
+        >>> from attacks.objectives import Away, Paired
+        >>> attacked, untouched = torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 0.0]])  # features of one view
+        >>> Paired(Away("l2"))(attacked, untouched).item(), Paired(Away("l2")).paired
+        (-4.0, True)
     """
 
     inner: Objective
@@ -116,7 +107,6 @@ class Paired(Objective):
             check_part(self.inner, "inner")
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
-        """The features of the attacked views, and those of the same views of the untouched pictures -> (N,)."""
         return self.inner(features, anchor)
 
     @property
@@ -163,8 +153,3 @@ def check_part(objective: Objective, name: str) -> None:
         raise ValueError(f"`{name}` must not be Paired; put Paired outside, round the whole: Paired(...)")
     if objective.combine == "gradients":
         raise ValueError(f"`{name}` must not combine gradients; put Members(..., combine='gradients') outside")
-
-
-def _check(metric: str) -> None:
-    if metric not in get_args(Metric):
-        raise ValueError(f"`metric` must be one of {', '.join(get_args(Metric))}; got {metric!r}")

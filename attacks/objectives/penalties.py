@@ -22,6 +22,7 @@ from attacks.schema.options import option
 from transforms.colour.spaces import at_least_float32
 from transforms.compose import seen
 from transforms.devices import uploaded
+from transforms.doors import check_choice
 
 #: Width of the smooth absolute value's rounded tip: a tenth of a grey level, less than a file can hold.
 EDGE = 0.1 / 255
@@ -52,7 +53,6 @@ class TotalVariation:
             picture. "texture" is the delta itself, (1|N,C,h,w), for a patch, whose print should be smooth.
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import TotalVariation
         >>> images, pictures = torch.zeros(2, 1, 4, 4), torch.full((2, 1, 4, 4), 0.5)
         >>> pictures[1, :, :, 2:] = 0.9  # an edge of 0.4 at 4 of 16 pixels
@@ -67,8 +67,7 @@ class TotalVariation:
 
     def __post_init__(self) -> None:
         check_weight(self.weight)
-        if self.of not in ("change", "texture"):
-            raise ValueError(f"`of` must be one of change, texture; got {self.of!r}")
+        check_choice("of", self.of, ("change", "texture"))
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:
         pattern = pictures - images if self.of == "change" else delta
@@ -89,7 +88,6 @@ class SSIM:
     Oracle: scikit-image, tests/objectives/test_penalties.py.
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import SSIM
         >>> images = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).expand(2, -1, -1, -1)
         >>> pictures = torch.stack([images[0], 1 - images[0]])
@@ -154,8 +152,7 @@ class LPIPS:
 
     def __post_init__(self) -> None:
         check_weight(self.weight)
-        if self.net not in TRUNKS:
-            raise ValueError(f"`net` must be one of {', '.join(TRUNKS)}; got {self.net!r}")
+        check_choice("net", self.net, TRUNKS)
         _distance(self.net, torch.device("cpu"))  # reports missing files before the attack starts
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
@@ -168,7 +165,6 @@ class Penalties:
     """The sum of several penalties.
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import Penalties, TotalVariation
         >>> images = torch.zeros(1, 1, 4, 4)
         >>> parts = TotalVariation(1.0), TotalVariation(3.0)

@@ -41,7 +41,6 @@ class Retrieval(Objective):
         identity: (G,) whole numbers, equal for pictures of the same identity; None if every picture is its own.
 
     Examples:
-        >>> import torch
         >>> from attacks import Retrieval
         >>> gallery, features = torch.eye(3), torch.tensor([[3.0, 4.0, 0.0], [4.0, 3.0, 0.0]])
         >>> losses = Retrieval(gallery)(features, torch.tensor([0, 0]))
@@ -87,7 +86,6 @@ class InfoNCE(Objective):
     is known.
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import InfoNCE
         >>> features, rows = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1])
         >>> losses = InfoNCE(torch.eye(2), temperature=1.0)(features, rows)
@@ -107,7 +105,6 @@ class InfoNCE(Objective):
             raise ValueError(f"`temperature` must be a positive number; got {self.temperature} (0.07 is common)")
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,) -> (N,)."""
         logits = _cosines(features, self.gallery) / self.temperature
         if self.identity is None:
             return CrossEntropy(self.targeted)(logits, anchor)
@@ -128,7 +125,6 @@ class Triplet(Objective):
     Oracle: torch's triplet loss, tests/objectives/test_embedding.py.
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import Triplet
         >>> anchor = {"positive": torch.tensor([[1.0, 0.0]]), "negative": torch.tensor([[0.0, 1.0]])}
         >>> round(float(Triplet()(torch.tensor([[3.0, 4.0]]), anchor)), 2)  # 0.8 - 0.6
@@ -165,7 +161,6 @@ class Verification(Objective):
     should be rejected, or else an impostor that should be accepted.
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import Verification
         >>> features, anchor = torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
         >>> losses = Verification(threshold=0.5)(features, anchor)
@@ -185,7 +180,6 @@ class Verification(Objective):
         return self.same
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,D) -> (N,)."""
         above = similarity(features, anchor, "cosine") - self.threshold
         return above if self.same else -above
 
@@ -200,7 +194,6 @@ class ByText(Objective):
     `rows` (K,D), as in CLIP (Radford et al. 2021), whose trained scale is 100. The anchor is that of the loss.
 
     Examples:
-        >>> import torch
         >>> from attacks.objectives import ByText, Margin
         >>> features, label = torch.tensor([[3.0, 4.0]]), torch.tensor([1])
         >>> round(float(ByText(Margin(), torch.eye(2), scale=1.0)(features, label)), 2)  # 0.8 - 0.6
@@ -215,7 +208,6 @@ class ByText(Objective):
         object.__setattr__(self, "rows", _unit(self.rows))
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,) -> (N,)."""
         return self.loss(self.scale * _cosines(features, self.rows), anchor)
 
 

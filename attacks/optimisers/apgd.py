@@ -59,7 +59,6 @@ class APGD(Optimiser):
     checkpoints that must gain, 0 to 1.
 
     Examples:
-        >>> import torch
         >>> from attacks import APGD, EOT, Linf, Toward, attack
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
         >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": APGD()}

@@ -13,6 +13,7 @@ from attacks.runtime.blocks import columns, in_blocks
 from attacks.runtime.values import stored
 from attacks.schema.options import option
 from transforms.devices import uploaded, wide_dtype
+from transforms.doors import check_choice
 
 SCHEDULES = ("constant", "cosine", "linear")
 #: The longest step, as a multiple of eps.
@@ -48,7 +49,6 @@ class PGD(Optimiser):
     `schedule` cosine or linear (to zero over the run), or constant.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, Linf, PGD, Toward, attack
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
         >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": PGD(rel_step_size=0.5)}
@@ -102,7 +102,6 @@ class SGD(Optimiser):
     delta stands for the look-ahead point, and steps along grad + momentum * velocity. It needs momentum.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, L2, SGD, Toward, attack
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
         >>> parts |= {"perturbation": L2(4.0, random_start=False), "optimiser": SGD(1.5, 0.0, "constant")}
@@ -163,7 +162,6 @@ class Adam(Optimiser):
     and `beta2`, 0 to below 1, are the memory of the mean gradient and of the mean square; `schedule` as of `PGD`.
 
     Examples:
-        >>> import torch
         >>> from attacks import Adam, EOT, Linf, Toward, attack
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
         >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": Adam(0.3, schedule="constant")}
@@ -198,10 +196,8 @@ class Adam(Optimiser):
         size = (second / (1 - self.beta2 ** (state.step + 1))).sqrt()
         agreement = torch.where(size > 0, mean.abs() / size, 0)
         length = self.rel_step_size * state.reach * decay(self.schedule, progress.before, delta)
-        moved_delta = constraint.project(
-            delta, constraint.steepest(mean.to(delta), length, delta) * agreement.to(delta)
-        )
-        return moved_delta, state._replace(first=first, second=second, step=state.step + 1)
+        move = constraint.steepest(mean.to(delta), length, delta) * agreement.to(delta)
+        return constraint.project(delta, move), state._replace(first=first, second=second, step=state.step + 1)
 
 
 def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -230,7 +226,6 @@ def check_step(name: str, size: float, schedule: str, nesterov: bool = False, **
     for memory, share in memories.items():
         if not 0 <= share < 1:
             raise ValueError(f"`{memory}` must lie in [0, 1); got {share}")
-    if schedule not in SCHEDULES:
-        raise ValueError(f"`schedule` must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
+    check_choice("schedule", schedule, SCHEDULES)
     if nesterov and memories["momentum"] == 0:
         raise ValueError("`nesterov` needs `momentum` above 0, got 0; 0.9 is common")

@@ -38,7 +38,6 @@ class NES(Optimiser):
     2019, with a fixed share); it costs no query.
 
     Examples:
-        >>> import torch
         >>> from attacks import NES
         >>> patterns = NES(keep=4).directions(torch.zeros(1, 3, 16, 16), 5, torch.Generator().manual_seed(0))
         >>> patterns.shape, torch.allclose(patterns.flatten(1).norm(dim=1), torch.ones(5))
@@ -113,7 +112,6 @@ class LabelOnly(NES):
     With: encoder=callable encoder.model=victim:enrolled encoder.answer=same
 
     Examples:
-        >>> import torch
         >>> from attacks.optimisers import LabelOnly
         >>> [round(factor, 2) for factor in LabelOnly.factor(torch.tensor([0.0, 0.5, 1.0])).tolist()]
         [1.65, 1.0, 0.61]

@@ -31,7 +31,6 @@ class Square(Proposer):
     Oracle: the proposals of the paper, and torchattacks at equal queries, tests/solvers/test_search.py.
 
     Examples:
-        >>> import torch
         >>> from attacks.optimisers import Square
         >>> generator, like = torch.Generator().manual_seed(0), torch.zeros(1, 3, 32, 32)
         >>> window = Square().direction(like, step=50, steps=100, generator=generator)

@@ -68,7 +68,6 @@ class Wiener(Optimiser):
     as long in a run of fewer than 34 steps; `schedule` is cosine or linear (to zero over the run), or constant.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, Linf, Toward, Wiener, attack
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
         >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": Wiener(0.05, "constant")}
@@ -89,7 +88,6 @@ class Wiener(Optimiser):
         check_step("rel_step_size", self.rel_step_size, self.schedule)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> WienerState:
-        """The state before the first of `steps` steps."""
         height, width = delta.shape[2:]
         dtype = torch.promote_types(delta.dtype, torch.float32)
         spectrum = delta.new_zeros(*delta.shape[:3], width // 2 + 1, 2, dtype=dtype)

@@ -135,7 +135,6 @@ class Linf(Ball):
     Oracle: the nearest point, tests/perturbations/test_ball.py.
 
     Examples:
-        >>> import torch
         >>> from attacks import Linf
         >>> images, delta = torch.tensor([[[[0.0, 0.5, 1.0]]]]), torch.tensor([[[[-0.5, -0.5, 0.5]]]])
         >>> delta = Linf(8 / 255).project(delta, images)  # within the ball; and the picture stays within [0,1]
@@ -204,7 +203,6 @@ class L2(Ball):
     Oracle: the conditions of Karush, Kuhn and Tucker, tests/perturbations/test_ball.py.
 
     Examples:
-        >>> import torch
         >>> from attacks import L2
         >>> ball, images = L2(eps=0.25), torch.full((1, 1, 1, 2), 0.5)
         >>> delta = ball.project(torch.tensor([[[[0.3, 0.4]]]]), images)
@@ -299,9 +297,8 @@ def per_picture(value: float | Tensor) -> float | Tensor:
 
 def headroom(delta: Tensor, images: Tensor | None) -> tuple[Tensor, Tensor]:
     """How far each value may decrease, and increase; both at least 0."""
-    if images is None:
-        return (1 + delta).clamp(min=0), (1 - delta).clamp(min=0)
-    return (images + delta).clamp(min=0), (1 - (images + delta)).clamp(min=0)
+    values, low = (delta, -1) if images is None else (images + delta, 0)
+    return (values - low).clamp(min=0), (1 - values).clamp(min=0)
 
 
 def check_inner(inner: Any, wrapper: str) -> None:

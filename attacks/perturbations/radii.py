@@ -80,9 +80,7 @@ class RadiusByRow(Wrapper):
         shares: (N,), each picture's radius as a share of `eps`, above 0 and at most 1.
 
     Examples:
-        >>> import torch
-        >>> from attacks import Linf
-        >>> from attacks.perturbations import RadiusByRow
+        >>> from attacks.perturbations import Linf, RadiusByRow
         >>> sets = RadiusByRow(Linf(0.5), torch.tensor([0.5, 1.0]))
         >>> sets.project(torch.ones(2, 1, 1, 1), torch.zeros(2, 1, 1, 1)).flatten().tolist()
         [0.25, 0.5]

@@ -64,8 +64,7 @@ def onto_l0(values: Tensor, count: int, low: Tensor, high: Tensor) -> Tensor:
     """
     near = values.clamp(low, high)
     wide = wide_dtype(values)
-    zero_residual, residual = values.to(wide), (values - near).to(wide)
-    gain = (zero_residual.square() - residual.square()).sum(1)
+    gain = (values.to(wide).square() - (values - near).to(wide).square()).sum(1)
     return near * best_pixels(gain, count)
 
 
@@ -105,7 +104,6 @@ class L1(Ball):
     Oracle: Duchi's projection, the dual and a linear program, tests/perturbations/test_ball.py.
 
     Examples:
-        >>> import torch
         >>> from attacks.perturbations import L1
         >>> images, delta = torch.full((1, 1, 1, 3), 0.5), torch.tensor([[[[0.5, 0.25, -0.125]]]])
         >>> L1(eps=0.5).project(delta, images).flatten().tolist()
@@ -162,7 +160,6 @@ class L0(Ball):
     With: perturbation.eps=200
 
     Examples:
-        >>> import torch
         >>> from attacks import L0
         >>> images, delta = torch.full((1, 3, 1, 3), 0.5), torch.tensor([0.25, 0.375, 0.125]).expand(1, 3, 1, 3)
         >>> L0(eps=2).norm(delta).item(), L0(eps=2).project(delta, images)[0, 0].tolist()

@@ -29,9 +29,7 @@ class Masked(Wrapper):
     random points are those of `inner` on the masked pixels.
 
     Examples:
-        >>> import torch
-        >>> from attacks import Linf
-        >>> from attacks.perturbations import Masked
+        >>> from attacks.perturbations import Linf, Masked
         >>> mask = torch.tensor([[[[1.0, 0.0]]]])
         >>> Masked(Linf(0.25), mask).project(torch.ones(1, 3, 1, 2), torch.zeros(1, 3, 1, 2))[0, 0].tolist()
         [[0.25, 0.0]]
@@ -82,9 +80,7 @@ class Grey(Wrapper):
     """The same delta in all channels: changes lightness and not chroma. Not for L1, whose `eps` it would not fill.
 
     Examples:
-        >>> import torch
-        >>> from attacks import Linf
-        >>> from attacks.perturbations import Grey
+        >>> from attacks.perturbations import Grey, Linf
         >>> grad = torch.tensor([3.0, -1.0, -1.0]).view(1, 3, 1, 1)
         >>> Linf().steepest(grad).flatten().tolist(), Grey(Linf()).steepest(grad).flatten().tolist()
         ([1.0, -1.0, -1.0], [1.0, 1.0, 1.0])
@@ -130,9 +126,7 @@ class LowFrequency(Wrapper):
         keep: coefficients along each axis; a side of the picture, or more, keeps all of them.
 
     Examples:
-        >>> import torch
-        >>> from attacks import L2
-        >>> from attacks.perturbations import LowFrequency
+        >>> from attacks.perturbations import L2, LowFrequency
         >>> delta = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
         >>> lowest = LowFrequency(L2(4.0), keep=1).only(delta)
         >>> torch.allclose(lowest, delta.mean((2, 3), keepdim=True), atol=1e-5)  # the lowest frequency is the mean
@@ -184,11 +178,8 @@ class Smoothed(Wrapper):
             the gradient is zero.
 
     Examples:
-        >>> import torch
-        >>> from attacks import Linf
-        >>> from attacks.perturbations import Smoothed
-        >>> grad = torch.zeros(1, 1, 9, 9)
-        >>> grad[0, 0, 4, 4] = 1.0
+        >>> from attacks.perturbations import Linf, Smoothed
+        >>> grad = torch.nn.functional.pad(torch.ones(1, 1, 1, 1), [4] * 4)
         >>> smooth = Smoothed(Linf(), smooth=1.0).smooth_gradient(grad)
         >>> round(float(smooth.sum()), 3), int((smooth > 0).sum())  # three deviations each way: 7 * 7 pixels
         (1.0, 49)
@@ -207,8 +198,7 @@ class Smoothed(Wrapper):
 
     def smooth_gradient(self, grad: Tensor) -> Tensor:
         rows, columns = (gaussian_band(side, self.smooth, grad.dtype, grad.device) for side in grad.shape[2:])
-        smooth: Tensor = rows @ grad @ columns
-        return smooth
+        return rows @ grad @ columns
 
 
 @lru_cache(maxsize=32)
@@ -228,9 +218,8 @@ def gaussian_band(side: int, sigma: float, dtype: torch.dtype, device: torch.dev
     """The convolution of `side` values with a Gaussian that ends at three `sigma`, as a symmetric (side,side)."""
     radius = math.ceil(3 * sigma - 1e-9)
     at = torch.arange(-radius, radius + 1, dtype=torch.float64)
-    weights = torch.exp(-(at**2) / (2 * sigma**2))
+    weights = torch.exp(-at.square() / (2 * sigma**2))
     weights = weights / weights.sum()
     distance = torch.arange(side)[:, None] - torch.arange(side)
     band = weights[distance.clamp(-radius, radius) + radius] * (distance.abs() <= radius)
-    matrix: Tensor = band.to(device, dtype)
-    return matrix
+    return band.to(device, dtype)

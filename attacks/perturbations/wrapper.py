@@ -1,6 +1,5 @@
 """What sets that wrap another one share."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -9,8 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attacks.perturbations.ball import Ball, check_inner
-
-Map = Callable[[Tensor], Tensor]
+from transforms.sampling.straight_through import Map
 
 
 class Wrapper(Ball):
@@ -84,8 +82,7 @@ class Wrapper(Ball):
 
 def filter_gradient(delta: Tensor, by: Map) -> Tensor:
     """Returns `delta`; its gradient passes through `by`, which must be linear and self-adjoint."""
-    result: Tensor = _GradientFilter.apply(delta, by)
-    return result
+    return _GradientFilter.apply(delta, by)  # type: ignore[no-any-return]
 
 
 class _GradientFilter(torch.autograd.Function):

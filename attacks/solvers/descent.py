@@ -73,11 +73,9 @@ def _propose(
     with_price = estimate if price is None else add_price(estimate, price)
     step = cast(Optimiser, options.optimiser).step
     move = partial(step, state.delta, with_price, state.optimiser, problem.constraint)
-    used_blocks = state.drawn + state.times * turn.active
-    next_state = state._replace(
-        estimate=estimate, solved=leavers, silent=silent, drawn=used_blocks, times=times, noise=noise
-    )
-    return loop.TurnPlan(next_state, move, estimate)
+    drawn = state.drawn + state.times * turn.active
+    state = state._replace(estimate=estimate, solved=leavers, silent=silent, drawn=drawn, times=times, noise=noise)
+    return loop.TurnPlan(state, move, estimate)
 
 
 def _check_options(problem: Problem, options: Options) -> int:

@@ -51,10 +51,9 @@ def label_walk(problem: Problem, options: Options, state: LoopState | None = Non
     as large as the box allows. They show which losses stand for the same and which for another answer; of an
     objective whose loss is no decision, the middle between them is the boundary.
 
-    The estimate of a step is that of the walk, whose mean loss stays near the middle. Errors and what `send` does are
-    those of `sampled_descent`.
+    The estimate of a step is that of the walk, whose mean loss stays near the middle.
 
-    Raises ValueError as `sampled_descent`, and for a perturbation that is no ball round each image.
+    Raises as `sampled_descent`, and ValueError for a perturbation that is no ball round each image.
     """
     check_sampled(problem, options)
     ball = problem.perturbation

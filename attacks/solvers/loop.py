@@ -50,7 +50,6 @@ class Step(NamedTuple):
     that the attack resumes from (None: it cannot).
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, Linf, PGD, Toward, attack
         >>> from attacks.solvers import Step
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "perturbation": Linf()}

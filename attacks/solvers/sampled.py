@@ -13,19 +13,9 @@ from attacks.eot.protocols import Done
 from attacks.objectives.embedding import Away
 from attacks.objectives.penalties import add_price, price_of
 from attacks.optimisers.nes import NES
+from attacks.solvers import loop
 from attacks.solvers.checks import DEAD, check_problem, pass_budget, warn_unmoved
-from attacks.solvers.loop import (
-    LoopState,
-    Steps,
-    Turn,
-    TurnPlan,
-    drive,
-    first_state,
-    generator_of,
-    merge_estimates,
-    move_active,
-    start,
-)
+from attacks.solvers.loop import LoopState, Steps, Turn, TurnPlan
 from transforms.devices import uploaded
 from transforms.draws import stream
 
@@ -43,12 +33,12 @@ def sampled_descent(problem: Problem, options: Options, state: LoopState | None 
     check_sampled(problem, options)
     nes, total = cast(NES, options.optimiser), pass_budget(problem, options, options.eot.views)
     if state is None:
-        delta = start(problem, options.seed)
+        delta = loop.start(problem, options.seed)
         memory = nes.init(delta, reach=problem.perturbation.reach, steps=options.steps)
-        state = first_state(delta, total, memory)
+        state = loop.first_state(delta, total, memory)
     base = None if state.index else state.delta
-    propose = partial(nes_step, problem, options, generator_of(options, state), base)
-    yield from drive(propose, problem, options, state, total)
+    propose = partial(nes_step, problem, options, loop.generator_of(options, state), base)
+    yield from loop.drive(propose, problem, options, state, total)
 
 
 def nes_step(
@@ -64,7 +54,7 @@ def nes_step(
     if not bool(latest.mean.isfinite().all()):
         bad = rows[~latest.mean.isfinite()].tolist()
         raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
-    estimate = merge_estimates(state.estimate, latest, turn.rows, problem.shared)
+    estimate = loop.merge_estimates(state.estimate, latest, turn.rows, problem.shared)
     price = None if options.penalty is None else price_of(options.penalty, problem, state.delta)
     with_price = estimate if price is None else add_price(estimate, price)
     if price is not None and not bool(with_price.grad.isfinite().all()):
@@ -72,7 +62,7 @@ def nes_step(
 
     def move(progress: Done) -> tuple[Tensor, object]:
         delta, memory = nes.step(state.delta, with_price, state.optimiser, problem.constraint, progress)
-        delta = move_active(state.delta, delta, turn.active)
+        delta = loop.move_active(state.delta, delta, turn.active)
         if base is not None and index + 1 == min(DEAD, options.steps):
             warn_unmoved((delta == base) & (memory.momentum == 0), index + 1, nes.probe)
         return delta, memory
@@ -97,15 +87,12 @@ def _directions(problem: Problem, delta: Tensor, u: Tensor, options: Options, ge
 def nes_estimate(problem: Problem, delta: Tensor, directions: Tensor, u: Tensor, options: Options) -> Estimate:
     """The gradient at `delta`, from the losses on both sides along directions (n,Q,...) of length 1, of each delta or
     (n = 1) the same for all, each from one view of `u` (Q,dims)."""
-    plus, minus = (
-        query_losses(
-            problem,
-            (probe_deltas(problem, delta, sign * direction, options) for direction in directions.unbind(1)),
-            u,
-            options,
-        )
-        for sign in (1, -1)
-    )
+
+    def on_side(sign: int) -> Tensor:
+        deltas = (probe_deltas(problem, delta, sign * direction, options) for direction in directions.unbind(1))
+        return query_losses(problem, deltas, u, options)
+
+    plus, minus = on_side(1), on_side(-1)
     weights = (plus - minus).mean(0, keepdim=True) if problem.shared else plus - minus
     all_directions = directions.expand(len(weights), *directions.shape[1:])
     grad = torch.einsum("nq,nqchw->nchw", weights.to(all_directions), all_directions) / len(u)

@@ -54,13 +54,11 @@ class Search(NamedTuple):
     def better(self, point: Point, candidate: Tensor, turn: Turn, *, always: bool = False) -> Point:
         """The candidate where it is not worse than the point, or `always`: picture by picture, or for all of a delta
         that they share. Raises FloatingPointError."""
-        problem, images, previous = self.problem, self.problem.images, point.estimate
-        rows, active = (uploaded(tensor, images.device) for tensor in (turn.rows, turn.active))
+        problem, options, previous = self.problem, self.options, point.estimate
+        rows, active = (uploaded(tensor, problem.images.device) for tensor in (turn.rows, turn.active))
         query = candidate if problem.shared else candidate[rows]
-        losses = bank_losses(
-            problem.take(rows), query, self.views, self.options.eot, self.options.penalty, turn.number
-        )
-        latest = _with_losses(previous, losses, rows, self.options.eot)
+        losses = bank_losses(problem.take(rows), query, self.views, options.eot, options.penalty, turn.number)
+        latest = _with_losses(previous, losses, rows, options.eot)
         if bad := rows[~latest.value[rows].isfinite()].tolist():
             raise FloatingPointError(f"step {turn.number}: the loss is not finite for image(s) {bad}")
         better = active & ((latest.value <= previous.value) | always)
@@ -75,7 +73,6 @@ class Search(NamedTuple):
 
 
 def search_of(problem: Problem, options: Options, purpose: str = "attack") -> Search:
-    """A search on `eot.views` views."""
     points = options.eot.points(stream(options.seed, purpose), 0, problem.images)
     return Search(problem, options, Bank(options.eot.transforms, points))
 
@@ -88,8 +85,7 @@ def random_search(problem: Problem, options: Options, state: LoopState | None = 
     window. Losses are the risk over the same `eot.views` views in all steps, which the search may fit: judge it on
     others.
 
-    Errors and what `send` does are those of `attack`. The gradient of an estimate is zero, its snr NaN; in the first
-    step the estimate belongs to the delta *after* the step.
+    The gradient of an estimate is zero, its snr NaN; in the first step it belongs to the delta *after* the step.
 
     Raises ValueError as `attack`, and for `adaptive` and `adversary`; FloatingPointError for a loss that is not
     finite, with the step.
@@ -124,7 +120,6 @@ def nes_then_square(problem: Problem, options: Options, state: LoopState | None 
     Steps of the first phase are those of `sampled_descent`, whose schedule ends with the phase. Of the second, each
     takes as many losses: of several candidates, as in `random_search`. The first three are the delta that the first
     phase has reached, the same moved outwards as far as the set reaches, and the stripes that `Square` begins with.
-
     Errors are those of `sampled_descent`.
     """
     check_sampled(problem, options)
@@ -185,9 +180,8 @@ class Windows(NamedTuple):
         if number == 0:
             return delta
         if number == 1:
-            return perturbation.move(
-                delta, perturbation.descend(-delta, 2 * perturbation.reach, delta, images), images
-            )
+            outwards = perturbation.descend(-delta, 2 * perturbation.reach, delta, images)
+            return perturbation.move(delta, outwards, images)
         step = 0 if number == 2 else self.candidates * self.first + number
         steps, generator = self.search.options.steps, self.generator
         return self.search.candidate(delta, SQUARE.direction(delta, step=step, steps=steps, generator=generator))

@@ -83,6 +83,13 @@ class Selection:
     early: bool = False
     timer: Callable[[], AbstractContextManager[None]] = nullcontext
 
+    def risk_of(self, problem: Problem, options: Options, delta: Tensor, views: Bank) -> tuple[Tensor, Tensor]:
+        """The losses (N,V) on some views of the bank, and their risk (N,) with the penalty."""
+        with self.timer():
+            losses, penalty = bank_losses(problem, delta, views, options.eot, options.penalty)
+        risk = self.risk.value(losses).to(losses)
+        return losses, risk if penalty is None else risk + penalty
+
 
 def selection(problem: Problem, options: Options) -> Selection:
     """How an attack itself chooses among its iterates: weighed as in its steps."""
@@ -233,10 +240,7 @@ class Chooser:
         views = self.select.bank._replace(u=self.select.bank.u[first:stop])
         part = self.problem.take(rows)
         delta = delta if self.problem.shared or part is self.problem else delta[rows]
-        with self.select.timer():
-            losses, penalty = bank_losses(part, delta, views, self.options.eot, self.options.penalty)
-        risk = self.select.risk.value(losses).to(losses)
-        return losses, risk if penalty is None else risk + penalty
+        return self.select.risk_of(part, self.options, delta, views)
 
     def _extend(self, candidate: Iterate, rows: Tensor, stop: int) -> tuple[Tensor, Tensor]:
         screen_losses = candidate.losses[rows]

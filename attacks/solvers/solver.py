@@ -16,7 +16,6 @@ from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Pe
 from attacks.runtime.values import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merge_estimates, start
 from attacks.solvers.loops import loop_of
-from attacks.solvers.search import bank_losses
 from attacks.solvers.selection import Chooser, Looks, Selection, selection
 from transforms.devices import uploaded
 from transforms.draws import stream
@@ -28,7 +27,6 @@ class Best(NamedTuple):
     of the bank that it has been seen from, the step that it comes from (N,), and the loss (N,) at the latest look.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, Linf, PGD, Toward, solve
         >>> from attacks.solvers import Best
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "perturbation": Linf(0.25)}
@@ -99,7 +97,6 @@ def attack(
         NotFinite: (a FloatingPointError) a loss or gradient that is not finite, with the step and the view.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away, EOT, Linf, PGD, attack
         >>> from transforms import Brightness, Compose
         >>> images, encoder = torch.full((2, 3, 8, 8), 0.5), torch.nn.Flatten().eval()
@@ -129,7 +126,6 @@ def solve(
     (`options` are those of `attacks.eot.problem.Options`); `stop` and `restarts` as in `run_steps`.
 
     Examples:
-        >>> import torch
         >>> from attacks import EOT, Linf, PGD, Toward, solve
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "perturbation": Linf(8 / 255)}
         >>> images, black = torch.full((2, 3, 8, 8), 0.5), torch.zeros(2, 192)
@@ -258,8 +254,5 @@ def _better(best: Best | None, latest: Best, shared: bool) -> Best:
 def better_of(best: Best | None, other: Best, problem: Problem, options: Options, select: Selection) -> Best:
     """The better of two, picture by picture, where `other` comes from an attack with another objective: its loss is
     computed anew, on the whole bank of the selection, as that of `best` has been."""
-    with select.timer():
-        losses, penalty = bank_losses(problem, other.delta, select.bank, options.eot, options.penalty)
-    loss = select.risk.value(losses).to(losses)
-    loss = loss if penalty is None else loss + penalty
+    _, loss = select.risk_of(problem, options, other.delta, select.bank)
     return _better(best, Best(other.delta, loss, other.step, loss), problem.shared)

@@ -85,7 +85,7 @@ class Adversary:
 
         u = eot.draws(self.adversary, eot.transforms.dims, seed=seed, step=step).to(delta)
         losses = _survey(loss, u, len(problem), eot.chunk, eot.world)
-        highest = _highest(u, losses, n)
+        highest = _highest(u.expand(len(losses), -1, -1), losses, n)
         return _refine(loss, highest, eot.transforms.discrete, self.refine, eot.chunk, eot.world).u
 
 
@@ -115,7 +115,6 @@ def worst_views(
     Raises ValueError for `keep` above `k`, or either below 1.
 
     Examples:
-        >>> import torch
         >>> from attacks import Away, worst_views
         >>> from attacks.eot.bank import judged
         >>> from transforms import Brightness, Compose
@@ -149,7 +148,7 @@ def uphill(
     `keep * (refine_steps + 1)` encoder passes for each picture (twice as many for a paired objective), or none
     without steps. Else as `worst_views`."""
     loss = partial(problem.losses, views.transforms, NO_DELTA)
-    highest = _highest(views.u.to(problem.images), losses, keep)
+    highest = _highest(views.u.to(problem.images).expand(len(losses), -1, -1), losses, keep)
     return _refine(loss, highest, views.transforms.discrete, refine_steps, chunk, world)
 
 
@@ -169,9 +168,9 @@ def _survey(loss: LossFn, u: Tensor, count: int, chunk: int, world: World) -> Te
 
 
 def _highest(u: Tensor, losses: Tensor, keep: int) -> Worst:
-    """The `keep` views of each picture with the highest losses; of equal ones, the earlier."""
+    """The `keep` of the views `u` (N,k,dims) of each picture with the highest losses; of equal ones, the earlier."""
     order = losses.argsort(dim=1, descending=True, stable=True)[:, :keep]
-    return Worst(u[order], losses.gather(1, order))
+    return Worst(u.gather(1, order[..., None].expand(-1, -1, u.shape[2])), losses.gather(1, order))
 
 
 def _refine(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chunk: int, world: World) -> Worst:
@@ -189,9 +188,7 @@ def _refine(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chun
     for part, (points, heights) in in_parts(climb, mine, chunk):
         u[part], losses[part] = points, heights
     world.sum(u, losses)
-    u, losses = u.view(count, keep, dims), losses.view(count, keep)
-    order = losses.argsort(dim=1, descending=True, stable=True)
-    return Worst(u.gather(1, order[..., None].expand_as(u)), losses.gather(1, order))
+    return _highest(u.view(count, keep, dims), losses.view(count, keep), keep)
 
 
 def _ascend(

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from attacks.eot.batching import (
     GROUPS,
     Pass,
-    blocks,
     group_size,
     in_parts,
     in_passes,
     memory_told,
     passes,
+    split_evenly,
     within_memory,
 )
 
@@ -24,7 +24,7 @@ counts = st.integers(1, 40)
 
 @given(count=counts, limit=counts)
 def test_blocks_are_even_and_as_few_as_possible(count, limit):
-    result = blocks(count, limit)
+    result = split_evenly(range(count), limit)
     assert [i for block in result for i in block] == list(range(count))
     sizes = [len(block) for block in result]
     assert max(sizes) <= limit

@@ -136,10 +136,8 @@ def _flow(values: list[Any], seed: int) -> list[float]:
     end, inside = values[-1], [isinstance(value, Tensor) and value.requires_grad for value in values]
     if not inside[-1]:
         return [0.0] * len(values)
-    cotangent = unit_cotangent(end, seed)
-    found = iter(
-        gradients_of(end, [value for value, is_inside in zip(values, inside, strict=True) if is_inside], cotangent)
-    )
+    leaves = [value for value, is_inside in zip(values, inside, strict=True) if is_inside]
+    found = iter(gradients_of(end, leaves, unit_cotangent(end, seed)))
     return [gradient_norm(next(found)) if is_inside else 0.0 for is_inside in inside]
 
 

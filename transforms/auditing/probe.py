@@ -25,20 +25,16 @@ _TOLERANCE = 1e-3
 
 
 class Warp(NamedTuple):
-    """`stretch`, the largest number of source pixels between neighbouring output pixels; `noise`, the power of white
-    noise that passes where the stretch exceeds `SPACING`, relative to what the output can hold without aliasing (1.0
-    if it exceeds it nowhere)."""
+    """As in `transforms.auditing.report.StageReport`; `noise` is 1.0 if the stretch exceeds `SPACING` nowhere."""
 
     stretch: float
     noise: float
 
 
 class StepProbe(NamedTuple):
-    """What one draw showed. `gain` is |gradient in| / |gradient out| for a random cotangent; `zeros`, the share of
-    exact zeros in the gradient; `bad`, NaN and inf (forward, backward); `slope`, the numeric slope along the
-    gradient's sign over the one that the gradient claims (None: not measured); `u_slopes` (dims,), |d/du|; `silent`,
-    the coordinates that measure, change the view, and have a gradient of exactly zero; `repeats`, whether a second
-    run returned the same."""
+    """What one draw showed, as in `transforms.auditing.report.StageReport`; `reason` is why the gradient dies;
+    `u_slopes` (dims,), |d/du|; `silent`, the coordinates that measure, change the view, and have a gradient of
+    exactly zero."""
 
     reason: str | None
     gain: float
@@ -70,9 +66,8 @@ def probe_step(step: AuditStep, value: Any, output: Any, u: Tensor, seed: int) -
     u_slopes = torch.zeros(step.dims) if u_grad is None else u_grad[0].abs().cpu()
     backward = int((~first.isfinite()).sum() + (~u_slopes.isfinite()).sum())
     if reason is None and (forward or backward):
-        reason = (
-            f"NaN or inf forward ({forward} values)" if forward else f"NaN or inf in backward ({backward} values)"
-        )
+        place = f"forward ({forward} values)" if forward else f"in backward ({backward} values)"
+        reason = f"NaN or inf {place}"
     elif reason is None and not bool(first.any()):
         reason = "gradient exactly zero everywhere: rounding, thresholding or an integer cast"
     return StepProbe(
@@ -153,21 +148,23 @@ def _warp(step: AuditStep, leaf: Tensor, value: Any, u: Tensor, seed: int) -> Wa
 
     def call(images: Tensor) -> Tensor | None:
         result = run_step(step, images, u, seed).result
-        return result if isinstance(result, Tensor) else None
+        fits = isinstance(result, Tensor) and result.shape[:2] == (1, 3) and result.dim() == 4
+        return result if fits and result.is_floating_point() else None
 
     try:
-        return _warp_of(call, (leaf.shape[2], leaf.shape[3]), leaf.detach())
+        return _warp_of(call, leaf.detach())
     except ValueError:  # it fails on a ramp, though it took the picture: then it is no warp
         return None
 
 
 @torch.no_grad()
-def _warp_of(call: Callable[[Tensor], Tensor | None], size: tuple[int, int], like: Tensor) -> Warp | None:
-    """The warp that `call` applies to images (1,3,*size) in [0,1], or None if it is not one (it changes colours, or
-    does not return three channels). `call` must do the same thing every time, and may return None for no images."""
-    y, x = ((torch.arange(n, dtype=like.dtype, device=like.device) + 0.5) / n for n in size)
+def _warp_of(call: Callable[[Tensor], Tensor | None], like: Tensor) -> Warp | None:
+    """The warp that `call` applies to images like `like` (1,3,H,W) in [0,1], or None if it is not one (it changes
+    colours). `call` must do the same thing every time, and return (1,3,h,w), or None for anything else."""
+    height, width = like.shape[2:]
+    y, x = ((torch.arange(n, dtype=like.dtype, device=like.device) + 0.5) / n for n in (height, width))
     ramp = torch.stack([*torch.meshgrid(x, y, indexing="xy"), torch.ones_like(y[:, None] * x)])[None]
-    full, half = _images(call(ramp)), _images(call(ramp.flip(1) / 2))
+    full, half = call(ramp), call(ramp.flip(1) / 2)
     if full is None or half is None or full.shape != half.shape:
         return None
     half = half.flip(1)
@@ -177,24 +174,18 @@ def _warp_of(call: Callable[[Tensor], Tensor | None], size: tuple[int, int], lik
     inside = white & linear
     if inside.sum() < max(1, 0.99 * float(white.sum()), 0.05 * white.numel()):
         return None
-    height, width = size
     points = full[:, :2].movedim(1, -1) * full.new_tensor([width, height]) - 0.5
     stretch, area = _jacobian(points, inside)
     dense = stretch > SPACING
     noise = 1.0
     if bool(dense.any()):
         generator = torch.Generator().manual_seed(0)
-        signs = torch.randint(2, (1, 3, *size), generator=generator).to(like)
-        output = _images(call(signs))
+        signs = torch.randint(2, (1, 3, height, width), generator=generator).to(like)
+        output = call(signs)
         if output is not None:
             power = ((output - 0.5).square().mean(1) / 0.25)[:, : stretch.shape[1], : stretch.shape[2]]
             noise = float((power * area)[dense].mean())
     return Warp(float(stretch.max()) if stretch.numel() else 0.0, noise)
-
-
-def _images(result: Tensor | None) -> Tensor | None:
-    good = result is not None and result.dim() == 4 and result.shape[:2] == (1, 3) and result.is_floating_point()
-    return result if good else None
 
 
 def _jacobian(points: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,6 @@ class AuditStep:
         return self.stage.dims if self.stage is not None else 0
 
     def call(self, images: Any, u: Tensor) -> Any:
-        """The stage at `u`, or the function."""
         if self.stage is not None:
             return unchecked(self.stage)(images, u)
         assert self.function is not None
@@ -190,7 +189,6 @@ def chain(steps: Sequence[AuditStep], image: Tensor, rows: Sequence[Tensor], see
 
 
 def error_line(error: Exception | None) -> str:
-    """The first line of an error."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from transforms.colour.spaces import is_grey
 from transforms.devices import uploaded
-from transforms.doors import OVERSHOOT, door, unchecked
+from transforms.doors import OVERSHOOT, check_choice, door, unchecked
 from transforms.draws.ranges import WholeRanged, whole_pair
 from transforms.sampling.straight_through import backward_through, saturate
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 Codec = Literal["real", "straight"]
-Quality = int | tuple[int, int]
 
 
 @door(slack=OVERSHOOT)
@@ -56,7 +55,8 @@ def jpeg(
         >>> bool(torch.autograd.grad(jpeg(picture, 75).square().sum(), picture)[0].any())
         True
     """
-    _check_names(subsampling, codec)
+    check_choice("subsampling", subsampling, get_args(Subsampling))
+    check_choice("codec", codec, get_args(Codec))
     options = {"format": "JPEG", "subsampling": subsampling}
     return _real(images, _qualities(quality, images), options, straight=codec == "straight")
 
@@ -87,7 +87,7 @@ def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
 class _CodecStage(WholeRanged):
     """Base of the stages: quality as a whole number, or (low, high) drawn whole number by whole number."""
 
-    quality: Quality = 75
+    quality: int | tuple[int, int] = 75
 
     name, field = "quality (of 100)", "quality"
 
@@ -125,7 +125,8 @@ class Jpeg(_CodecStage, slack=OVERSHOOT):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_names(self.subsampling, self.codec)
+        check_choice("subsampling", self.subsampling, get_args(Subsampling))
+        check_choice("codec", self.codec, get_args(Codec))
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         return unchecked(jpeg)(images, self._strength(u), subsampling=self.subsampling, codec=self.codec)
@@ -206,12 +207,6 @@ def _qualities(quality: float | Tensor, images: Tensor) -> Tensor:
     if not bool(((numbers >= 1) & (numbers <= 100)).all()):
         raise ValueError(f"`quality` must lie in [1, 100]; got {numbers.detach().tolist()}")
     return numbers.expand(n)
-
-
-def _check_names(subsampling: str, codec: str) -> None:
-    for name, value, choices in (("subsampling", subsampling, Subsampling), ("codec", codec, Codec)):
-        if value not in get_args(choices):
-            raise ValueError(f"`{name}` must be one of {', '.join(get_args(choices))}; got {value!r}")
 
 
 def _check_webp() -> None:

@@ -251,10 +251,6 @@ class PixelCrop(Doored):
         if type(self.margin) is not int or not 0 <= self.margin <= MAX_MARGIN:
             raise ValueError(f"`margin` must be a whole number of pixels from 0 to {MAX_MARGIN}; got {self.margin!r}")
 
-    @property
-    def dims(self) -> int:
-        return len(self.names)
-
     def values(self, u: Tensor) -> Tensor:
         return spread_whole(u, (0, self.margin))
 
@@ -306,9 +302,8 @@ class MedianPool(NoCoordinates):
         size = (images.shape[2], images.shape[3])
         if min(size) <= self.size:
             return images
-        rows, columns = (
-            _blocks(n, m, images.device) for n, m in zip(size, target_size(size, self.size), strict=True)
-        )
+        lengths = zip(size, target_size(size, self.size), strict=True)
+        rows, columns = (_blocks(n, m, images.device) for n, m in lengths)
         tall = images[:, :, rows[:, :, None, None], columns]  # (N,C,h,k,w,l)
         return tall.transpose(3, 4).flatten(4).median(-1).values
 

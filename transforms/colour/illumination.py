@@ -157,10 +157,6 @@ class Shading(Doored):
             raise ValueError(f"`grid` must be a whole number of controls, 1 to {MOST_CONTROLS}; got {self.grid!r}")
 
     @property
-    def dims(self) -> int:
-        return self.grid**2
-
-    @property
     def names(self) -> tuple[str, ...]:
         count = range(1, self.grid + 1)
         return tuple(f"row {row} column {column} gain (stops)" for row in count for column in count)

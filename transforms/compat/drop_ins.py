@@ -145,10 +145,7 @@ def perspective(
         True
     """
     checked(images, slack=OVERSHOOT)
-    start, end = (
-        _tensor_of(points, name, images) for name, points in (("startpoints", startpoints), ("endpoints", endpoints))
-    )
-    push = homography(start, end)
+    push = homography(_tensor_of(startpoints, "startpoints", images), _tensor_of(endpoints, "endpoints", images))
     centres = edges_to_centres(push)
     pull = centres @ invert(push) @ invert(centres)
     return _warp(images, pull, (images.shape[2], images.shape[3]), kernel, fill, "startpoints")

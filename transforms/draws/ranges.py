@@ -92,10 +92,6 @@ class WholeRanged(Doored):
         return () if isinstance(self._number(), int) else (self.name,)
 
     @property
-    def dims(self) -> int:
-        return len(self.names)
-
-    @property
     def discrete(self) -> tuple[int, ...]:
         return tuple(range(self.dims))
 
@@ -133,28 +129,15 @@ class Ranged(Doored):
         if "coordinates" in vars(cls):
             cls.names = tuple(coordinate.name for coordinate in cls.coordinates)
 
-    def _bounds(self) -> tuple[Range, ...]:
+    @cached_property
+    def bounds(self) -> tuple[Range, ...]:
         """The checked ranges, one per coordinate. Raises ValueError with a field's name."""
         return tuple(coordinate.bounds(self) for coordinate in self.coordinates)
 
-    @cached_property
-    def bounds(self) -> tuple[Range, ...]:
-        """The checked ranges, one per coordinate."""
-        return self._bounds()
-
     def __post_init__(self) -> None:
-        self._bounds()
-
-    @property
-    def dims(self) -> int:
-        return len(self.names)
+        _ = self.bounds
 
     def values(self, u: Tensor) -> Tensor:
-        """(N,dims) in [0,1) -> (N,dims) physical values."""
-        lows, highs = self._ends
+        lows, highs = zip(*self.bounds, strict=True)
         low, high = constants(lows, u.dtype, u.device), constants(highs, u.dtype, u.device)
         return low + (high - low) * u
-
-    @cached_property
-    def _ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return tuple(low for low, _ in self.bounds), tuple(high for _, high in self.bounds)

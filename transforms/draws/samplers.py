@@ -154,8 +154,7 @@ class Fixed:
     Oracle: the points of one step, tests/transforms/draws/test_samplers.py.
 
     Examples:
-        >>> from transforms import Sobol
-        >>> from transforms.draws import Fixed
+        >>> from transforms.draws import Fixed, Sobol
         >>> torch.equal(Fixed()(4, 2, seed=0, step=7), Sobol()(4, 2, seed=0, step=0))
         True
     """

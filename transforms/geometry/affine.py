@@ -20,7 +20,6 @@ class InFrame:
     extent: tuple[float, float] = (1.0, 1.0)
 
     def framed(self, size: tuple[int, int]) -> Self:
-        """The same stage for a frame of `size` (height, width)."""
         stage = copy.copy(self)
         object.__setattr__(stage, "extent", (size[1] / min(size), size[0] / min(size)))
         return stage

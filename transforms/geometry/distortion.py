@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
 
@@ -282,14 +282,15 @@ class Cylinder(Ranged, InFrame, Geometry):
     names = ("arc (deg)", "turn (deg)", "tilt (deg)", "distance (half shorter sides)")
 
     def __post_init__(self) -> None:
-        arc, turn, _, _ = self._bounds()
+        arc, turn, _, _ = self.bounds
         if max(map(abs, turn)) > arc[0] / 2:
             raise ValueError(
                 f"`turn` must lie within half of the smallest arc, [{-arc[0] / 2:g}, {arc[0] / 2:g}], or the label "
                 f"may turn out of sight; got {turn} with arc {arc} (raise the lower end of `arc`)"
             )
 
-    def _bounds(self) -> tuple[Range, ...]:
+    @cached_property
+    def bounds(self) -> tuple[Range, ...]:
         arc = (0.0, self.arc) if isinstance(self.arc, int | float) else self.arc
         distance = (self.distance, self.distance) if isinstance(self.distance, int | float) else self.distance
         return (

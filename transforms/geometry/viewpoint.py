@@ -59,7 +59,7 @@ class Viewpoint(Ranged, Homography):
     )
 
     def __post_init__(self) -> None:
-        yaw, pitch, _, distance, fov = self._bounds()
+        yaw, pitch, _, distance, fov = self.bounds
         minimum = _reach(yaw, pitch) * math.tan(math.radians(fov[1]) / 2)
         if distance[0] <= minimum * (1 + 1e-6):
             raise ValueError(

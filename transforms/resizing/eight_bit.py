@@ -71,9 +71,8 @@ def _first(images: Tensor, bands: Bands, axis: int, second_bands: Bands) -> Tens
     other, product = -3 - axis, bands.down if axis == -2 else bands.across
     images = images.detach()
     lines = images.index_select(other, second_bands.used.to(images.device)) if second_bands.is_sparse else images
-    return second_bands.spread(
-        torch.cat([product(_levels(part)) for part in lines.split(LINES, other)], other), other
-    )
+    result = torch.cat([product(_levels(part)) for part in lines.split(LINES, other)], other)
+    return second_bands.spread(result, other)
 
 
 def _levels(images: Tensor) -> Tensor:

@@ -219,18 +219,15 @@ class Bands:
 
     def down(self, images: Tensor) -> Tensor:
         """matrix @ images: (...,length,W) -> (...,out,W)."""
-        product: Tensor = _BandedProduct.apply(images, self, -2, False)
-        return product
+        return _BandedProduct.apply(images, self, -2, False)  # type: ignore[no-any-return]
 
     def across(self, images: Tensor) -> Tensor:
         """images @ matrix.mT: (...,H,length) -> (...,H,out)."""
-        product: Tensor = _BandedProduct.apply(images, self, -1, False)
-        return product
+        return _BandedProduct.apply(images, self, -1, False)  # type: ignore[no-any-return]
 
     def lines(self, images: Tensor, axis: int) -> Tensor:
         """The adjoint of `down` (axis -2) or `across` (axis -1); if `is_sparse`, only the lines used."""
-        product: Tensor = _BandedProduct.apply(images, self, axis, True)
-        return product
+        return _BandedProduct.apply(images, self, axis, True)  # type: ignore[no-any-return]
 
     def spread(self, lines: Tensor, axis: int) -> Tensor:
         """A picture from its `lines`: where they are few, zeros between them."""

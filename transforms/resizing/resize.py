@@ -134,7 +134,6 @@ def axes(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor)
 
 
 def _bands(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> tuple[Bands, Bands]:
-    """The same as bands."""
     check_kernel(kernel)
     name, place = _rule(size, out, kernel, like.dtype), (like.dtype, like.device)
     return bands(size[0], out[0], name, *place), bands(size[1], out[1], name, *place)

@@ -137,8 +137,7 @@ class _Overlay(torch.autograd.Function):
 def overlay(views: Tensor, overs: Sequence[Tensor], at: Sequence[Boxes], solid: bool = False) -> Tensor:
     """Views (N,C,H,W), which are changed in place, with premultiplied colours and coverage (k,C+1,h,w) over boxes, at
     most one in each view; `solid`: the coverage needs no gradient, and its gradient is 0."""
-    result: Tensor = _Overlay.apply(views, at, solid, *overs)
-    return result
+    return _Overlay.apply(views, at, solid, *overs)  # type: ignore[no-any-return]
 
 
 def interpolate_levels(level: Tensor, size: tuple[int, int], x: Tensor, y: Tensor) -> Tensor:

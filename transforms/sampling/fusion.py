@@ -71,8 +71,6 @@ class Chain:
         return any(not isinstance(link, Tensor) or link.requires_grad for link in (self.first, *self.links))
 
     def take(self, rows: Tensor) -> "Chain":
-        """The maps of some views."""
-
         def pick(value: Tensor) -> Tensor:
             return value if len(value) == 1 else value[rows]
 

@@ -81,8 +81,7 @@ def pixels_to_halves(like: Tensor) -> Tensor:
 
 def edges_to_centres(like: Tensor) -> Tensor:
     """The (3,3) matrix from edge coordinates (0 = the image's left edge) to the pixel frame."""
-    rows = [[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]]
-    return torch.tensor(rows, dtype=like.dtype, device=like.device)
+    return torch.tensor([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]], dtype=like.dtype, device=like.device)
 
 
 def transform(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,11 +196,6 @@ def square_to_quad(quad: Tensor) -> Tensor:
     return torch.cat([top, torch.stack([g, h, torch.ones_like(g)], -1)[..., None, :]], dim=-2)
 
 
-def quad_to_quad(src: Tensor, dst: Tensor) -> Tensor:
-    """The homography of corners `src` to corners `dst`, each (N,4,2) -> (N,3,3); no checks."""
-    return square_to_quad(dst) @ invert(square_to_quad(src))
-
-
 def homography(src: Tensor, dst: Tensor) -> Tensor:
     """The homography that maps four points to four points, differentiable in both lists.
 
@@ -230,7 +224,7 @@ def homography(src: Tensor, dst: Tensor) -> Tensor:
     wide = wide_dtype(src)
     src, dst = torch.broadcast_tensors(src.to(wide), dst.to(wide))
     _check(src, dst)
-    matrix = quad_to_quad(src, dst)
+    matrix = square_to_quad(dst) @ invert(square_to_quad(src))
     corner = matrix[..., 2, 2].abs()
     size = matrix.norm(dim=(-2, -1))
     divisor = torch.where(corner > 1e-9 * size, corner, size)  # positive: w is 1 at the first corner, and stays > 0

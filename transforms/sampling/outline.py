@@ -83,8 +83,7 @@ def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = Non
     neighbours = spots[bare] + torch.stack([row + column for row in sides[0] for column in sides[1]])
     total = _values(flat, neighbours + colour_count * pixels).sum(0)
     colour = torch.where(total > RIM, coverage[bare] / total.clamp(min=RIM), 0.0)
-    cut_: Tensor = _Cut.apply(view, share, colour, spots, bare, neighbours)
-    return cut_
+    return _Cut.apply(view, share, colour, spots, bare, neighbours)  # type: ignore[no-any-return]
 
 
 class _Cut(torch.autograd.Function):

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from transforms.devices import constants
+from transforms.doors import check_choice
 from transforms.sampling.tone import Tone, apply_tone, clamp_gradient, settle_view
 
 Kernel = str  # nearest | bilinear | bicubic | keys(a)
@@ -58,11 +59,10 @@ class Resampling:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        kernel, kernels, borders = self.kernel, ", ".join(KERNELS), ", ".join(get_args(Border))
+        kernel, kernels = self.kernel, ", ".join(KERNELS)
         if kernel not in KERNELS and (not isinstance(kernel, str) or keys_parameter(kernel) is None):
             raise ValueError(f"`kernel` must be one of {kernels}, keys(a) with a in [-2, 0]; got {kernel!r}")
-        if self.border not in get_args(Border):
-            raise ValueError(f"`border` must be one of {borders}; got {self.border!r}")
+        check_choice("border", self.border, get_args(Border))
 
 
 def border_value(value: Value, images: Tensor) -> Tensor | None:
@@ -94,8 +94,7 @@ def copies(tensor: Tensor, times: int) -> Tensor:
 def own_copies(tensor: Tensor, times: int) -> Tensor:
     """`copies` in memory of their own, to be changed in place. Not a view of another tensor: autograd would copy the
     gradient of a view that is changed."""
-    result: Tensor = _OwnCopies.apply(tensor, times)
-    return result
+    return _OwnCopies.apply(tensor, times)  # type: ignore[no-any-return]
 
 
 class _OwnCopies(torch.autograd.Function):
@@ -139,8 +138,7 @@ def read(
     large = images.shape[2] * images.shape[3] >= 2 * height * grid.shape[2]
     if not large and grid.device.type == "cpu":
         mode = _MODE_CODES[kernel], _PADDING_CODES[_PADDING[border]], align
-        views_read: Tensor = _Views.apply(images, grid, tone, mode, mean, solid)
-        return views_read
+        return _Views.apply(images, grid, tone, mode, mean, solid)  # type: ignore[no-any-return]
     group = next(k for k in range(GROUP, 0, -1) if views % k == 0)
     if group > 1:  # stacked below one another, they are one tall view
         grid = grid.reshape(-1, group * height, *grid.shape[2:])

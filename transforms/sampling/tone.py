@@ -29,7 +29,6 @@ class Tone(NamedTuple):
         return [OneTone(*view) for view in zip(gains, self.offset.unbind(), lows, highs, strict=True)]
 
     def to(self, dtype: torch.dtype) -> "Tone":
-        """In another precision."""
         has_dtype = self.gain.dtype == self.offset.dtype == dtype
         return self if has_dtype else Tone(*(value.to(dtype) for value in self))
 

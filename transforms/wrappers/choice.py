@@ -104,8 +104,6 @@ class _Points(_Choice):
     """What makes a choice among geometric stages one itself; unchosen stages are not even computed."""
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
-        """Output points (1|N,h,w,2) -> input points (N,h,w,2)."""
-
         def run(stage: Stage | None, rows: list[int], part: Tensor) -> Tensor:
             inputs = points if len(points) == 1 else picked(points, rows)
             part = part if isinstance(stage, Discrete) else uploaded(part, points.device)
@@ -114,7 +112,6 @@ class _Points(_Choice):
         return self._run(u, run)
 
     def framed(self, size: tuple[int, int]) -> Geometry:
-        """The choice for a frame of `size` (height, width)."""
         return self._among(tuple(s.framed(size) if isinstance(s, Framed) else s for s in self.outcomes))
 
     __call__ = Geometry.__call__
@@ -124,8 +121,6 @@ class _Matrices(_Points):
     """What makes a choice among homographies one itself."""
 
     def matrix(self, u: Tensor) -> Tensor:
-        """(N,dims) -> (N,3,3)."""
-
         def run(stage: Stage | None, rows: list[int], part: Tensor) -> Tensor:
             if isinstance(stage, Homography):
                 return stage.matrix(part)
@@ -179,8 +174,7 @@ class Sometimes(_Choice):
     p: float = 0.5
 
     def __new__(cls, stage: Stage, *_: object, **__: object) -> "Sometimes":
-        stage_object: Sometimes = object.__new__(_kind(Sometimes, (stage,)))
-        return stage_object
+        return object.__new__(_kind(Sometimes, (stage,)))
 
     def __post_init__(self) -> None:
         made("stage", self.stage)
@@ -237,8 +231,7 @@ class OneOf(_Choice):
     weights: Sequence[float] | None = None
 
     def __new__(cls, stages: Sequence[Stage], *_: object, **__: object) -> "OneOf":
-        stage_object: OneOf = object.__new__(_kind(OneOf, stages if isinstance(stages, Sequence) else ()))
-        return stage_object
+        return object.__new__(_kind(OneOf, stages if isinstance(stages, Sequence) else ()))
 
     def __post_init__(self) -> None:
         stages = tuple(self.stages) if isinstance(self.stages, Sequence) else ()

@@ -43,7 +43,6 @@ class OnLayers(Doored):
 
     stages: Sequence[Stage] = ()
     place: Homography | None = None
-    dims: int = field(init=False, repr=False)
     names: tuple[str, ...] = field(init=False, repr=False)
     label: ClassVar[str] = "layer"
 
@@ -56,13 +55,10 @@ class OnLayers(Doored):
             )
         if self.place is not None and not isinstance(self.place, Homography):
             raise ValueError(f"`place` of a layer must be a homography, such as Placement(...); got {self.place!r}")
-        pipeline = self._pipeline()
-        object.__setattr__(self, "dims", pipeline.dims)
-        object.__setattr__(self, "names", pipeline.names)
+        object.__setattr__(self, "names", self._pipeline().names)
 
     @property
     def discrete(self) -> tuple[int, ...]:
-        """The coordinates that choose rather than measure."""
         return self._pipeline().discrete
 
     def values(self, u: Tensor) -> Tensor:
@@ -74,15 +70,13 @@ class OnLayers(Doored):
         return copies(images, len(u) // len(images))
 
     def lay(self, scene: Scene, u: Tensor) -> Scene:
-        """A scene of N pictures and (V,dims), V a multiple of N -> its upper layers as V views have them."""
         base, *rest = scene.layers
         count_pictures(scene)
         return Scene((base, *(self._lay_layer(layer, scene.size, u) for layer in rest)), scene.size)
 
     def _lay_layer(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Layer:
-        *parts, place_u = u.split(
-            [*(stage.dims for stage in self.stages), self.place.dims if self.place else 0], dim=1
-        )
+        sizes = [*(stage.dims for stage in self.stages), self.place.dims if self.place else 0]
+        *parts, place_u = u.split(sizes, dim=1)
         pixels, bends = layer.pixels, list(layer.bends)
         for stage, part in zip(self.stages, parts, strict=True):
             if isinstance(stage, Geometry):

@@ -124,11 +124,10 @@ def _ends(stage: Any) -> list[_End]:
     fields = dataclasses.fields(stage) if dataclasses.is_dataclass(stage) else ()
     for field in (field for field in fields if field.init):
         value = getattr(stage, field.name)
+        is_pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
         if is_number(value) and value:
             ends.append(_End(field.name, None, False, value, value))
-        elif (
-            isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
-        ):
+        elif is_pair and value[0] < value[1]:
             is_whole = _rebuild(stage, {field.name: tuple(map(float, value))}) is None
             ends += [_End(field.name, side, is_whole, *value) for side in (0, 1)]
     return ends

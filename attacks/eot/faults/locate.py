@@ -69,12 +69,10 @@ def trace_view(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
         own = iter(parts)
         return view.loss(map_tree(features, lambda _: next(own)))
 
+    stage_values = zip(names, values, strict=True)
     return (
         _line(PICTURE, [layer.pixels for layer in scene.layers], of_picture),
-        *(
-            _line(name, [value], partial(of_value, i))
-            for i, (name, value) in enumerate(zip(names, values, strict=True), 1)
-        ),
+        *(_line(name, [value], partial(of_value, i)) for i, (name, value) in enumerate(stage_values, 1)),
         _line(ENCODER, leaves(features), of_features),
         _line(OBJECTIVE, [loss], lambda own: own[0]),
     ), result
@@ -164,12 +162,8 @@ def one_view(query: Query, i: int, j: int) -> OneView:
             anchor = unchecked(problem.encoder)(twin, **encoder_draws(transforms, u))
     else:
         anchor = take(problem.anchor, numbers)
-    scene = _scene(query, i, query.delta_of(i))
+    scene = problem.scene(query.delta_of(i), torch.tensor([i]))
     return OneView(transforms, scene, u, problem.encoder, lambda features: problem.objective(features, anchor))
-
-
-def _scene(query: Query, i: int, delta: Tensor) -> Scene:
-    return query.problem.scene(delta, torch.tensor([i]))
 
 
 def _examine(query: Query, i: int, j: int) -> Fault | None:
@@ -180,7 +174,7 @@ def _examine(query: Query, i: int, j: int) -> Fault | None:
     if place is None and query.delta.numel():
 
         def loss(own: Sequence[Tensor]) -> Tensor:
-            return view.judge(unchecked(query.transforms)(_scene(query, i, own[0]), view.u))
+            return view.judge(unchecked(query.transforms)(query.problem.scene(own[0], torch.tensor([i])), view.u))
 
         (slope,) = slopes([query.delta_of(i)], loss)
         place = None if slope is None or bool(slope.isfinite().all()) else "the gradient of the perturbation"

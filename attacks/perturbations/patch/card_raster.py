@@ -69,12 +69,11 @@ def patch_picture(texture: Texture, size: tuple[int, int]) -> Picture:
     return picture
 
 
-def surround(card: Card, texture: tuple[int, int], fine: float = 4.0) -> tuple[Picture, int, int, int]:
-    """The card with a blank patch, at a resolution where a texel is a whole number of pixels.
+def surround(card: Card, texture: tuple[int, int]) -> tuple[Picture, int, int, int]:
+    """The card with a blank patch, where a texel is a whole number of pixels, and a tag's module four or more.
 
     Args:
         texture: (height, width) of the patch in texels.
-        fine: the least pixels along a module of a tag.
 
     Returns:
         The picture, the first row and column of the patch in it, and the pixels k along a texel: the patch lies in
@@ -83,7 +82,7 @@ def surround(card: Card, texture: tuple[int, int], fine: float = 4.0) -> tuple[P
     rows, columns = texture
     patch = card.patch
     module = card.tags[0].box.width / MODULES
-    k = max(1, math.ceil(fine / module * max(patch.width / columns, patch.height / rows)))
+    k = max(1, math.ceil(4.0 / module * max(patch.width / columns, patch.height / rows)))
     dense_x, down = k * columns / patch.width, k * rows / patch.height
     left, top = math.ceil(patch.x * dense_x), math.ceil(patch.y * down)
     right = math.ceil((card.width - patch.x - patch.width) * dense_x)

@@ -18,6 +18,7 @@ from torch import Tensor
 from attacks.perturbations.patch.inks import generic
 from transforms.colour.lut import NODES, apply_lut, check_lut, nodes, powers, sampled, terms
 from transforms.colour.spaces import to_linear, to_srgb
+from transforms.doors import check_choice
 
 #: Most bytes of a file; printer profiles have 0.1 to 4 million.
 MAX_BYTES = {".icc": 2**24, ".icm": 2**24, ".json": 2**16}
@@ -46,8 +47,7 @@ def read_colour_map(name: str, intent: str = "relative", key: str = "printer.col
     Raises:
         ValueError, FileNotFoundError: an unknown name or intent, or a file that is missing or invalid.
     """
-    if intent not in INTENTS:
-        raise ValueError(f"`printer.intent` must be one of {', '.join(INTENTS)}; got {intent!r}")
+    check_choice("printer.intent", intent, INTENTS)
     suffix = Path(name).suffix.lower()
     if intent != "relative" and suffix not in (".icc", ".icm"):
         raise ValueError(f"`printer.intent={intent}` is for an ICC profile; {name!r} has no intents")
@@ -166,9 +166,8 @@ class Printable:
         offset = inside - self.middle.to(texture)[:, None, None]
         far = offset.abs().amax(1, keepdim=True)
         direction = (offset / far.clamp(min=1e-6)).permute(0, 2, 3, 1).flip(-1)[None]
-        reach = F.grid_sample(
-            self.reach.to(texture)[None, None], direction, padding_mode="border", align_corners=True
-        )
+        cube = self.reach.to(texture)[None, None]
+        reach = F.grid_sample(cube, direction, padding_mode="border", align_corners=True)
         # `where`, not the formula alone: a printable colour must not change by a bit.
         share = (reach[0].transpose(0, 1) / far.clamp(min=1e-6)).clamp(max=1)
         return torch.where(share < 1, inside - (1 - share) * offset, inside)
@@ -193,8 +192,7 @@ def gamut(setting: Any) -> Gamut | None:
 def _boundary(lut: Tensor) -> tuple[Tensor, Tensor]:
     """The centre (3,) of a map's colours, and their reach in all directions (n,n,n), of which the outermost nodes
     count, in maximum norms. The boundary of the gamut is the image of the faces of the RGB cube."""
-    middle = apply_lut(lut.new_tensor([[0.0] * 3, [1.0] * 3])[:, :, None, None], lut)
-    middle = middle.mean((0, 2, 3))
+    middle = apply_lut(lut.new_tensor([[0.0] * 3, [1.0] * 3])[:, :, None, None], lut).mean((0, 2, 3))
     level = torch.linspace(0, 1, REQUESTS, dtype=lut.dtype)
     plane = torch.cartesian_prod(level, level)
     total = torch.zeros(DIRECTIONS**3, dtype=lut.dtype)

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -79,7 +80,8 @@ class Inks(Ranged):
     names: ClassVar[tuple[str, ...]] = ("gamma (exponent)", "gamut (of SWOP)", "black (of paper's light)")
     names += ("red gain (stops)", "green gain (stops)", "blue gain (stops)")
 
-    def _bounds(self) -> tuple[Range, ...]:
+    @cached_property
+    def bounds(self) -> tuple[Range, ...]:
         gain = symmetric(self.gain, "gain", low=-4, high=4)
         gamut, black = (pair(getattr(self, name), name, low=0, high=1) for name in ("gamut", "black"))
         return (pair(self.gamma, "gamma", low=0.05, high=20), gamut, black, gain, gain, gain)

@@ -11,15 +11,13 @@ from attacks.perturbations.ball import per_picture
 from attacks.perturbations.base import Corners, PerturbationSet
 from attacks.perturbations.patch.card_raster import Surround
 from attacks.perturbations.patch.colour_profiles import Gamut
-from attacks.perturbations.patch.placement import Placements, Quad, make_placements
-from attacks.perturbations.patch.shape import shape_alpha, shape_outline
+from attacks.perturbations.patch.placement import Placements, Quad
+from attacks.perturbations.patch.shape import Shape, shape_alpha, shape_outline
 from transforms.compose import seen
 from transforms.sampling.outline import Outline
 from transforms.scene import Layer, Scene, Shown, scene_of
 
 Start = Literal["grey", "noise"]
-#: rectangle, ellipse, circle; a polygon; or the path of a picture (see `attacks.perturbations.patch.shape.alpha_of`).
-Shape = str | Sequence[Sequence[float]]
 #: In the middle of the picture.
 CENTRE: Quad = ((0.3, 0.3), (0.7, 0.3), (0.7, 0.7), (0.3, 0.7))
 #: The most texels of a side; a print of a metre at 300 dpi has 11 811 dots.
@@ -52,7 +50,6 @@ class Patch(PerturbationSet):
         surround, surround_of: what is printed round it; the same for each arm of an experiment, by name.
 
     Examples:
-        >>> import torch
         >>> from attacks import Patch
         >>> patch = Patch(size=(4, 4), quad=[[0.0, 0.0], [0.5, 0.0], [0.5, 0.5], [0.0, 0.5]])
         >>> images = torch.zeros(2, 3, 8, 8)
@@ -85,7 +82,10 @@ class Patch(PerturbationSet):
         elif self.start_from not in get_args(Start):
             raise ValueError(f"`start_from` must be grey, noise or an image; got {self.start_from!r}")
         object.__setattr__(self, "alpha", shape_alpha(self.shape, self.size))
-        placements = make_placements(self.quad)
+        placements = self.quad
+        if not isinstance(placements, Placements):  # one quad, or several (K,4,2), the same in all pictures
+            corners = torch.as_tensor(placements, dtype=torch.float64)
+            placements = Placements(corners[None, None] if corners.dim() == 2 else corners[None])
         grid = self.size if self.surround is None else (*self.surround.picture.shape[2:],)
         if placements.cover is None or placements.cover.shape[2:] != grid:
             placements = placements.with_cover(self.size, self.surround)
@@ -102,7 +102,6 @@ class Patch(PerturbationSet):
         return self if len(self.placements.quads) == 1 else replace(self, quad=self.placements.take(rows))
 
     def for_arm(self, arm: str) -> Self:
-        """The patch with the card of an arm."""
         return self if self.surround_of is None else replace(self, surround=self.surround_of(arm))
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
@@ -172,7 +171,6 @@ class Patch(PerturbationSet):
         return self.alpha
 
     def written(self, images: Tensor, delta: Tensor) -> Tensor:
-        """The pictures (N,C,H,W) with the patch pasted in, in 8 bits."""
         return (seen(self.scene(images, delta)) * 255).round() / 255
 
     def evaluated(self, images: Tensor, delta: Tensor) -> Shown:

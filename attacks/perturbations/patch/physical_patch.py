@@ -37,13 +37,6 @@ class PhysicalPatch:
         card: whether the attack saw it with its card.
         printer: the configured printer: its colours, its medium, and its stages of wear, light and surface.
         target: what it is to be taken for; None: anything else.
-
-    Examples:
-        >>> quad = ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))
-        >>> pole = np.arange(8) // 2 % 2 == np.zeros((8, 1))
-        >>> patch = PhysicalPatch("vp-01234567", ("van",), (8, 8), (4, 4), ((quad,),), ((pack_mask(~pole),),))
-        >>> np.array_equal(patch.hiding(0, 0), pole), patch.printed_card("eot").patch.width
-        (True, 100.0)
     """
 
     id: str

@@ -95,16 +95,6 @@ class Placements:
         return replace(self, cover=cover.unflatten(0, self.quads.shape[:2]))
 
 
-def make_placements(quad: Quad | Tensor | Placements) -> Placements:
-    """Placements from one quad, the same in all pictures, from several (K,4,2), or from placements."""
-    if isinstance(quad, Placements):
-        return quad
-    corners = torch.as_tensor(quad, dtype=torch.float64)
-    if corners.dim() == 2:
-        corners = corners[None]
-    return Placements(corners[None])
-
-
 def cover_of(mask: Tensor, quad: Tensor, texture: tuple[int, int], surround: Surround | None = None) -> Tensor:
     """The share of each texel of a `texture` (height, width) that shows, or of each pixel of its surround, (h,w) in
     [0,1]: the mean over it of a mask of the picture (H,W), in which the texture lies at `quad` (4,2), in shares."""

@@ -28,7 +28,7 @@ def numpy_kernel(radius, x, y):
 
 def at(stage, **values):
     """Coordinates that give a stage over (0, high) ranges these values."""
-    row = [(v - low) / (high - low) for v, (low, high) in zip(values.values(), stage._bounds(), strict=True)]
+    row = [(v - low) / (high - low) for v, (low, high) in zip(values.values(), stage.bounds, strict=True)]
     return torch.tensor([row], dtype=double)
 
 
