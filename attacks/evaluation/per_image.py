@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from attacks.data.split import FIT, JUDGE
@@ -79,8 +78,7 @@ def per_image_rows(
 
 def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]:
     """The measures of each view of each picture, (N,V) in float64."""
-    if scores.rank is None:
-        raise ValueError("`scores` have no ranks; call `evaluate` with `right`, the ground truth")
+    assert scores.rank is not None  # the judge has the ground truth
     columns = {
         "cosine": scores.cosine,
         "shift": scores.cosine.double() - clean.cosine.double(),
@@ -220,10 +218,7 @@ def rows_by_arm(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
 
 def number_column(rows: Sequence[Row], name: str) -> Tensor | None:
     """A column in float64, from numbers or text; None if it has empty cells."""
-    values = [row[name] for row in rows]
-    if not values or any(value in (None, "") for value in values):
-        return None
-    return torch.tensor([float(str(value)) for value in values], dtype=torch.float64)
+    return column_of(rows, name) if rows and all(row[name] not in (None, "") for row in rows) else None
 
 
 #: The arm whose effect is tested, and those without views that it is compared with in the primary comparison, where
