@@ -23,7 +23,7 @@ from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.exhibits import Exhibits
 from attacks.experiment.sections.section import Section, rows_of_section, sections_of
 from attacks.experiment.unit import Unit, worst_cosine
-from attacks.experiment.units import unit_at, units_of
+from attacks.experiment.units import units_of
 from attacks.experiment.view_scores import NAME, ViewScores
 from attacks.runtime.values import Damaged, reading
 from attacks.study.study import Study
@@ -215,15 +215,14 @@ def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tu
 
 def worst_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) -> Iterator[str]:
     """The cosine in the worst view: of all pictures against those of the bank, of some searched again."""
-    rows, units = portion.of(len(bench.study.queries), "worst"), unit_at(units_of(bench.study))
+    rows, batches = portion.of(len(bench.study.queries), "worst"), bench.study.ranges
     for arm in bench.study.arms:
         scores, claims = claims_of_run.scores[MAIN][arm], claims_of_run.worst[arm]
         lowest = resisting(scores)
         for row in (~(claims >= lowest - slack_of(bench).cosine)).nonzero()[:, 0].tolist():
             yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, a view has {lowest[row]:g}"
         # In the run's own batches: in a batch of another size gradient steps round otherwise, and part.
-        for _, batch in itertools.groupby(rows, lambda row: units[row].number):
-            numbers = [*batch]
+        for numbers in filter(None, ([row for row in rows if row in batch] for batch in batches)):
             anchors = bench.judge.own[torch.tensor(numbers, device=bench.judge.own.device)]
             cosines = worst_cosine(bench, bench.exhibits.displayed(arm, numbers), anchors, scores.taken(numbers))
             for row, value in zip(numbers, cosines.tolist(), strict=True):
@@ -236,7 +235,7 @@ def section_problems(bench: Bench, tables: Mapping[str, Rows], portion: Portion)
     parts, meter = sections_of(bench.study), bench.meter()
     for name, old in tables.items():
         section = parts[name]
-        if section is None or (name == "detection" and bench.study.pipeline is None):
+        if name == "detection" and bench.study.pipeline is None:
             continue
         if section.attacks:
             lines = _radii(bench, old, portion) if name == "radii" else iter(())
