@@ -218,20 +218,19 @@ def csv(trace: list[Trace]) -> str:
     return "\n".join([",".join(Trace._fields), *(",".join(map(cell, line)) for line in trace)]) + "\n"
 
 
-def read_steps(text: str) -> list[Trace]:
-    """The inverse of `csv`, with the digits that it has. Raises ValueError where `csv` does not write the text."""
-    types = {"batch": int, "arm": str, "attack": str, "step": int, "pictures": int, "evals": int}
-    trace = []
-    for line in text.splitlines()[1:]:
-        row = dict(zip(Trace._fields, line.split(","), strict=True))
-        values: Any = {name: types.get(name, float)(cell or "nan") for name, cell in row.items()}
-        trace.append(Trace(**values | ({} if row["held_out"] else {"held_out": None})))
-    if csv(trace) != text:
-        raise ValueError("it must have the columns and the digits of a run")
-    return trace
-
-
 def trace_of(out: Path) -> list[Trace]:
-    """The rows of steps.csv in a run directory. Raises Damaged."""
+    """The rows of steps.csv in a run directory, with the digits that it has. Raises Damaged where `csv` would write
+    another text."""
+    types, trace = (
+        {"batch": int, "arm": str, "attack": str, "step": int, "pictures": int, "evals": int},
+        list[Trace](),
+    )
     with reading("steps.csv"):
-        return read_steps((out / "steps.csv").read_text(encoding="utf-8"))
+        text = (out / "steps.csv").read_text(encoding="utf-8")
+        for line in text.splitlines()[1:]:
+            row = dict(zip(Trace._fields, line.split(","), strict=True))
+            values: Any = {name: types.get(name, float)(cell or "nan") for name, cell in row.items()}
+            trace.append(Trace(**values | ({} if row["held_out"] else {"held_out": None})))
+        if csv(trace) != text:
+            raise ValueError("it must have the columns and the digits of a run")
+    return trace

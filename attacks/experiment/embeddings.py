@@ -75,15 +75,17 @@ def embed_gallery(
     counts, notes = {True: 0, False: 0}, []
     for shelf in gallery.shelves:
         for rows in _blocks(shelf, min(chunk, BLOCK)):
-            block = None if cache is None else _Block(cache, [shelf.digests[row] for row in rows])
-            block_rows, trouble = (None, "") if block is None else block.read()
+            file = None if cache is None else _file(cache, [shelf.digests[row] for row in rows])
+            block_rows, trouble = (
+                (None, "") if cache is None or file is None else _read(file, (len(rows), cache.width))
+            )
             counts[block_rows is None] += len(rows)
             if block_rows is None:
                 parts_of = [part for _, part in in_parts(encoder, shelf.read(rows).to(device), len(rows))]
                 block_rows = torch.cat(parts_of)
                 # A pass that was split for lack of memory has other bits than a whole one.
-                if block is not None and keep and len(parts_of) == 1:
-                    trouble = block.write(block_rows) or trouble
+                if file is not None and keep and len(parts_of) == 1:
+                    trouble = _write(file, block_rows) or trouble
             notes += [trouble] if trouble else []
             parts.append(block_rows.to(device))
     for shelf in gallery.shelves:  # after all, for two may be parts of one
@@ -125,36 +127,32 @@ def _blocks(shelf: Shelf, size: int) -> Iterator[range]:
             yield range(start + rows.start, start + rows.stop)
 
 
-class _Block:
+def _file(cache: Cache, digests: list[str]) -> Path:
     """The cache file of one block."""
+    key = hashlib.sha256(json.dumps([FORMAT, cache.recipe, digests]).encode()).hexdigest()
+    return cache.folder / f"{key}.safetensors"
 
-    def __init__(self, cache: Cache, digests: list[str]) -> None:
-        self.shape = (len(digests), cache.width)
-        key = hashlib.sha256(json.dumps([FORMAT, cache.recipe, digests]).encode()).hexdigest()
-        self.path = cache.folder / f"{key}.safetensors"
 
-    def read(self) -> tuple[Tensor | None, str]:
-        """The embeddings (n,D), or None and the reason why an existing file is unusable."""
-        if not self.path.exists():
-            return None, ""
-        try:
-            rows = load_values(self.path, KEY)
-            if not isinstance(rows, Tensor) or tuple(rows.shape) != self.shape:
-                raise ValueError(f"it holds no tensor of shape {self.shape}")
-        except (ValueError, OSError) as error:
-            return (
-                None,
-                f"cached embeddings {self.path} are of no use, and made afresh: {' '.join(str(error).split())}",
-            )
-        return rows, ""
+def _read(file: Path, shape: tuple[int, int]) -> tuple[Tensor | None, str]:
+    """The embeddings (n,D), or None and the reason why an existing file is unusable."""
+    if not file.exists():
+        return None, ""
+    try:
+        rows = load_values(file, KEY)
+        if not isinstance(rows, Tensor) or tuple(rows.shape) != shape:
+            raise ValueError(f"it holds no tensor of shape {shape}")
+    except (ValueError, OSError) as error:
+        return None, f"cached embeddings {file} are of no use, and made afresh: {' '.join(str(error).split())}"
+    return rows, ""
 
-    def write(self, rows: Tensor) -> str:
-        """Write the embeddings; returns why they cannot be written, or nothing."""
-        try:
-            write_values(self.path, rows.detach().cpu(), KEY)
-        except (SafetensorError, OSError) as error:
-            return f"cached embeddings cannot be kept in {self.path.parent}: {' '.join(str(error).split())}"
-        return ""
+
+def _write(file: Path, rows: Tensor) -> str:
+    """Write the embeddings; returns why they cannot be written, or nothing."""
+    try:
+        write_values(file, rows.detach().cpu(), KEY)
+    except (SafetensorError, OSError) as error:
+        return f"cached embeddings cannot be kept in {file.parent}: {' '.join(str(error).split())}"
+    return ""
 
 
 def _sha256(tensor: Tensor) -> str:

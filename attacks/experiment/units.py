@@ -47,11 +47,6 @@ def units_of(study: Study) -> list[Unit]:
     return [Unit(rows.start, rows.stop, number) for number, rows in enumerate(study.ranges)]
 
 
-def unit_at(units: Sequence[Unit]) -> dict[int, Unit]:
-    """The unit of each picture."""
-    return {row: unit for unit in units for row in range(unit.start, unit.stop)}
-
-
 def in_process(bench: Bench) -> Execute:
     """The executor of this process."""
     return lambda units, wait: ((unit, do(bench, unit, wait)) for unit in units)

@@ -26,11 +26,6 @@ PRINT += ("white_balance", "shading", "shadow", "gaussian_blur", "moire", "refle
 PAPER = ("cylinder", "perspective", "thin_plate")
 
 
-def printer_stages(node: PrinterConfig) -> list[Stage]:
-    """The configured stages of a printed sheet (see `sheet`)."""
-    return make(sheet_views, node, "printer")
-
-
 def sheet_views(colour: str, intent: str, stages: dict[str, Any], medium: str = MEDIA[0]) -> list[Stage]:
     """The printer's colours, unless they are ideal, then the stages of the sheet in their order, whatever the medium.
     Raises ValueError or FileNotFoundError in one line, also for a stage of a camera, a stage of `PRINT` after one of
@@ -66,7 +61,7 @@ PLACE = ("scale", "degrees", "x", "y")
 def lay_on_sheet(transforms: Compose, printer: PrinterConfig, node: object) -> Compose:
     """The pipeline with the printer's stages and the patch's placement before the camera. Raises ValueError for a
     printer without a patch."""
-    stages = printer_stages(printer)
+    stages = make(sheet_views, printer, "printer")
     if not isinstance(node, PatchConfig):
         if stages:
             key_text = f"printer={printer.name}" if printer.name != "none" else "printer.colour"
