@@ -228,7 +228,6 @@ def check_resizes(ratios: Sequence[float], name: str | None) -> None:
     unless a run has recorded it of a function."""
     if not ratios or len({*ratios}) < len(ratios) or not all(0.1 <= ratio <= 10 for ratio in ratios):
         raise ValueError(f"`evaluate.ratios` must be different numbers in [0.1, 10], such as [0.95, 1]; got {ratios}")
-
     if name is not None and name not in NAMES and not name.startswith(GIVEN):
         raise ValueError(
             f"`evaluate.pipeline` must be null or one of {', '.join(NAMES)}, from Python also a function "

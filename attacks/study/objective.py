@@ -20,14 +20,7 @@ from attacks.objectives.embedding import Away, Paired, Toward
 from attacks.objectives.retrieval import ByText, InfoNCE, Retrieval, Triplet
 from attacks.runtime.plugins import plugin
 from attacks.schema import groups
-from attacks.schema.objective import (
-    InfoNCEConfig,
-    LayersConfig,
-    LogitsConfig,
-    MixedConfig,
-    TowardConfig,
-    TripletConfig,
-)
+from attacks.schema.objective import InfoNCEConfig, LayersConfig, MixedConfig, TowardConfig, TripletConfig
 from attacks.study.make import declared_class, make
 from attacks.study.plugin_parts import plugin_part
 from transforms import Compose
@@ -123,21 +116,18 @@ def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compos
         if node.name == "plugin":
             return Aim(plugin_part("objective", node.model, node.arguments | arguments), anchor)
         return Aim(make(declared_class("objective", node.name), node, "objective", **arguments), anchor)
-    if isinstance(node, LogitsConfig):
+    if node.name in LOGITS:
         return logits_aim(node.name, knowledge)
     if isinstance(node, MixedConfig):
         return make(mixed_aim, node, "objective", knowledge=knowledge)
-    if isinstance(node, TowardConfig):
+    if isinstance(node, TowardConfig | TripletConfig):
         assert goal is not None
-        return Aim(make(Toward, node, "objective"), goal)
-    if isinstance(node, TripletConfig):
-        assert goal is not None
+        if isinstance(node, TowardConfig):
+            return Aim(make(Toward, node, "objective"), goal)
         return Aim(make(Triplet, node, "objective"), {"positive": goal, "negative": knowledge.embeddings})
     if isinstance(node, InfoNCEConfig):
-        targeted = node.target is not None
-        row = knowledge.goal if targeted else knowledge.truth
-        assert row is not None
-        return Aim(make(InfoNCE, node, "objective", targeted=targeted, **gallery), row)
+        row = knowledge.truth if knowledge.goal is None else knowledge.goal
+        return Aim(make(InfoNCE, node, "objective", targeted=knowledge.goal is not None, **gallery), row)
     objective: Objective = make(Away, node, "objective")
     if isinstance(node, LayersConfig):
         layers = make(weighted, node, "objective")

@@ -78,9 +78,8 @@ def _radii(node: BallConfig, queries: Pictures) -> list[float]:
     cells, radii = column_cells(queries.entries, "eps", "perturbation.eps"), list[float]()
     for entry, cell in zip(queries.entries, cells, strict=True):
         try:
-            radii.append(
-                make(BALLS[node.name], node, "perturbation", eps=radius_of(node.name, cell, queries.images)).eps
-            )
+            eps = radius_of(node.name, cell, queries.images)
+            radii.append(make(BALLS[node.name], node, "perturbation", eps=eps).eps)
         except ValueError as error:
             raise ValueError(f"{entry.where}: {error}") from None
     return radii

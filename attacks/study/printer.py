@@ -1,6 +1,5 @@
 """The configured printer: the stages of a printed sheet, and its placement."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from attacks.perturbations.patch.physical_patch import MEDIA
 from attacks.schema.groups import PatchConfig, PrinterConfig
 from attacks.schema.suggestions import closest
 from attacks.study.make import make
+from attacks.study.pipeline import stage_name
 from attacks.study.pipeline import stages as made_stages
 from transforms import Compose, Stage
 from transforms.colour.lut import ColourMap
@@ -35,7 +35,7 @@ def sheet_views(colour: str, intent: str, stages: dict[str, Any], medium: str = 
     parts = made_stages(stages, "printer.stages")  # refuses an unknown stage
     paper_label = ""
     for label in stages:
-        name = re.sub(r"\d+$", "", str(label))
+        name = stage_name(str(label))
         if name in PAPER:
             paper_label = str(label)
         elif name in PRINT and paper_label:
