@@ -65,9 +65,10 @@ class Attempt:
 
 def optimise(
     arm: str, attempt: Attempt, meter: Meter, checkpoint: Checkpoint = NOWHERE, gradients: int = 0
-) -> tuple[Best, list[Trace]]:
+) -> tuple[Best, list[Trace], bool]:
     """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
-    take at most `gradients` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
+    take at most `gradients` steps of one view: as many gradients as views lead the steps of the arm `eot`. Last,
+    whether the engine fell back to float32."""
     sign, trace = shown_sign(attempt.study.objective), list[Trace]()
     best = state = look = held_out = None
     encoder, follow = attempt.bench.encoder, attempt.bench.follow
@@ -101,7 +102,7 @@ def optimise(
             arm_state = ArmState(step.state, engine_state(encoder), best, (), meter.peek())
             task.update(partial(arm_state.with_trace, trace, len(trace)))
     assert best is not None  # the last iterate is always evaluated
-    return best, trace
+    return best, trace, bool(engine_state(encoder).get("fell_back", False))
 
 
 def _steps(

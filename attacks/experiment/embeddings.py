@@ -155,11 +155,6 @@ def _write(file: Path, rows: Tensor) -> str:
     return ""
 
 
-def _sha256(tensor: Tensor) -> str:
-    plain = tensor.contiguous().flatten().view(torch.uint8).numpy().data if tensor.numel() else b""
-    return hashlib.sha256(plain).hexdigest()
-
-
 def cache_of(
     folder: str | None, encoder: nn.Module, identity: Mapping[str, Any], like: Tensor, decision: Decision
 ) -> Cache | None:
@@ -177,13 +172,14 @@ def cache_of(
     noise = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         answer: Tensor = encoder(noise.to(device))
+    plain = answer.cpu().contiguous().view(torch.uint8).numpy().data
     processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
     ingredients = {
         "encoder": identity,
         "weights": fingerprint(encoder),
         "modules": [f"{name} {type(module).__qualname__}" for name, module in encoder.named_modules()],
         "run": {key: value for key, value in decision.to_dict().items() if key != "chunk"},
-        "answer": [str(answer.dtype), list(answer.shape), _sha256(answer.cpu())],
+        "answer": [str(answer.dtype), list(answer.shape), hashlib.sha256(plain).hexdigest()],
         "size": list(size),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor,

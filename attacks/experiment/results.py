@@ -175,8 +175,10 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
     if limits is None:
         pairs = bench.judge.impostors()
         limits = {} if pairs is None else thresholds(pairs)
+    labels = study.gallery.names if isinstance(study.gallery, Classes) else study.gallery.labels
+    identities = [labels[row] or "" for row in study.truth.tolist()]
     pictures: dict[str, Sequence[Any]]
-    pictures = {"picture": study.queries.names, "cluster": study.queries.clusters, "identity": _identities(study)}
+    pictures = {"picture": study.queries.names, "cluster": study.queries.clusters, "identity": identities}
     optional: dict[str, Sequence[Any]] = {"split": study.queries.split, "weight": study.queries.weights}
     if study.places is not None:
         clips = study.queries.clips
@@ -212,12 +214,6 @@ def _bank(bank: Bank, refined_steps: int, side: int) -> dict[str, Any]:
         "coordinates": list(bank.transforms.names),
         "ranges": [sorted(ends) for ends in zip(low, high, strict=True)],
     }
-
-
-def _identities(study: Study) -> list[str]:
-    """The label of each query; empty if unknown."""
-    labels = study.gallery.names if isinstance(study.gallery, Classes) else study.gallery.labels
-    return [labels[row] or "" for row in study.truth.tolist()]
 
 
 def headline(content: dict[str, Any], place: str = "") -> str:

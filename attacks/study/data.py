@@ -20,12 +20,12 @@ from attacks.data.table import TABLE, Entry, column_cells
 from attacks.data.vectors import read_vectors
 from attacks.encoders.phash import Phash, bits
 from attacks.evaluation.classes import Classes
+from attacks.perturbations.patch.patch import texture_size
 from attacks.runtime.files import write_json
 from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
 from attacks.schema.groups import PatchConfig
 from attacks.schema.run import Run
 from attacks.study.make import make
-from attacks.study.perturbation import made_size
 from transforms.draws import stream
 
 #: Pairs of near duplicates that a note names.
@@ -81,7 +81,8 @@ def _scenes(node: ScenesConfig, perturbation: object, has_gallery: bool) -> tupl
     queries, pictures, truth = _choose(node, shelf, rows, has_gallery)
     if perturbation is None:
         return queries, pictures, truth
-    placements, notes = placements_in([photos[row] for row in rows], node.size, made_size(perturbation))
+    texture = make(texture_size, perturbation, "perturbation")
+    placements, notes = placements_in([photos[row] for row in rows], node.size, texture)
     return replace(queries, placements=placements, notes=(*queries.notes, *notes)), pictures, truth
 
 

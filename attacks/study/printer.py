@@ -69,19 +69,14 @@ def lay_on_sheet(transforms: Compose, printer: PrinterConfig, node: object) -> C
                 f"`{key_text}` is of what is printed, perturbation=patch; with another one use printer=none alone"
             )
         return transforms
-    place = anywhere(node)
+    place = make(place_of, node, "perturbation")
     if not stages and place is None:
         return transforms
     return replace(transforms, stages=(OnLayers(stages, place), *transforms.stages))
 
 
-def anywhere(node: PatchConfig) -> Placement | None:
-    """The ranges of a random placement, or None for a fixed quad. Raises ValueError in one line."""
-    return make(place_of, node, "perturbation")
-
-
 def place_of(size: Sequence[int], place: dict[str, Any]) -> Placement | None:
-    """The ranges of a random placement of a texture (height, width), or None if no key of `PLACE` is given."""
+    """The ranges of a random placement of a texture (height, width); None without any key. Raises ValueError."""
     if not place or len(size) != 2 or min(size) < 1:  # a wrong size is refused with the texture
         return None
     for key in place:

@@ -61,7 +61,7 @@ class LeftOutSection(Section):
             checkpoint = bench.checkpoint.under(f"left_out.{next(numbers)}")
             fit_study = replace(study.only(fit), transforms=transforms, start=None)  # which was made for all stages
             attempt = attempt_of(silent, fit_study, fit, stream(study.seed, "left out"))
-            (best, _), cost = checkpoint.once(
+            (best, *_), cost = checkpoint.once(
                 "eot", lambda: (optimise("eot", attempt, meter, checkpoint), meter.peek())
             )
             meter.begin(cost)
