@@ -1,5 +1,4 @@
-"""Whether an attack survives file formats and resizers: the saved pictures through real codecs and resamplers, scored
-without a camera."""
+"""Whether an attack survives file formats and resizers: saved pictures through real ones, scored without a camera."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product

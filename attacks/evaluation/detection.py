@@ -42,8 +42,7 @@ def conformal_threshold(clean: Tensor, alpha: float = ALPHA) -> Threshold:
 
 @torch.no_grad()
 def cosines(pictures: Tensor, pipeline: Pipeline, encode: Callable[[Tensor], Tensor]) -> Tensor:
-    """The cosine (N,) between the embeddings behind the pipeline and behind the antialiased resize, in float64; 1
-    where the two show the same.
+    """The float64 cosine (N,) of embeddings behind the pipeline and the antialiased resize; 1 where these are equal.
 
     `pictures` (N,3,H,W) in [0,1] are 8-bit files as read back. `encode` takes (N,3,h,w) in [0,1] to (N,...), with the
     encoder's own preprocessing.

@@ -141,8 +141,7 @@ MAX_TRIALS = 48
 def attribution(
     encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradient (N,3,H,W) of the similarity and the non-negative Grad-CAM (N,h,w) in the layer's own size; None
-    where there is none."""
+    """The gradient (N,3,H,W) of the similarity and the layer's Grad-CAM (N,h,w), not negative; None for none."""
     leaf = pictures.detach().clone().requires_grad_()
     with torch.enable_grad(), _recording(encoder.encoder, [] if layer is None else [layer]) as answers:
         values = encoder.slope_values(leaf, anchors)

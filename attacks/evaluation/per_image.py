@@ -296,8 +296,7 @@ def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
 
 
 def comparison_figures(first: Tensor, second: Tensor, fit: bool, tests: int = 1) -> dict[str, Any]:
-    """One of so many comparisons of clusters' values (C,) in a table, as plain values; `fit`: of pictures that a
-    shared perturbation was made from, with the range."""
+    """One of so many comparisons of clusters' values (C,) as plain values; with the range for `fit` pictures."""
     value, p, needed, *_ = sign_flips(first, second, tests)
     if fit:
         p, needed, value = None, 2 * fewest_clusters(tests), range_interval(value.mean, first - second)

@@ -187,8 +187,7 @@ def _table(cells: Sequence[CellScores]) -> dict[str, list[Any]]:
 
 
 def _map(axes: Sequence[Axis], cells: Mapping[str, Sequence[CellScores]]) -> dict[str, Any]:
-    """The content of a map, from its cells by arm in the order of `places_of`: `p` compares with the attack
-    without EOT."""
+    """A map, from its cells by arm in the order of `places_of`: `p` compares with the attack without EOT."""
     x, y = axes
 
     def lines(values: Sequence[Any]) -> list[list[Any]]:

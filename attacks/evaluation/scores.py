@@ -90,10 +90,9 @@ class Acceptance:
 
 
 class Right(NamedTuple):
-    """The ground truth: each picture's row of the gallery (N,), the attacker's target row (N,) or None, each row's
-    identity (G,) or None where no two rows show the same, the number of `neighbours` that vote, the embeddings (N,D)
-    that views have a `distance` to, or None, the `threshold` of a score or None, and a detector's `limits` (N,) or
-    None."""
+    """The ground truth: each picture's row of the gallery (N,), the attacker's target row (N,), each row's identity
+    (G,) or None where no two rows show the same, the number of `neighbours` that vote, the embeddings (N,D) that
+    views have a `distance` to, the `threshold` of a score, and a detector's `limits` (N,)."""
 
     truth: Tensor
     goal: Tensor | None = None

@@ -33,8 +33,7 @@ from transforms.draws import stream
 
 @stored("arm_state")
 class ArmState(NamedTuple):
-    """All that the remaining steps of an arm depend on: the state of its attack and of the engine, the best iterate,
-    the trace, and the cost so far."""
+    """What the remaining steps of an arm depend on: attack and engine, best iterate, trace, and cost so far."""
 
     attack: Any
     engine: dict[str, float | int | bool]
@@ -137,9 +136,8 @@ def _steps(
 
 
 def first_of(attempt: Attempt, meter: Meter, bare: Tensor | None) -> Best:
-    """Where the arm `eot` begins, with its loss on views that iterates are compared on: at the start of
-    `attack.start_from` or else of its seed or, picture by picture, at the result of the arm `bare` where that has the
-    lower loss through the defence."""
+    """Where the arm `eot` begins, with its loss on views that compare iterates: at `attack.start_from`, or its seed's
+    start, or, picture by picture, at the result of the arm `bare` where its loss through the defence is lower."""
     problem, options, origin = problem_of("eot", attempt), _full_options(attempt), attempt.study.start
     select, best = _on_few_views(replace(selection(problem, options), timer=meter.choosing)), None
     zero = torch.zeros_like(problem.images[:, 0, 0, 0])
@@ -195,8 +193,7 @@ def _full_options(attempt: Attempt) -> Options:
 
 
 def _members(attempt: Attempt) -> list[Member]:
-    """The attacks of the arm `eot`: those of a suite or a single one, at one price of a detector's score after
-    another, each price from the best before it."""
+    """The attacks of the arm `eot`, at one price of a detector's score after another, each from the best before."""
     attack, aim, optimiser = attempt.study.attack, attempt.aim, attempt.study.optimiser
     attacks = [Member(attack.optimiser, *aim, optimiser)]
     if attack.nearest is not None:
@@ -220,8 +217,7 @@ def csv(trace: list[Trace]) -> str:
 
 
 def trace_of(out: Path) -> list[Trace]:
-    """The rows of steps.csv in a run directory, with the digits that it has. Raises Damaged where `csv` would write
-    another text."""
+    """The rows of steps.csv in a run directory, to its digits. Raises Damaged where `csv` writes another text."""
     types, trace = (
         {"batch": int, "arm": str, "attack": str, "step": int, "pictures": int, "evals": int},
         list[Trace](),

@@ -58,8 +58,7 @@ def artefact_paths(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def finish(out: Path, manifest: Mapping[str, Any], content: dict[str, Any]) -> str:
-    """Write files.json, with the time, and then metrics.json with its digest, which ends the run. Returns the
-    digest."""
+    """Write files.json, with the time, then metrics.json with its digest, which ends the run. Returns the digest."""
     content["files"] = ZEROS
     data = (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
     paths = (path for path in artefact_paths(manifest) if path not in (FILES, METRICS) and _plain(out / path))
@@ -170,8 +169,7 @@ def read_json(path: Path) -> Any:
 
 
 def open_run(folder: Path) -> tuple[PreviousRun, dict[str, Any]]:
-    """A finished run, and the content of its metrics.json. Raises FileNotFoundError or ValueError in one line, also
-    where a record lacks what its readers need."""
+    """A finished run, and the content of its metrics.json. Raises FileNotFoundError, or ValueError for a misfit."""
     content, previous = read_json(folder / "metrics.json"), previous_run(folder)
     for name, values, shape in (("metrics", content, METRICS_SHAPE), ("manifest", previous.manifest, MANIFEST_SHAPE)):
         if (lacking := misfit(values, shape)) is not None:

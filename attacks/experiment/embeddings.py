@@ -48,8 +48,7 @@ class Cache:
 
 
 class GalleryEmbeddings(NamedTuple):
-    """The gallery's embeddings (G,D) in the order of its rows, how many pictures were encoded and how many were read
-    from the cache, and notes on unusable cache files."""
+    """The gallery's embeddings (G,D), counts of pictures encoded and cached, and notes on unusable cache files."""
 
     rows: Tensor | Rows
     passes: int
@@ -95,8 +94,7 @@ def embed_gallery(
 
 
 def _with_vectors(embeddings: Tensor, gallery: Gallery) -> Tensor | Rows:
-    """The pictures' embeddings followed by those of a file. Raises ValueError where the file has a picture's own
-    embedding as that of something else."""
+    """Embeddings of pictures, then those of a file. Raises ValueError where it has a picture's own as another's."""
     vectors = gallery.vectors
     if vectors is None:
         return embeddings
@@ -158,8 +156,7 @@ def _write(file: Path, rows: Tensor) -> str:
 def cache_of(
     folder: str | None, encoder: nn.Module, identity: Mapping[str, Any], like: Tensor, decision: Decision
 ) -> Cache | None:
-    """The cache in a folder for an encoder with its `identity`, pictures `like` one (1,3,H,W), and a decision of the
-    engine; None without a folder.
+    """The cache in a folder, for an encoder with its `identity`, pictures `like` (1,3,H,W) and an engine's decision.
 
     Its recipe digests everything the embeddings depend on: the encoder's identity (preprocessing, read-out,
     defences), weights and modules, the decision of the engine, the pictures' size, the release of torch, and the

@@ -89,8 +89,7 @@ def refuse_other_command(manifest: Mapping[str, Any], run: Run, folder: Path) ->
 
 
 def refuse_other(manifest: Mapping[str, Any], current: Identity, folder: Path) -> None:
-    """Raise ValueError, in one line with the differences, unless the run in `folder`, which has written `manifest`,
-    is the same run as the `current` one."""
+    """Raise ValueError, with the differences, unless the run in `folder`, of `manifest`, is the `current` one."""
     previous = manifest.get("identity")
     if not isinstance(previous, dict):
         raise ValueError(f"`{folder / 'manifest.json'}` has no `identity`: was it written by another version?")

@@ -123,8 +123,7 @@ def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _run_prepared(preparation: Preparation, out: Path, entry: directory.RunEntry | None) -> dict[str, Any]:
-    """Attack what is not done in a run directory that this process has entered (`entry`: of the first process of
-    several), and make the tables."""
+    """Attack what is not done in a run directory, and make the tables. `entry`: of the first process of several."""
     world, run, study = preparation.world, preparation.run, preparation.study
     if not world.agree(entry is None or entry.is_exclusive or world.size == 1):
         raise ValueError(f"`{out}`: another process is at work there, and those of torchrun join none")

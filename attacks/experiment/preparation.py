@@ -61,8 +61,7 @@ LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers"
 def manifest(
     run: Run, study: Study, preset: str, overrides: list[str], choice: Choice, world: World
 ) -> dict[str, Any]:
-    """The content of manifest.json, which reproduces the run. `engine.settings` are overrides that repeat the
-    engine's decision without measuring."""
+    """The content of manifest.json, which reproduces the run. `engine.settings` repeat the decision by overrides."""
     versions = {name: version_of(name) for name in (*PACKAGES, *DRAWING, *LIBRARIES)}
     return {
         "schema": directory.SCHEMA,
@@ -168,9 +167,8 @@ def prepare_run(
     pipeline: Callable[[Any], Any] | None = None,
     answers: Mapping[str, Any] = MappingProxyType({}),
 ) -> Preparation:
-    """Set up torch, make the parts of a run, and decide how its engine computes. A `module` replaces the configured
-    encoder; `pipeline` is the function that the configuration records; `answers` are those of a black box so far.
-    Raises ValueError or OSError in one line."""
+    """Set up torch, make the parts of a run, and decide how its engine computes. A `module` replaces the encoder,
+    `pipeline` is the recorded function, `answers` are those of a black box so far. Raises ValueError or OSError."""
     if run.engine.threads is not None:
         if not 1 <= run.engine.threads <= 1024:  # above the system's limit the library ends the process
             raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
@@ -193,8 +191,7 @@ def prepare_run(
 
 
 def resume_preparation(previous: PreviousRun, run: Run, world: World, module: nn.Module | None = None) -> Preparation:
-    """The same for a run that has begun, with its own manifest. Raises ValueError where the numbers of this process
-    would be those of another run."""
+    """The same for a run that has begun, with its own manifest. Raises ValueError where its numbers would differ."""
     record = previous.manifest
     if run.require is not None:
         run = replace(run, require=str(previous.folder / POLICY))  # as it was when the run began
@@ -206,9 +203,8 @@ def resume_preparation(previous: PreviousRun, run: Run, world: World, module: nn
 
 
 def reopen(folder: Path, program: str | None = None, device: str | None = None) -> Bench:
-    """The bench of a finished run, of the pictures that are in its tables. Its files must have their digests.
-    `program` is the file or plug-in of an encoder that runs code, as the user gives it. Raises ValueError or OSError
-    in one line."""
+    """The bench of a finished run, of the pictures in its tables. Its files must have their digests. `program`: of an
+    encoder that runs code, as the user gives it. Raises ValueError or OSError."""
     previous, content = directory.intact_run(folder)
     run = previous.run
     if run.encoder.name == MODULE:

@@ -149,8 +149,7 @@ def metrics(
 
 
 def _gallery(study: Study) -> dict[str, Any]:
-    """What views can be taken for: how many rows there are and where they are from, the pairs of near duplicates, and
-    the pictures `alone` in their identity (None: no identity is given to two); the classes, if it is text."""
+    """What views can be taken for: rows, their source, near duplicates, pictures `alone` in an identity, classes."""
     rows, classes = study.gallery, study.gallery if isinstance(study.gallery, Classes) else None
     is_single = rows.alone(study.truth)
     audit = {
@@ -202,8 +201,7 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
 
 
 def _bank(bank: Bank, refined_steps: int, side: int) -> dict[str, Any]:
-    """The description of a bank for an encoder whose input has a `side`. `refine` gradient steps lead from its worst
-    views to `worst_cosine`."""
+    """A bank, for an input with this `side`; `refine` gradient steps lead from its worst views to `worst_cosine`."""
     corners = bank.u.new_tensor([[0.0], [1 - 1e-6]]).expand(2, bank.transforms.dims)
     low, high = bank.transforms.values(corners).tolist()
     return {
@@ -217,8 +215,7 @@ def _bank(bank: Bank, refined_steps: int, side: int) -> dict[str, Any]:
 
 
 def headline(content: dict[str, Any], place: str = "") -> str:
-    """The first words of the report in lines of a terminal: the verdict, the reason, what they leave open, the
-    `place` of more, and what is next."""
+    """The first words of a report, for a terminal: verdict, reason, limits, the `place` of more, and what is next."""
     words = answer(content)
     lines = [*map(wrap_lines, (words.verdict, words.reason, words.comparison, words.limits)), place]
     return "\n".join([*filter(None, lines), wrap_lines(f"Next: {words.step}")])

@@ -41,8 +41,7 @@ CHECKS, JUDGED = 13, 1 / 3
 
 @dataclass(frozen=True)
 class Unit:
-    """Pictures [start, stop) of a run that are attacked together: batch `number`, or one picture of it that is tried
-    again `alone`."""
+    """Pictures [start, stop) that are attacked together: batch `number`, or one of its pictures, again `alone`."""
 
     start: int
     stop: int

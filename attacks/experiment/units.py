@@ -27,8 +27,7 @@ class OtherProcessFinishes(Exception):  # a way out of the loop, not an error
 
 
 class UnitOutcome(NamedTuple):
-    """What became of a unit: pictures with a result, and the reasons of those without. Not `ended`: another process
-    works on it."""
+    """Of a unit: pictures with a result, reasons of those without; not `ended` if another process works on it."""
 
     ended: bool
     pictures: int = 0

@@ -58,10 +58,9 @@ def build(
     reuse: nn.Module | None = None,
     answers: Mapping[str, Any] = MappingProxyType({}),
 ) -> Study:
-    """The study of a configuration; a `module` replaces the encoder, and `function` is the pipeline that the
-    configuration records as given in Python. `reuse`: the encoder of another study with the same encoder, defence
-    and device. `answers`: of a ledger, of pictures that a black box is not asked about again. Raises ValueError or
-    FileNotFoundError in one line."""
+    """The study of a configuration; a `module` replaces the encoder, and `function` is the pipeline that is recorded
+    as given in Python. `reuse`: the encoder of another study with the same encoder, defence and device. `answers`: of
+    a ledger, which a black box is not asked for again. Raises ValueError or FileNotFoundError."""
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     risk_of_views: risk.Risk = make_part("risk", run.risk)
@@ -363,8 +362,7 @@ def plan_views(run: Run, optimiser: Any) -> Views:
 
 
 def device(name: str) -> torch.device:
-    """The device: "auto" is CUDA if available. Of several processes on one machine each takes its own GPU. Raises
-    ValueError for a missing device."""
+    """The device: "auto" is CUDA if available, a GPU for each process. Raises ValueError for a missing one."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
         if local_rank() >= torch.cuda.device_count():
             raise ValueError(

@@ -51,8 +51,7 @@ def shown_sign(node: Any) -> int:
 @contextmanager
 def watching_layers(encoder: nn.Module, node: Any, encoders: Sequence[nn.Module] = ()) -> Iterator[nn.Module]:
     """The encoder as the objective needs it: with others, the `encoders` of the objective, it returns the features of
-    all; for objective=layers those of these layers, until the end of the `with`. Raises ValueError for layers that
-    the encoder does not have."""
+    all; for objective=layers those of its layers, until the `with` ends. Raises ValueError for unknown layers."""
     if not isinstance(node, LayersConfig):
         yield Ensemble([encoder, *encoders]) if encoders else encoder
         return
@@ -150,8 +149,7 @@ def anchored_aim(
     metric: str,
     anchor: str,
 ) -> Aim:
-    """An objective that leads away from the picture's own features: those of the untouched picture, their mean over
-    views, or those of the same view."""
+    """Away from a picture's own features: those of the untouched one, their mean over views, or of the same view."""
     if anchor == "views":
         if metric != "cosine":
             raise ValueError("`anchor` is a mean direction where it is views, and needs `metric` cosine; got l2")

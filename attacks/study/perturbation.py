@@ -55,8 +55,7 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
 
 
 def perturb(run: Run, queries: Pictures) -> Perturbation:
-    """The configured perturbation for these pictures, which are of one shape. Raises ValueError or
-    FileNotFoundError."""
+    """The configured perturbation for these pictures of one shape. Raises ValueError or FileNotFoundError."""
     node, images = run.perturbation, queries.images
     if isinstance(node, PatchConfig):
         return patch(node, images, patch_id(run), queries.placements)

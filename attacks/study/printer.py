@@ -28,8 +28,7 @@ PAPER = ("cylinder", "perspective", "thin_plate")
 
 def sheet_views(colour: str, intent: str, stages: dict[str, Any], medium: str = MEDIA[0]) -> list[Stage]:
     """The printer's colours, unless they are ideal, then the stages of the sheet in their order, whatever the medium.
-    Raises ValueError or FileNotFoundError in one line, also for a stage of a camera, a stage of `PRINT` after one of
-    `PAPER`, and an unknown medium."""
+    Raises ValueError or FileNotFoundError, also for a camera's stage and one of `PRINT` after one of `PAPER`."""
     if medium not in MEDIA:
         raise ValueError(f"`medium` must be one of {', '.join(MEDIA)}; got {medium!r}{closest(medium, MEDIA)}")
     parts = made_stages(stages, "printer.stages")  # refuses an unknown stage
@@ -59,8 +58,7 @@ PLACE = ("scale", "degrees", "x", "y")
 
 
 def lay_on_sheet(transforms: Compose, printer: PrinterConfig, node: object) -> Compose:
-    """The pipeline with the printer's stages and the patch's placement before the camera. Raises ValueError for a
-    printer without a patch."""
+    """The pipeline with printer and patch before the camera. Raises ValueError for a printer without a patch."""
     stages = make(sheet_views, printer, "printer")
     if not isinstance(node, PatchConfig):
         if stages:

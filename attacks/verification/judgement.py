@@ -119,8 +119,7 @@ def _changes(study: Study, exhibits: Exhibits, at: tuple[str, range], delta: Ten
 
 
 def noise_problems(bench: Bench, run: Study, rows: Sequence[int], out: Path) -> Iterator[str]:
-    """Whether the arm `noise` follows from the seed and the perturbation's configuration. `run` is the study of all
-    pictures; `bench` is of the `rows` in the tables."""
+    """Whether `noise` follows from seed and configuration. `run` has all pictures, `bench` the `rows` of tables."""
     delta, units = deltas(bench, out)["noise"], units_of(run)
 
     def noise_of(unit: Unit) -> Tensor:
@@ -192,8 +191,7 @@ def _differences(old: Scores, new: Scores, slack: float) -> Iterator[tuple[str, 
 
 
 def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tuple[str, int]) -> bool:
-    """Whether a discrete score may be as it was recorded, if every similarity to the gallery may be off by the slack
-    of a cosine."""
+    """Whether a discrete score may be as recorded if similarities to the gallery are off by a cosine's slack."""
     judge, (row, view), (name, value) = bench.judge, at, claim
     view_bank = bench.banks[bank]._replace(u=bench.banks[bank].u[view, None])
     image = taken(bench.exhibits.displayed(arm, [row]), torch.zeros(1, dtype=torch.long))

@@ -197,8 +197,7 @@ def _check_run(
 def _attack_problems(
     bench: Bench, content: Any, parts: tuple[Study, list[int]], portion: judgement.Portion
 ) -> list[str]:
-    """The problems of the pictures, the steps and the scores. `parts`: the study of all pictures, and the rows of the
-    tables."""
+    """Problems of pictures, steps and scores. `parts`: the study of all pictures, and the rows of the tables."""
     out = bench.exhibits.out
     checks: dict[str, Callable[[], Iterable[str]]] = {
         "pictures": lambda: judgement.picture_problems(bench, out),
@@ -239,8 +238,7 @@ def _same_parts(out: Path, run: Run, study: Study, record: Mapping[str, Any]) ->
 def _record_problems(
     bench: Bench, content: dict[str, Any], record: Any, portion: judgement.Portion, with_drawings: bool
 ) -> Iterator[str]:
-    """metrics.json from the rows of the other files; the rows and the drawings (if `with_drawings`) from the
-    pictures."""
+    """metrics.json from the rows of the other files; rows and drawings (if `with_drawings`) from the pictures."""
     bench = replace(bench, costs=costs_of(content, bench.study.arms[2:]))
     scores, extras = scores_of(bench, bench.exhibits.out), _sections(bench, content)
     pictures = torch.arange(len(bench.study.queries))

@@ -164,8 +164,7 @@ class ExplanationsSection(Section):
 
 @dataclass(frozen=True)
 class FailureSection(Section):
-    """The probability of rare failures in both arms, from a search with so many `particles`. A picture's rows do not
-    depend on the others."""
+    """The probability of rare failures in both arms, from a search with so many `particles` in each picture alone."""
 
     particles: int
 

@@ -24,8 +24,7 @@ from attacks.study.study import Study
 
 @stored("section")
 class SectionResult(NamedTuple):
-    """The `rows` of a section's file; the `facts` that no row holds, such as passes and seconds; and what its drawing
-    shows."""
+    """The `rows` of a section's file; the `facts` that no row holds, such as passes; and what its drawing shows."""
 
     rows: Sequence[Row]
     facts: Mapping[str, Any] = {}
@@ -34,8 +33,7 @@ class SectionResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """The settings of a section of so many `pictures`, and the functions from files to rows and from rows to
-    figures."""
+    """Settings of a section of so many `pictures`, and functions from files to rows and from rows to figures."""
 
     pictures: int
     #: Whether a perturbation that pictures share was made from those that are judged.
@@ -155,8 +153,7 @@ def check(study: Study) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """The sections of a run, the results of those that have not failed, the cost of each, and the reasons of those
-    that failed."""
+    """The sections of a run, the results of those that have not failed, the cost of each, and reasons of failures."""
 
     sections: Mapping[str, Section]
     results: Mapping[str, SectionResult]
