@@ -341,16 +341,9 @@ def explain(
     bank: Bank,
     chunk: int = 32,
 ) -> Explanations:
-    """Explain the likeness of a few pictures to their anchors, before and after an attack.
-
-    Args:
-        encoder: in evaluation mode and full precision.
-        clean: (N,3,H,W) in [0,1].
-        attacked_arms: arm -> (N,3,H,W), the same pictures after an attack.
-        anchors: (N,D) the embeddings that the pictures are compared with: their clean ones, or the target's.
-        bank: its first few views are those of the gradient's coverage.
-        chunk: most pictures, or views, in memory at once.
-    """
+    """Explain the likeness of a few pictures (N,3,H,W) in [0,1] to `anchors` (N,D), their clean embeddings or the
+    target's, before and after an attack, by arm. The `encoder` is in evaluation mode and full precision; the first
+    views of the `bank` show the gradient's coverage; at most `chunk` pictures or views are in memory at once."""
     began, counter, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
     handles = settle_batch_norm(encoder)
     try:

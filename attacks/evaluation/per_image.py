@@ -44,14 +44,10 @@ def per_image_rows(
     docs/measures.md says what each measure is. `survived` is the number of views that the clean picture survives: the
     attacker has no success on it there. A measure that the run does not have is None.
 
-    Args:
-        scores: by bank and arm, of the same pictures; one arm is `clean`.
-        success: by bank and arm (N,V) bool.
-        worst: by bank and arm the cosine (N,) in the most resistant view.
-        pictures: columns that name the N pictures: `picture`, `cluster`, `identity`, perhaps `split` and `weight`.
-        steps: by arm (N,), of optimised arms.
-        thresholds: of verification, by false accept rate.
-        alone: (N,) pictures without another of their identity, which have no `RETRIEVAL_MEASURES`.
+    `scores`, `success` (N,V) and the cosine in the `worst` view (N,) are by bank and arm, of which one is `clean`;
+    `steps` (N,) by optimised arm; `thresholds` by false accept rate. Columns of `pictures` name these: `picture`,
+    `cluster`, `identity`, perhaps `split` and `weight`; those `alone` (N,) in their identity have no
+    `RETRIEVAL_MEASURES`.
     """
     rows = []
     all_scores = [x for arms in scores.values() for x in arms.values()]

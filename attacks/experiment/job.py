@@ -101,12 +101,9 @@ def job(
 
 
 def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Continue an interrupted run, or join one that is running. The result is that of an uninterrupted run.
-
-    Args:
-        overrides: values that a directory may not choose: `encoder.model=FILE` of an encoder that runs code, where a
-            tracker sends the run, `data.cache=FOLDER`, and which processes share it: `workers`, `shard`.
-    """
+    """Continue an interrupted run, or join one that is running. The result is that of an uninterrupted run. The
+    `overrides` are values that a directory may not choose: `encoder.model=FILE` of an encoder that runs code, where a
+    tracker sends the run, `data.cache=FOLDER`, and which processes share it: `workers`, `shard`."""
     values = dict(word.split("=", 1) for word in overrides if "=" in word)
     previous = directory.interrupted_run(folder, values.get("encoder.model"))
     directory.refuse_overrides(previous.manifest, overrides)

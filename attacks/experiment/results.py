@@ -73,13 +73,8 @@ def metrics(
     limits: Mapping[float, float] | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, object]]]:
     """The content of metrics.json, and the rows of per_image.csv that its tables are computed from. Equal seeds give
-    equal content except for seconds.
-
-    Args:
-        budget: by arm the norm of the change of each picture (N,).
-        sections: the content of the optional parts.
-        limits: the thresholds of verification by false accept rate, where they are known.
-    """
+    equal content except for seconds. `budget`: by arm the norm of the change of each picture (N,); `sections`: the
+    content of the optional parts; `limits`: thresholds of verification by false accept rate, where they are known."""
     study = bench.study
     count, pairs, queries = len(study.queries), bench.judge.impostors(), study.queries.judged
     limits = limits if limits is not None else {} if pairs is None else thresholds(pairs)

@@ -252,10 +252,7 @@ HASHES = "hashes-1.json"
 def join_duplicates(pictures: Gallery, cache: str | None = None) -> Gallery:
     """The gallery after its near duplicates (the same photograph re-encoded, resized or slightly retouched) were
     joined: they show the same, and the first one's cluster is that of both. Two with different labels stay apart.
-
-    Args:
-        cache: a folder that keeps the hashes for other runs.
-    """
+    `cache`: a folder that keeps the hashes for other runs."""
     signs, names, labels, edges = _hashes(pictures, cache), pictures.names, pictures.labels, list[tuple[int, int]]()
     pairs: list[Duplicate] = []
     for start in range(0, len(signs), BLOCK):

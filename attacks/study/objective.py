@@ -99,14 +99,8 @@ def logits_aim(name: str, knowledge: Knowledge) -> Aim:
 def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
     """The configured objective and its anchor. A plugin, or one of `groups.DECLARED`, with an argument `gallery` gets
     the gallery's embeddings, and its anchor is each picture's row in them; that of any other is each picture's own
-    embedding.
-
-    Args:
-        encoder: as `watching_layers` returns it, in full precision, for anchors that `knowledge` does not hold.
-        transforms: the views over which an anchor is averaged.
-
-    Raises ValueError for a value that an objective refuses.
-    """
+    embedding. `encoder`: as `watching_layers` returns it, in full precision, for anchors that `knowledge` does not
+    hold; `transforms`: the views over which an anchor is averaged. Raises ValueError for what it refuses."""
     gallery = {"gallery": knowledge.gallery, "identity": knowledge.identity}
     goal = None if knowledge.goal is None else knowledge.gallery[knowledge.goal]
     if node.name in ("plugin", *groups.DECLARED["objective"]):

@@ -91,12 +91,8 @@ class Attack:
 class Study:
     """Everything that an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for,
     and `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other).
-
-    Args:
-        objective: the configured objective (see `attacks.study.objective.aim`).
-        identity: which encoder it is (see `attacks.encoders.description.identity`).
-        threat: the content of `threat` in metrics.json.
-    """
+    The `objective` is as configured (see `aim_of`), `identity` says which encoder it is, `threat` is the content of
+    that in metrics.json."""
 
     seed: int
     attack: Attack
