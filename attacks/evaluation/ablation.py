@@ -21,9 +21,8 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     cells = cells_of(rows, "without", "test")
     clusters = next(iter(cells.values())).clusters
     table: dict[str, list[dict[str, Any]]] = {}
-    differences = cell_differences(
-        {key: (cell, cells[NO_STAGE, key[1]]) for key, cell in cells.items() if key[0] != NO_STAGE}
-    )
+    pairs = {key: (cell, cells[NO_STAGE, key[1]]) for key, cell in cells.items() if key[0] != NO_STAGE}
+    differences = cell_differences(pairs)
     for (label, test), cell in cells.items():
         difference = differences.get((label, test), {"difference": None})
         table.setdefault(label, []).append({"test": test, **cell.to_dict(), **difference})

@@ -57,8 +57,7 @@ class CountedEncoder:
         """(R,3,H,W), (R,D) -> (R,), with a graph: the value whose gradient the maps show.
 
         The cosine with the length of the embedding held fixed: a picture's cosine to its own embedding is at its
-        maximum, where the gradient is zero. Bits have no gradient, so for a hash it is the soft share of equal
-        bits."""
+        maximum, where the gradient is zero. Bits have no gradient: of a hash it is the soft share of equal bits."""
         features = self._features(pictures, **draws)
         anchors = anchors.expand_as(features)
         if signature_method(self.encoder) is not None:
@@ -102,8 +101,7 @@ class Reach(NamedTuple):
 
 
 def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank, chunk: int) -> Reach | None:
-    """The gradient of the similarity in the first views of `bank` at the pictures (N,3,H,W), at most `chunk` views at
-    a time; None if the encoder has no gradient."""
+    """The gradient of the similarity in the first views of `bank` at the pictures (N,3,H,W), `chunk` views a time."""
     u = bank.u[:VIEWS].to(pictures)
     rows: list[tuple[Tensor, ...]] = []
 
@@ -369,12 +367,10 @@ def _maps(counter: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str
     parts = in_parts(lambda rows: attribution(counter, pictures[rows], anchors[rows], layer), indices, chunk)
     columns = zip(*(part for _, part in parts), strict=True)
     gradients, cams = ([part for part in column if part is not None] for column in columns)
-    likeness = torch.cat(
-        [part for _, part in in_parts(lambda rows: counter.likeness(pictures[rows], anchors[rows]), indices, chunk)]
-    )
+    likeness = in_parts(lambda rows: counter.likeness(pictures[rows], anchors[rows]), indices, chunk)
     return Maps(
         pictures.cpu(),
-        likeness.cpu(),
+        torch.cat([part for _, part in likeness]).cpu(),
         saliency(torch.cat(gradients)).cpu() if gradients else None,
         on_picture(torch.cat(cams), counter.encoder, size).cpu() if cams else None,
     )

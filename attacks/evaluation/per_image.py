@@ -46,8 +46,7 @@ def per_image_rows(
 
     `scores`, `success` (N,V) and the cosine in the `worst` view (N,) are by bank and arm, of which one is `clean`;
     `steps` (N,) by optimised arm; `thresholds` by false accept rate. Columns of `pictures` name these: `picture`,
-    `cluster`, `identity`, perhaps `split` and `weight`; those `alone` (N,) in their identity have no
-    `RETRIEVAL_MEASURES`.
+    `cluster`, `identity`, perhaps `split`, `weight`; those `alone` (N,) have no `RETRIEVAL_MEASURES`.
     """
     rows = []
     all_scores = [x for arms in scores.values() for x in arms.values()]
@@ -252,8 +251,7 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
 
     The statement is that EOT is better than all of them (an intersection-union test, Berger 1982). It is made about
     the one that EOT beats least surely, with the largest one-sided p value, and needs no correction for the choice. p
-    is None where so few clusters cannot give one below 0.05, and `needed` says how many could. The rows are those of
-    `judged_rows`."""
+    is None where so few clusters cannot give one below 0.05, and `needed` says how many could. Give `judged_rows`."""
     arms, fit = rows_by_arm(rows)[BANK], has_fit_rows(rows)
     arm_units, better = _units(arms[ARM], measure), 1 if measure == "success" else -1
     baselines = _baselines(arms)

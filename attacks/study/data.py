@@ -41,8 +41,7 @@ def data(
 ) -> tuple[Pictures, Gallery, Tensor]:
     """The queries, the gallery, and each query's row in it, (N,). Scenes have placements for a patch, which depend on
     its shape; without a `perturbation` they are plain pictures. `has_gallery`: false where classes take its place;
-    `in_memory`: false for queries with a `store`, as those of their own shape have, so that no number of them fills
-    the memory.
+    `in_memory`: false for queries with a `store`, as those of their own shape have, of which any number fits.
 
     Every query is in the gallery. So recall measures whether the attacked picture still retrieves the original, or,
     with identities, any picture of the same identity. It does not measure whether an encoder recognises a person from

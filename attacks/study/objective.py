@@ -75,10 +75,8 @@ def weighted(layers: list[str], weights: list[float]) -> dict[str, tuple[Pool, f
 
 def mixed_aim(knowledge: Knowledge, away: float, retrieval: float) -> Aim:
     """The weighted sum of `Away` and `Retrieval`."""
-    terms = (
-        Term(away, Away(), "own"),
-        Term(retrieval, Retrieval(knowledge.gallery, identity=knowledge.identity), "row"),
-    )
+    ranks = Retrieval(knowledge.gallery, identity=knowledge.identity)
+    terms = (Term(away, Away(), "own"), Term(retrieval, ranks, "row"))
     return Aim(Sum(terms), {"own": knowledge.embeddings, "row": knowledge.truth})
 
 
