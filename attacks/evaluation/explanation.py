@@ -270,8 +270,7 @@ def _recording(encoder: nn.Module, names: Sequence[str]) -> Iterator[dict[str, T
 
 @stored("explanation.maps")
 class Maps(NamedTuple):
-    """The N pictures of one arm (N,3,H,W), their `likeness` (N,) to the anchor, the input-gradient map and the
-    Grad-CAM (N,H,W), None where there is none."""
+    """The N pictures of an arm (N,3,H,W), their `likeness` (N,) to the anchor, gradient map and Grad-CAM (N,H,W)."""
 
     pictures: Tensor
     likeness: Tensor

@@ -116,8 +116,7 @@ def embed_pictures(pictures: Pictures, encoder: Encoder, device: torch.device, c
 
 
 def signature_method(encoder: object) -> Callable[[Tensor], Tensor] | None:
-    """The method `signature` of an encoder, from features (...,D) to the values that are compared, such as a hash's
-    bits; None where the features are compared."""
+    """The method `signature` of an encoder, from features (...,D) to what is compared, such as bits; None without."""
     signature: Callable[[Tensor], Tensor] | None = optional(encoder, "signature")
     return signature
 

@@ -65,9 +65,8 @@ class Attempt:
 def optimise(
     arm: str, attempt: Attempt, meter: Meter, checkpoint: Checkpoint = NOWHERE, gradients: int = 0
 ) -> tuple[Best, list[Trace], bool]:
-    """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
-    take at most `gradients` steps of one view: as many gradients as views lead the steps of the arm `eot`. Last,
-    whether the engine fell back to float32."""
+    """Run one optimised arm from `checkpoint` on, and show its progress. The arms `no_eot` and `one_view` take at
+    most `gradients` steps of one view, as many as `eot` has. Last, whether the engine fell back to float32."""
     sign, trace = shown_sign(attempt.study.objective), list[Trace]()
     best = state = look = held_out = None
     encoder, follow = attempt.bench.encoder, attempt.bench.follow

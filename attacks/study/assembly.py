@@ -223,8 +223,7 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
 
 
 def check_resizes(ratios: Sequence[float], name: str | None) -> None:
-    """Refuse ratios of a resize that are none, repeat, or make no picture; and a name of no resizer of a library,
-    unless a run has recorded it of a function."""
+    """Refuse ratios of a resize that are none, repeat, or make no picture; and a resizer of no library nor record."""
     if not ratios or len({*ratios}) < len(ratios) or not all(0.1 <= ratio <= 10 for ratio in ratios):
         raise ValueError(f"`evaluate.ratios` must be different numbers in [0.1, 10], such as [0.95, 1]; got {ratios}")
     if name is not None and name not in NAMES and not name.startswith(GIVEN):

@@ -179,13 +179,12 @@ def patch(node: PatchConfig, images: Tensor, name: str, placements: Placements |
     shape = node.shape
     with suppress(TypeError, ValueError):  # `Patch` refuses it
         shape = [tuple(map(float, corner)) for corner in shape] if isinstance(shape, list) else shape
-    values = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": shape}
+    values: dict[str, Any] = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": shape}
     surround_for = partial(make, surrounding, node, "perturbation", size=size, name=name)
     surroundings = surround_for(arm="eot")
     arms = None if surroundings is None else lambda arm: surround_for(arm=arm)
-    return make(
-        Patch, node, "perturbation", **values, gamut=gamut(node.gamut), surround=surroundings, surround_of=arms
-    )
+    values |= {"gamut": gamut(node.gamut), "surround": surroundings, "surround_of": arms}
+    return make(Patch, node, "perturbation", **values)
 
 
 def patch_id(run: Run) -> str:
