@@ -173,8 +173,7 @@ def _announce(preparation: Preparation, bench: Bench, entry: directory.RunEntry 
 def _stops_after(bench: Bench, results: Sequence[UnitResult], count: int) -> bool:
     """Whether the results of the first `count` pictures, where they are whole clusters, decide the policy."""
     clusters = bench.study.queries.clusters
-    is_cluster_end = count == len(clusters) or clusters[count] != clusters[count - 1]
-    if not is_cluster_end:
+    if count < len(clusters) and clusters[count] == clusters[count - 1]:
         return False
     result = joined_units(results, bench.study.perturbation.shared)
     bench = bench.only(result.rows)

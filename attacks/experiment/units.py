@@ -69,8 +69,7 @@ def work(
             if results and stop_rule(results, unit.stop):
                 units = units[:count]
                 break
-    missing = [unit for unit in units if not bench.checkpoint.has(unit.name)]
-    if missing:
+    if missing := [unit for unit in units if not bench.checkpoint.has(unit.name)]:
         raise OtherProcessFinishes(
             f"shard {at}/{shards} is done; {len(missing)} of {len(units)} units of other shards are not, and the "
             "process that ends last makes the tables"
