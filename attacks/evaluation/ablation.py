@@ -21,9 +21,8 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     cells = cells_of(rows, "without", "test")
     clusters = next(iter(cells.values())).clusters
     table: dict[str, list[dict[str, Any]]] = {}
-    differences = cell_differences(
-        {key: (cell, cells[NO_STAGE, key[1]]) for key, cell in cells.items() if key[0] != NO_STAGE}
-    )
+    pairs = {key: (cell, cells[NO_STAGE, key[1]]) for key, cell in cells.items() if key[0] != NO_STAGE}
+    differences = cell_differences(pairs)
     for (label, test), cell in cells.items():
         difference = differences.get((label, test), {"difference": None})
         table.setdefault(label, []).append({"test": test, **cell.to_dict(), **difference})
@@ -45,15 +44,9 @@ def left_out(
 
     In the test of one stage the others are absent rather than at their middle, where a stage may still rotate, shrink
     or darken. The coordinates of the stage are those of the test with all stages. Stages without coordinates are
-    never left out. Neither are those that lay a patch, which are at their middle in tests of other stages.
-
-    Args:
-        attack: attacks the pictures of the sample on the views of a pipeline; returns them as read back from their
-            8-bit files.
-        views: of each test.
-
-    Raises ValueError where no stage of the pipeline can be left out.
-    """
+    never left out. Neither are those that lay a patch, which are at their middle in tests of other stages. `attack`
+    attacks the pictures of the sample on the views of a pipeline, and returns them as read back from their 8-bit
+    files; each test has so many `views`. Raises ValueError where no stage can be left out."""
     stages = varying(transforms)
     full_bank = bank(transforms, views, seed=seed, purpose="left out")
     tests = {ALL_STAGES: full_bank} | {label: only_stage(full_bank, at) for label, at in stages.items()}

@@ -131,8 +131,7 @@ def text_classes(path: str, templates: Sequence[str], texts: Texts) -> Classes:
 
 
 def logit_classes(path: str | None, width: int) -> Classes:
-    """A class for each of so many logits, with the names of a file or else the numbers 0, 1, ... Raises ValueError or
-    FileNotFoundError."""
+    """A class for each of so many logits, named by a file or 0, 1, ... Raises ValueError or FileNotFoundError."""
     names = tuple(map(str, range(width))) if path is None else read_classes(path)
     if len(names) != width or width < 2:
         count = f"and {path} names {len(names)}" if path is not None else "and classes need two or more"

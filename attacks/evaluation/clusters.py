@@ -31,8 +31,7 @@ def numbers(clusters: Sequence[str]) -> Tensor:
 
 
 def by_cluster(values: Tensor, clusters: Sequence[str]) -> Tensor:
-    """The mean over each cluster's pictures, in float64 and in the order of first appearance: (N,...) -> (C,...).
-    Raises ValueError where `clusters` does not name one for each picture."""
+    """The mean over each cluster's pictures, in float64 and in the order of first appearance: (N,...) -> (C,...)."""
     return totals(values, clusters) / totals(torch.ones(len(values)), clusters).view(-1, *[1] * (values.dim() - 1))
 
 
@@ -46,16 +45,13 @@ def cluster_mean(values: Tensor, clusters: Sequence[str], weights: Sequence[floa
 
 
 def medians(values: Tensor, clusters: Sequence[str]) -> Tensor:
-    """The lower median of the values of each cluster's pictures, (N,) -> (C,), in the order in which clusters first
-    appear."""
+    """The lower median of each cluster's values, (N,) -> (C,), in the order in which clusters first appear."""
     index = numbers(clusters)
     return torch.stack([values[index == i].median() for i in range(int(index.max()) + 1)])
 
 
 def totals(values: Tensor, clusters: Sequence[str]) -> Tensor:
     """The sum over each cluster's pictures in float64: (N,...) -> (C,...)."""
-    if len(clusters) != len(values):
-        raise ValueError(f"`clusters` must name one for each picture; got {len(clusters)} for {len(values)} pictures")
     index = numbers(clusters)
     values = values.double().cpu()
     return values.new_zeros(int(index.max()) + 1, *values.shape[1:]).index_add_(0, index, values)

@@ -1,5 +1,4 @@
-"""Whether an attack survives file formats and resizers: the saved pictures through real codecs and resamplers, scored
-without a camera."""
+"""Whether an attack survives file formats and resizers: saved pictures through real ones, scored without a camera."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -44,10 +43,8 @@ def deployment_summary(rows: Sequence[Row]) -> dict[str, Any]:
     cells: dict[tuple[str, str], dict[str, CellScores]] = {}
     for (codec, resampler, arm), cell in all_cells.items():
         cells.setdefault((codec, resampler), {})[arm] = cell
-    table = []
-    differences = cell_differences(
-        {key: (arms["eot"], arms["no_eot"]) for key, arms in cells.items() if {"eot", "no_eot"} <= arms.keys()}
-    )
+    table, pairs = [], {key: arms for key, arms in cells.items() if {"eot", "no_eot"} <= arms.keys()}
+    differences = cell_differences({key: (arms["eot"], arms["no_eot"]) for key, arms in pairs.items()})
     for (codec, resampler), arms in cells.items():
         difference = differences.get((codec, resampler), {"difference": None})
         figures = {arm: cell.to_dict() for arm, cell in arms.items()}

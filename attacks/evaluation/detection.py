@@ -42,8 +42,7 @@ def conformal_threshold(clean: Tensor, alpha: float = ALPHA) -> Threshold:
 
 @torch.no_grad()
 def cosines(pictures: Tensor, pipeline: Pipeline, encode: Callable[[Tensor], Tensor]) -> Tensor:
-    """The cosine (N,) between the embeddings behind the pipeline and behind the antialiased resize, in float64; 1
-    where the two show the same.
+    """The float64 cosine (N,) of embeddings behind the pipeline and the antialiased resize; 1 where these are equal.
 
     `pictures` (N,3,H,W) in [0,1] are 8-bit files as read back. `encode` takes (N,3,h,w) in [0,1] to (N,...), with the
     encoder's own preprocessing.
@@ -61,11 +60,10 @@ def cosines(pictures: Tensor, pipeline: Pipeline, encode: Callable[[Tensor], Ten
 def flagged_rows(cosine: Mapping[str, Tensor], sample: Sample) -> list[dict[str, object]]:
     """A row for each arm and picture of a sample, from the `cosines` (N,) by arm: whether its cosine is strictly
     below the threshold, which is that of the clean pictures of all other clusters; None without a second cluster."""
-    limits = [threshold.value for threshold in _thresholds(cosine["clean"], sample.clusters)]
+    limits = [limit.value if limit.clean else None for limit in _thresholds(cosine["clean"], sample.clusters)]
     return [
         {"arm": arm, "picture": name, "cluster": cluster, "cosine": value}
-        | dict.fromkeys(("threshold", "flagged"))
-        | ({"threshold": limit, "flagged": value < limit} if math.isfinite(limit) else {})
+        | {"threshold": limit, "flagged": None if limit is None else value < limit}
         for arm, values in cosine.items()
         for name, cluster, value, limit in zip(sample.names, sample.clusters, values.tolist(), limits, strict=True)
     ]
@@ -104,8 +102,7 @@ def detection_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of metrics.json, from the cosines; without a second cluster nothing is flagged or not."""
     arms = by_arm(derived_rows(rows))
     clusters = [str(row["cluster"]) for row in arms["clean"]]
-    cosine = {arm: column_of(table, "cosine") for arm, table in arms.items()}
-    thresholds, several = _thresholds(cosine["clean"], clusters), len(set(clusters)) > 1
+    thresholds, several = _thresholds(column_of(arms["clean"], "cosine"), clusters), len(set(clusters)) > 1
     values, trials = [threshold.value for threshold in thresholds], totals(torch.ones(len(clusters)), clusters)
     figures = {}
     for arm, table in arms.items():
@@ -113,7 +110,7 @@ def detection_summary(rows: Sequence[Row]) -> dict[str, Any]:
         if several:
             flags = by_cluster(column_of(table, "flagged"), clusters)
             share = mean_figures(rate(flags, trials), flags, has_fit_rows(rows))
-        figures[arm] = {"flagged": share, "lowest": float(cosine[arm].min())}
+        figures[arm] = {"flagged": share, "lowest": float(column_of(table, "cosine").min())}
     return {
         "pictures": len(clusters),
         "clusters": len(set(clusters)),

@@ -1,5 +1,4 @@
-"""Where in a network an embedding drifts: each layer's features of an attacked and of the untouched picture in the
-same view."""
+"""Where in a network an embedding drifts: each layer's features of an attacked and a clean picture in one view."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -62,8 +61,7 @@ class Drift:
 
 
 def drift_summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """The content of metrics.json, from rows of `Drift.rows`: by layer and arm the mean cosine over clusters, and the
-    layer where the embedding `flips`."""
+    """The content of metrics.json: by layer and arm the mean cosine over clusters, and where the embedding flips."""
     units: dict[str, dict[str, Tensor]] = {}
     for (layer, arm), group in grouped(rows, "layer", "arm").items():
         clusters = [str(row["cluster"]) for row in group]
@@ -176,8 +174,7 @@ def layer_order(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dic
 
 
 def _sensible(layer_visits: list[Visit]) -> list[str]:
-    """The names of layers with different outputs, level by level, at most `MAX_LAYERS`; of a level with too many,
-    some in even steps."""
+    """The names of layers with different outputs by level, at most `MAX_LAYERS`; of too many, some in even steps."""
 
     def level(visit: Visit) -> int:
         return visit.name.count(".")

@@ -57,8 +57,7 @@ class CountedEncoder:
         """(R,3,H,W), (R,D) -> (R,), with a graph: the value whose gradient the maps show.
 
         The cosine with the length of the embedding held fixed: a picture's cosine to its own embedding is at its
-        maximum, where the gradient is zero. Bits have no gradient, so for a hash it is the soft share of equal
-        bits."""
+        maximum, where the gradient is zero. Bits have no gradient: of a hash it is the soft share of equal bits."""
         features = self._features(pictures, **draws)
         anchors = anchors.expand_as(features)
         if signature_method(self.encoder) is not None:
@@ -102,8 +101,7 @@ class Reach(NamedTuple):
 
 
 def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank, chunk: int) -> Reach | None:
-    """The gradient of the similarity in the first views of `bank` at the pictures (N,3,H,W), at most `chunk` views at
-    a time; None if the encoder has no gradient."""
+    """The gradient of the similarity in the first views of `bank` at the pictures (N,3,H,W), `chunk` views a time."""
     u = bank.u[:VIEWS].to(pictures)
     rows: list[tuple[Tensor, ...]] = []
 
@@ -141,8 +139,7 @@ MAX_TRIALS = 48
 def attribution(
     encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradient (N,3,H,W) of the similarity and the non-negative Grad-CAM (N,h,w) in the layer's own size; None
-    where there is none."""
+    """The gradient (N,3,H,W) of the similarity and the layer's Grad-CAM (N,h,w), not negative; None for none."""
     leaf = pictures.detach().clone().requires_grad_()
     with torch.enable_grad(), _recording(encoder.encoder, [] if layer is None else [layer]) as answers:
         values = encoder.slope_values(leaf, anchors)
@@ -273,8 +270,7 @@ def _recording(encoder: nn.Module, names: Sequence[str]) -> Iterator[dict[str, T
 
 @stored("explanation.maps")
 class Maps(NamedTuple):
-    """The N pictures of one arm (N,3,H,W), their `likeness` (N,) to the anchor, the input-gradient map and the
-    Grad-CAM (N,H,W), None where there is none."""
+    """The N pictures of an arm (N,3,H,W), their `likeness` (N,) to the anchor, gradient map and Grad-CAM (N,H,W)."""
 
     pictures: Tensor
     likeness: Tensor
@@ -342,16 +338,9 @@ def explain(
     bank: Bank,
     chunk: int = 32,
 ) -> Explanations:
-    """Explain the likeness of a few pictures to their anchors, before and after an attack.
-
-    Args:
-        encoder: in evaluation mode and full precision.
-        clean: (N,3,H,W) in [0,1].
-        attacked_arms: arm -> (N,3,H,W), the same pictures after an attack.
-        anchors: (N,D) the embeddings that the pictures are compared with: their clean ones, or the target's.
-        bank: its first few views are those of the gradient's coverage.
-        chunk: most pictures, or views, in memory at once.
-    """
+    """Explain the likeness of a few pictures (N,3,H,W) in [0,1] to `anchors` (N,D), their clean embeddings or the
+    target's, before and after an attack, by arm. The `encoder` is in evaluation mode and full precision; the first
+    views of the `bank` show the gradient's coverage; at most `chunk` pictures or views are in memory at once."""
     began, counter, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
     handles = settle_batch_norm(encoder)
     try:
@@ -377,12 +366,10 @@ def _maps(counter: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str
     parts = in_parts(lambda rows: attribution(counter, pictures[rows], anchors[rows], layer), indices, chunk)
     columns = zip(*(part for _, part in parts), strict=True)
     gradients, cams = ([part for part in column if part is not None] for column in columns)
-    likeness = torch.cat(
-        [part for _, part in in_parts(lambda rows: counter.likeness(pictures[rows], anchors[rows]), indices, chunk)]
-    )
+    likeness = in_parts(lambda rows: counter.likeness(pictures[rows], anchors[rows]), indices, chunk)
     return Maps(
         pictures.cpu(),
-        likeness.cpu(),
+        torch.cat([part for _, part in likeness]).cpu(),
         saliency(torch.cat(gradients)).cpu() if gradients else None,
         on_picture(torch.cat(cams), counter.encoder, size).cpu() if cams else None,
     )

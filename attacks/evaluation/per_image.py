@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from attacks.data.split import FIT, JUDGE
@@ -45,14 +44,9 @@ def per_image_rows(
     docs/measures.md says what each measure is. `survived` is the number of views that the clean picture survives: the
     attacker has no success on it there. A measure that the run does not have is None.
 
-    Args:
-        scores: by bank and arm, of the same pictures; one arm is `clean`.
-        success: by bank and arm (N,V) bool.
-        worst: by bank and arm the cosine (N,) in the most resistant view.
-        pictures: columns that name the N pictures: `picture`, `cluster`, `identity`, perhaps `split` and `weight`.
-        steps: by arm (N,), of optimised arms.
-        thresholds: of verification, by false accept rate.
-        alone: (N,) pictures without another of their identity, which have no `RETRIEVAL_MEASURES`.
+    `scores`, `success` (N,V) and the cosine in the `worst` view (N,) are by bank and arm, of which one is `clean`;
+    `steps` (N,) by optimised arm; `thresholds` by false accept rate. Columns of `pictures` name these: `picture`,
+    `cluster`, `identity`, perhaps `split`, `weight`; those `alone` (N,) have no `RETRIEVAL_MEASURES`.
     """
     rows = []
     all_scores = [x for arms in scores.values() for x in arms.values()]
@@ -79,8 +73,7 @@ def per_image_rows(
 
 def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]:
     """The measures of each view of each picture, (N,V) in float64."""
-    if scores.rank is None:
-        raise ValueError("`scores` have no ranks; call `evaluate` with `right`, the ground truth")
+    assert scores.rank is not None  # the judge has the ground truth
     columns = {
         "cosine": scores.cosine,
         "shift": scores.cosine.double() - clean.cosine.double(),
@@ -220,10 +213,7 @@ def rows_by_arm(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
 
 def number_column(rows: Sequence[Row], name: str) -> Tensor | None:
     """A column in float64, from numbers or text; None if it has empty cells."""
-    values = [row[name] for row in rows]
-    if not values or any(value in (None, "") for value in values):
-        return None
-    return torch.tensor([float(str(value)) for value in values], dtype=torch.float64)
+    return column_of(rows, name) if rows and all(row[name] not in (None, "") for row in rows) else None
 
 
 #: The arm whose effect is tested, and those without views that it is compared with in the primary comparison, where
@@ -261,8 +251,7 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
 
     The statement is that EOT is better than all of them (an intersection-union test, Berger 1982). It is made about
     the one that EOT beats least surely, with the largest one-sided p value, and needs no correction for the choice. p
-    is None where so few clusters cannot give one below 0.05, and `needed` says how many could. The rows are those of
-    `judged_rows`."""
+    is None where so few clusters cannot give one below 0.05, and `needed` says how many could. Give `judged_rows`."""
     arms, fit = rows_by_arm(rows)[BANK], has_fit_rows(rows)
     arm_units, better = _units(arms[ARM], measure), 1 if measure == "success" else -1
     baselines = _baselines(arms)
@@ -301,8 +290,7 @@ def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
 
 
 def comparison_figures(first: Tensor, second: Tensor, fit: bool, tests: int = 1) -> dict[str, Any]:
-    """One of so many comparisons of clusters' values (C,) in a table, as plain values; `fit`: of pictures that a
-    shared perturbation was made from, with the range."""
+    """One of so many comparisons of clusters' values (C,) as plain values; with the range for `fit` pictures."""
     value, p, needed, *_ = sign_flips(first, second, tests)
     if fit:
         p, needed, value = None, 2 * fewest_clusters(tests), range_interval(value.mean, first - second)

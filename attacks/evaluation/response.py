@@ -114,16 +114,9 @@ def _digits(values: Tensor) -> list[float]:
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """The slices of the space of views that are scored.
-
-    Args:
-        maps: pairs (x, y) of names of coordinates (see `coordinate`).
-        curves: names of coordinates.
-        transforms: the views of the attack.
-        wide: the cells lie in the range of these views (see `transforms.widened`).
-        cells: along each side of a map.
-        curve_cells: along a curve.
-    """
+    """The slices of the space of views that are scored: `maps` over pairs (x, y) of names of coordinates (see
+    `coordinate`), of `cells` along each side, and `curves` over one, of `curve_cells`. The cells lie in the range of
+    the `wide` views (see `transforms.widened`); `transforms` are those of the attack."""
 
     maps: Sequence[Sequence[str]]
     curves: Sequence[str]
@@ -187,8 +180,7 @@ def _table(cells: Sequence[CellScores]) -> dict[str, list[Any]]:
 
 
 def _map(axes: Sequence[Axis], cells: Mapping[str, Sequence[CellScores]]) -> dict[str, Any]:
-    """The content of a map, from its cells by arm in the order of `places_of`: `p` compares with the attack
-    without EOT."""
+    """A map, from its cells by arm in the order of `places_of`: `p` compares with the attack without EOT."""
     x, y = axes
 
     def lines(values: Sequence[Any]) -> list[list[Any]]:

@@ -78,8 +78,6 @@ class Mark(NamedTuple):
 
 def best(unit: Tensor, gallery: Rows, truth: Tensor) -> Mark:
     """The nearest of the rows `truth` (n,), ascending, to each view (V,D) float64; the first of equal ones."""
-    if not len(truth):
-        raise ValueError("`truth` must hold the row of the true match; got none (is the picture in the gallery?)")
     value, row = _empty(unit, 1)
     for rows in truth.split(ROWS):
         value, row = _merge((value, row), unit @ gallery.pick(rows).T, uploaded(rows, unit.device))
@@ -109,9 +107,8 @@ def search(unit: Tensor, gallery: Rows, k: int, marks: Sequence[Mark] = ()) -> t
 
 
 def votes(nearest: Tensor, truth: Tensor, identity: Tensor) -> Tensor:
-    """Whether, for each view, the rows (V,k+1) nearest to it, without the picture's own row `truth` (V,), vote for
-    its identity: (V,) bool. `identity` (G,) are integers, equal for rows that show the same. Ties go to the identity
-    with the nearest row."""
+    """Whether the rows (V,k+1) nearest to each view, but for the picture's own `truth` (V,), vote for its identity:
+    (V,) bool. `identity` (G,) are integers, equal for rows that show the same. Ties go to that of the nearest row."""
     truth_mask = nearest == truth[:, None]
     truth_mask[:, -1] |= ~truth_mask.any(1)  # the farthest, where the own row is not among them
     labels = identity[nearest.gather(1, truth_mask.long().argsort(dim=1, stable=True)[:, :-1])]
@@ -153,8 +150,7 @@ def impostors(
     embeddings: Tensor | Rows, identity: Tensor | None = None, cluster: Tensor | None = None, limit: int = PAIRS
 ) -> Tensor:
     """The cosines (P,) of all `pairs` of rows that show different things, or of `limit` of them, float64 on the CPU.
-    `embeddings` (G,D) are those of untouched pictures, none of length 0; `identity` and `cluster` are as of `pairs`.
-    """
+    `embeddings` (G,D) are those of untouched pictures, none of length 0; `identity` and `cluster` as of `pairs`."""
     unit = embeddings if isinstance(embeddings, Rows) else F.normalize(embeddings, dim=1)
 
     def pick(rows: Tensor) -> Tensor:
@@ -204,8 +200,6 @@ def thresholds(cosines: Tensor, fars: Sequence[float] = FARS) -> dict[float, flo
     falling = cosines.double().sort(descending=True).values
     limits = {}
     for far in fars:
-        if not 0 < far < 1:
-            raise ValueError(f"`fars` must hold rates between 0 and 1; got {far}")
         if len(falling) < ACCEPTS / far:
             continue
         accepts = int(far * len(falling))

@@ -90,10 +90,9 @@ class Acceptance:
 
 
 class Right(NamedTuple):
-    """The ground truth: each picture's row of the gallery (N,), the attacker's target row (N,) or None, each row's
-    identity (G,) or None where no two rows show the same, the number of `neighbours` that vote, the embeddings (N,D)
-    that views have a `distance` to, or None, the `threshold` of a score or None, and a detector's `limits` (N,) or
-    None."""
+    """The ground truth: each picture's row of the gallery (N,), the attacker's target row (N,), each row's identity
+    (G,) or None where no two rows show the same, the number of `neighbours` that vote, the embeddings (N,D) that
+    views have a `distance` to, the `threshold` of a score, and a detector's `limits` (N,)."""
 
     truth: Tensor
     goal: Tensor | None = None
@@ -117,8 +116,7 @@ def embed_pictures(pictures: Pictures, encoder: Encoder, device: torch.device, c
 
 
 def signature_method(encoder: object) -> Callable[[Tensor], Tensor] | None:
-    """The method `signature` of an encoder, from features (...,D) to the values that are compared, such as a hash's
-    bits; None where the features are compared."""
+    """The method `signature` of an encoder, from features (...,D) to what is compared, such as bits; None without."""
     signature: Callable[[Tensor], Tensor] | None = optional(encoder, "signature")
     return signature
 

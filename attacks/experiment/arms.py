@@ -33,8 +33,7 @@ from transforms.draws import stream
 
 @stored("arm_state")
 class ArmState(NamedTuple):
-    """All that the remaining steps of an arm depend on: the state of its attack and of the engine, the best iterate,
-    the trace, and the cost so far."""
+    """What the remaining steps of an arm depend on: attack and engine, best iterate, trace, and cost so far."""
 
     attack: Any
     engine: dict[str, float | int | bool]
@@ -65,9 +64,9 @@ class Attempt:
 
 def optimise(
     arm: str, attempt: Attempt, meter: Meter, checkpoint: Checkpoint = NOWHERE, gradients: int = 0
-) -> tuple[Best, list[Trace]]:
-    """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
-    take at most `gradients` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
+) -> tuple[Best, list[Trace], bool]:
+    """Run one optimised arm from `checkpoint` on, and show its progress. The arms `no_eot` and `one_view` take at
+    most `gradients` steps of one view, as many as `eot` has. Last, whether the engine fell back to float32."""
     sign, trace = shown_sign(attempt.study.objective), list[Trace]()
     best = state = look = held_out = None
     encoder, follow = attempt.bench.encoder, attempt.bench.follow
@@ -101,7 +100,7 @@ def optimise(
             arm_state = ArmState(step.state, engine_state(encoder), best, (), meter.peek())
             task.update(partial(arm_state.with_trace, trace, len(trace)))
     assert best is not None  # the last iterate is always evaluated
-    return best, trace
+    return best, trace, bool(engine_state(encoder).get("fell_back", False))
 
 
 def _steps(
@@ -136,9 +135,8 @@ def _steps(
 
 
 def first_of(attempt: Attempt, meter: Meter, bare: Tensor | None) -> Best:
-    """Where the arm `eot` begins, with its loss on views that iterates are compared on: at the start of
-    `attack.start_from` or else of its seed or, picture by picture, at the result of the arm `bare` where that has the
-    lower loss through the defence."""
+    """Where the arm `eot` begins, with its loss on views that compare iterates: at `attack.start_from`, or its seed's
+    start, or, picture by picture, at the result of the arm `bare` where its loss through the defence is lower."""
     problem, options, origin = problem_of("eot", attempt), _full_options(attempt), attempt.study.start
     select, best = _on_few_views(replace(selection(problem, options), timer=meter.choosing)), None
     zero = torch.zeros_like(problem.images[:, 0, 0, 0])
@@ -194,8 +192,7 @@ def _full_options(attempt: Attempt) -> Options:
 
 
 def _members(attempt: Attempt) -> list[Member]:
-    """The attacks of the arm `eot`: those of a suite or a single one, at one price of a detector's score after
-    another, each price from the best before it."""
+    """The attacks of the arm `eot`, at one price of a detector's score after another, each from the best before."""
     attack, aim, optimiser = attempt.study.attack, attempt.aim, attempt.study.optimiser
     attacks = [Member(attack.optimiser, *aim, optimiser)]
     if attack.nearest is not None:
@@ -218,20 +215,18 @@ def csv(trace: list[Trace]) -> str:
     return "\n".join([",".join(Trace._fields), *(",".join(map(cell, line)) for line in trace)]) + "\n"
 
 
-def read_steps(text: str) -> list[Trace]:
-    """The inverse of `csv`, with the digits that it has. Raises ValueError where `csv` does not write the text."""
-    types = {"batch": int, "arm": str, "attack": str, "step": int, "pictures": int, "evals": int}
-    trace = []
-    for line in text.splitlines()[1:]:
-        row = dict(zip(Trace._fields, line.split(","), strict=True))
-        values: Any = {name: types.get(name, float)(cell or "nan") for name, cell in row.items()}
-        trace.append(Trace(**values | ({} if row["held_out"] else {"held_out": None})))
-    if csv(trace) != text:
-        raise ValueError("it must have the columns and the digits of a run")
-    return trace
-
-
 def trace_of(out: Path) -> list[Trace]:
-    """The rows of steps.csv in a run directory. Raises Damaged."""
+    """The rows of steps.csv in a run directory, to its digits. Raises Damaged where `csv` writes another text."""
+    types, trace = (
+        {"batch": int, "arm": str, "attack": str, "step": int, "pictures": int, "evals": int},
+        list[Trace](),
+    )
     with reading("steps.csv"):
-        return read_steps((out / "steps.csv").read_text(encoding="utf-8"))
+        text = (out / "steps.csv").read_text(encoding="utf-8")
+        for line in text.splitlines()[1:]:
+            row = dict(zip(Trace._fields, line.split(","), strict=True))
+            values: Any = {name: types.get(name, float)(cell or "nan") for name, cell in row.items()}
+            trace.append(Trace(**values | ({} if row["held_out"] else {"held_out": None})))
+        if csv(trace) != text:
+            raise ValueError("it must have the columns and the digits of a run")
+    return trace

@@ -29,8 +29,7 @@ class LostViews(ValueError):
 @stored("clean_views")
 class CleanViews(NamedTuple):
     """Without an attack, the share of views that are lost to the attacker already (`loss`); of so many `views` those
-    `right`; the mean `cosine` (None of logits); and the share of `files` with the right class (None: not annotated).
-    """
+    `right`; the mean `cosine` (None of logits); and the share of `files` with the right class (None: no labels)."""
 
     loss: float
     views: int

@@ -58,8 +58,7 @@ def artefact_paths(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def finish(out: Path, manifest: Mapping[str, Any], content: dict[str, Any]) -> str:
-    """Write files.json, with the time, and then metrics.json with its digest, which ends the run. Returns the
-    digest."""
+    """Write files.json, with the time, then metrics.json with its digest, which ends the run. Returns the digest."""
     content["files"] = ZEROS
     data = (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
     paths = (path for path in artefact_paths(manifest) if path not in (FILES, METRICS) and _plain(out / path))
@@ -170,8 +169,7 @@ def read_json(path: Path) -> Any:
 
 
 def open_run(folder: Path) -> tuple[PreviousRun, dict[str, Any]]:
-    """A finished run, and the content of its metrics.json. Raises FileNotFoundError or ValueError in one line, also
-    where a record lacks what its readers need."""
+    """A finished run, and the content of its metrics.json. Raises FileNotFoundError, or ValueError for a misfit."""
     content, previous = read_json(folder / "metrics.json"), previous_run(folder)
     for name, values, shape in (("metrics", content, METRICS_SHAPE), ("manifest", previous.manifest, MANIFEST_SHAPE)):
         if (lacking := misfit(values, shape)) is not None:
@@ -245,11 +243,7 @@ def _validate(config: dict[str, Any], path: Path) -> Run:
 
 def interrupted_run(folder: Path, program: str | None = None) -> PreviousRun:
     """An unfinished run with the engine decision it was started with, so that resuming gives the same results.
-
-    Args:
-        program: the file or plug-in of an encoder that runs code, as the user gives it.
-
-    Raises FileNotFoundError or ValueError in one line."""
+    `program`: of an encoder that runs code, as the user gives it. Raises FileNotFoundError or ValueError."""
     if not folder.is_dir():
         raise FileNotFoundError(f"`resume` must be the directory of a run; there is none at {str(folder)!r}")
     refuse_links(folder)
@@ -323,13 +317,9 @@ class RunEntry:
 def enter(
     out: Path, check_command: Callable[[dict[str, Any]], None], *, overwrite: bool = False
 ) -> Iterator[RunEntry]:
-    """Within the block this process may work on the run directory, which is made where there is none.
-
-    Args:
-        check_command: called with the manifest of a run that is there; raises ValueError if it is another run.
-        overwrite: first remove what the run that is there has written.
-
-    Raises ValueError or OSError for a directory that it may not, or cannot, write to."""
+    """Within the block this process may work on the run directory, which is made where there is none. `check_command`
+    gets the manifest of a run that is there and raises ValueError if it is another; with `overwrite` what that has
+    written is removed first. Raises ValueError or OSError for a directory that it may not, or cannot, write to."""
     _check(out, check_command, overwrite)  # before a file is touched
     out.mkdir(parents=True, exist_ok=True)
     with Lock(out / LOCK) as lock:

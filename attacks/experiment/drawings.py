@@ -38,7 +38,7 @@ def draw_sheets(out: Path, bench: Bench, scores: ViewScores, extras: Sections) -
     contact_sheet(out / "views.png", bench, scores.scores[MAIN])
     for name, result in extras.results.items():
         section = extras.sections[name]
-        if section is not None and section.figure is not None and result.drawing is not None:
+        if section.figure is not None and result.drawing is not None:
             section.draw(out / section.figure, result.drawing)
 
 

@@ -48,8 +48,7 @@ class Cache:
 
 
 class GalleryEmbeddings(NamedTuple):
-    """The gallery's embeddings (G,D) in the order of its rows, how many pictures were encoded and how many were read
-    from the cache, and notes on unusable cache files."""
+    """The gallery's embeddings (G,D), counts of pictures encoded and cached, and notes on unusable cache files."""
 
     rows: Tensor | Rows
     passes: int
@@ -75,15 +74,17 @@ def embed_gallery(
     counts, notes = {True: 0, False: 0}, []
     for shelf in gallery.shelves:
         for rows in _blocks(shelf, min(chunk, BLOCK)):
-            block = None if cache is None else _Block(cache, [shelf.digests[row] for row in rows])
-            block_rows, trouble = (None, "") if block is None else block.read()
+            file = None if cache is None else _file(cache, [shelf.digests[row] for row in rows])
+            block_rows, trouble = (
+                (None, "") if cache is None or file is None else _read(file, (len(rows), cache.width))
+            )
             counts[block_rows is None] += len(rows)
             if block_rows is None:
                 parts_of = [part for _, part in in_parts(encoder, shelf.read(rows).to(device), len(rows))]
                 block_rows = torch.cat(parts_of)
                 # A pass that was split for lack of memory has other bits than a whole one.
-                if block is not None and keep and len(parts_of) == 1:
-                    trouble = block.write(block_rows) or trouble
+                if file is not None and keep and len(parts_of) == 1:
+                    trouble = _write(file, block_rows) or trouble
             notes += [trouble] if trouble else []
             parts.append(block_rows.to(device))
     for shelf in gallery.shelves:  # after all, for two may be parts of one
@@ -93,8 +94,7 @@ def embed_gallery(
 
 
 def _with_vectors(embeddings: Tensor, gallery: Gallery) -> Tensor | Rows:
-    """The pictures' embeddings followed by those of a file. Raises ValueError where the file has a picture's own
-    embedding as that of something else."""
+    """Embeddings of pictures, then those of a file. Raises ValueError where it has a picture's own as another's."""
     vectors = gallery.vectors
     if vectors is None:
         return embeddings
@@ -125,48 +125,38 @@ def _blocks(shelf: Shelf, size: int) -> Iterator[range]:
             yield range(start + rows.start, start + rows.stop)
 
 
-class _Block:
+def _file(cache: Cache, digests: list[str]) -> Path:
     """The cache file of one block."""
-
-    def __init__(self, cache: Cache, digests: list[str]) -> None:
-        self.shape = (len(digests), cache.width)
-        key = hashlib.sha256(json.dumps([FORMAT, cache.recipe, digests]).encode()).hexdigest()
-        self.path = cache.folder / f"{key}.safetensors"
-
-    def read(self) -> tuple[Tensor | None, str]:
-        """The embeddings (n,D), or None and the reason why an existing file is unusable."""
-        if not self.path.exists():
-            return None, ""
-        try:
-            rows = load_values(self.path, KEY)
-            if not isinstance(rows, Tensor) or tuple(rows.shape) != self.shape:
-                raise ValueError(f"it holds no tensor of shape {self.shape}")
-        except (ValueError, OSError) as error:
-            return (
-                None,
-                f"cached embeddings {self.path} are of no use, and made afresh: {' '.join(str(error).split())}",
-            )
-        return rows, ""
-
-    def write(self, rows: Tensor) -> str:
-        """Write the embeddings; returns why they cannot be written, or nothing."""
-        try:
-            write_values(self.path, rows.detach().cpu(), KEY)
-        except (SafetensorError, OSError) as error:
-            return f"cached embeddings cannot be kept in {self.path.parent}: {' '.join(str(error).split())}"
-        return ""
+    key = hashlib.sha256(json.dumps([FORMAT, cache.recipe, digests]).encode()).hexdigest()
+    return cache.folder / f"{key}.safetensors"
 
 
-def _sha256(tensor: Tensor) -> str:
-    plain = tensor.contiguous().flatten().view(torch.uint8).numpy().data if tensor.numel() else b""
-    return hashlib.sha256(plain).hexdigest()
+def _read(file: Path, shape: tuple[int, int]) -> tuple[Tensor | None, str]:
+    """The embeddings (n,D), or None and the reason why an existing file is unusable."""
+    if not file.exists():
+        return None, ""
+    try:
+        rows = load_values(file, KEY)
+        if not isinstance(rows, Tensor) or tuple(rows.shape) != shape:
+            raise ValueError(f"it holds no tensor of shape {shape}")
+    except (ValueError, OSError) as error:
+        return None, f"cached embeddings {file} are of no use, and made afresh: {' '.join(str(error).split())}"
+    return rows, ""
+
+
+def _write(file: Path, rows: Tensor) -> str:
+    """Write the embeddings; returns why they cannot be written, or nothing."""
+    try:
+        write_values(file, rows.detach().cpu(), KEY)
+    except (SafetensorError, OSError) as error:
+        return f"cached embeddings cannot be kept in {file.parent}: {' '.join(str(error).split())}"
+    return ""
 
 
 def cache_of(
     folder: str | None, encoder: nn.Module, identity: Mapping[str, Any], like: Tensor, decision: Decision
 ) -> Cache | None:
-    """The cache in a folder for an encoder with its `identity`, pictures `like` one (1,3,H,W), and a decision of the
-    engine; None without a folder.
+    """The cache in a folder, for an encoder with its `identity`, pictures `like` (1,3,H,W) and an engine's decision.
 
     Its recipe digests everything the embeddings depend on: the encoder's identity (preprocessing, read-out,
     defences), weights and modules, the decision of the engine, the pictures' size, the release of torch, and the
@@ -179,13 +169,14 @@ def cache_of(
     noise = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         answer: Tensor = encoder(noise.to(device))
+    plain = answer.cpu().contiguous().view(torch.uint8).numpy().data
     processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
     ingredients = {
         "encoder": identity,
         "weights": fingerprint(encoder),
         "modules": [f"{name} {type(module).__qualname__}" for name, module in encoder.named_modules()],
         "run": {key: value for key, value in decision.to_dict().items() if key != "chunk"},
-        "answer": [str(answer.dtype), list(answer.shape), _sha256(answer.cpu())],
+        "answer": [str(answer.dtype), list(answer.shape), hashlib.sha256(plain).hexdigest()],
         "size": list(size),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor,

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -52,8 +51,8 @@ class Exhibits:
         for folder in {path.parent: None for path in (*images, *textures)}:
             make_folder(folder)
         with ThreadPoolExecutor(THREADS) as pool:
-            tasks = {path: pool.submit(partial(_store, path, image)) for path, image in images.items()}
-            tasks |= {path: pool.submit(partial(_store, path, image, opacity)) for path, image in textures.items()}
+            tasks = {path: pool.submit(_store, path, image) for path, image in images.items()}
+            tasks |= {path: pool.submit(_store, path, image, opacity) for path, image in textures.items()}
         return {path.relative_to(self.out).as_posix(): task.result() for path, task in tasks.items()}
 
     def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:

@@ -81,18 +81,15 @@ def promises(manifest: Mapping[str, Any]) -> Identity:
 
 def refuse_other_command(manifest: Mapping[str, Any], run: Run, folder: Path) -> None:
     """Raise ValueError, in one line with the differences, unless the run in `folder` has this configuration."""
-    _refuse_differences(
-        folder,
-        *(
-            {name: value for name, value in _leaves(config) if not f"{name}.".startswith(FREE)}
-            for config in (manifest["config"], json.loads(json.dumps(asdict(run))))
-        ),
+    configs = (manifest["config"], json.loads(json.dumps(asdict(run))))
+    leaves = (
+        {name: value for name, value in _leaves(config) if not f"{name}.".startswith(FREE)} for config in configs
     )
+    _refuse_differences(folder, *leaves)
 
 
 def refuse_other(manifest: Mapping[str, Any], current: Identity, folder: Path) -> None:
-    """Raise ValueError, in one line with the differences, unless the run in `folder`, which has written `manifest`,
-    is the same run as the `current` one."""
+    """Raise ValueError, with the differences, unless the run in `folder`, of `manifest`, is the `current` one."""
     previous = manifest.get("identity")
     if not isinstance(previous, dict):
         raise ValueError(f"`{folder / 'manifest.json'}` has no `identity`: was it written by another version?")
@@ -116,10 +113,8 @@ def _refuse_differences(folder: Path, previous: Mapping[str, Any], current: Mapp
 @lru_cache
 def sources(root: Path = ROOT) -> str:
     """The digest of the source code, presets and templates below `root`. A version number would not show an edit."""
-    folders = (root / "attacks", root / "transforms")
-    files = sorted(
-        path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".yaml", ".html")
-    )
+    paths = [path for folder in ("attacks", "transforms") for path in (root / folder).rglob("*")]
+    files = sorted(path for path in paths if path.suffix in (".py", ".yaml", ".html"))
     return identity_digest([(str(path.relative_to(root)), sha256(path)) for path in files])
 
 

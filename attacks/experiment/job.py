@@ -18,9 +18,7 @@ from attacks.encoders.engine import describe
 from attacks.encoders.layers import layer_listing
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
-from attacks.evaluation.drift import line as drift_line
 from attacks.evaluation.sanity.check import Sanity, skip
-from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment import directory
 from attacks.experiment.bench import Bench, bench_of
 from attacks.experiment.clean_views import LostViews, look_first
@@ -28,27 +26,14 @@ from attacks.experiment.identity import refuse_other_command
 from attacks.experiment.preparation import Preparation, prepare_run, resume_preparation
 from attacks.experiment.rehearsal import first_words, rehearse
 from attacks.experiment.required import is_decided, keep, refuse_changed
-from attacks.experiment.results import (
-    RunFigures,
-    comparison_lines,
-    encoder_line,
-    headline,
-    metrics,
-    next_command,
-    rows_of,
-    table_text,
-    wrap_lines,
-)
+from attacks.experiment.results import RunFigures, metrics, rows_of, summary_text, wrap_lines
 from attacks.experiment.sections.section import measure_sections
 from attacks.experiment.unit import Failure, UnitResult, joined_units, share_of
 from attacks.experiment.units import Execute, OtherProcessFinishes, in_process, tables, units_of, work
 from attacks.experiment.view_scores import view_scores, write_results
 from attacks.experiment.workers import Site, cluster, processes
-from attacks.gate.verdict import verdict_text
 from attacks.report.comparison import ComparedRuns, own_page, write_page
-from attacks.report.facts import gallery, legend
 from attacks.report.runs import collect
-from attacks.report.warnings import warnings
 from attacks.resizers.pipeline import function_name
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.distributed import World, join
@@ -60,6 +45,7 @@ from attacks.runtime.tracking import Tracker, Trackers, journal, log_end, log_st
 from attacks.schema.encoder import in_memory
 from attacks.schema.launchers import is_queued_again
 from attacks.schema.presets import refuse_untyped
+from attacks.schema.run import SECTIONS
 from attacks.schema.validate import Run, shard, workers
 from attacks.study.assembly import device
 from attacks.study.data import data
@@ -115,12 +101,9 @@ def job(
 
 
 def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Continue an interrupted run, or join one that is running. The result is that of an uninterrupted run.
-
-    Args:
-        overrides: values that a directory may not choose: `encoder.model=FILE` of an encoder that runs code, where a
-            tracker sends the run, `data.cache=FOLDER`, and which processes share it: `workers`, `shard`.
-    """
+    """Continue an interrupted run, or join one that is running. The result is that of an uninterrupted run. The
+    `overrides` are values that a directory may not choose: `encoder.model=FILE` of an encoder that runs code, where a
+    tracker sends the run, `data.cache=FOLDER`, and which processes share it: `workers`, `shard`."""
     values = dict(word.split("=", 1) for word in overrides if "=" in word)
     previous = directory.interrupted_run(folder, values.get("encoder.model"))
     directory.refuse_overrides(previous.manifest, overrides)
@@ -137,8 +120,7 @@ def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _run_prepared(preparation: Preparation, out: Path, entry: directory.RunEntry | None) -> dict[str, Any]:
-    """Attack what is not done in a run directory that this process has entered (`entry`: of the first process of
-    several), and make the tables."""
+    """Attack what is not done in a run directory, and make the tables. `entry`: of the first process of several."""
     world, run, study = preparation.world, preparation.run, preparation.study
     if not world.agree(entry is None or entry.is_exclusive or world.size == 1):
         raise ValueError(f"`{out}`: another process is at work there, and those of torchrun join none")
@@ -171,7 +153,7 @@ def _run_prepared(preparation: Preparation, out: Path, entry: directory.RunEntry
                 fault.write(out, error)
             raise
     if world.first:
-        _print(out, content, sanity)
+        print(summary_text(content, out, sanity))
     return content
 
 
@@ -191,8 +173,7 @@ def _announce(preparation: Preparation, bench: Bench, entry: directory.RunEntry 
 def _stops_after(bench: Bench, results: Sequence[UnitResult], count: int) -> bool:
     """Whether the results of the first `count` pictures, where they are whole clusters, decide the policy."""
     clusters = bench.study.queries.clusters
-    is_cluster_end = count == len(clusters) or clusters[count] != clusters[count - 1]
-    if not is_cluster_end:
+    if count < len(clusters) and clusters[count] == clusters[count - 1]:
         return False
     result = joined_units(results, bench.study.perturbation.shared)
     bench = bench.only(result.rows)
@@ -297,7 +278,7 @@ def _tables(
     costs, failures = bench.costs | extras.costs, [failure._asdict() for failure in failed]
     checks = None if sanity is None else sanity.to_dict()
     facts = RunFigures(costs, bench.cached, failures, extras.failed, list(result.fell_back), left, checks)
-    record, contents = preparation.manifest, {name: extras.content(name) for name in extras.sections}
+    record, contents = preparation.manifest, {name: extras.content(name) for name in SECTIONS}
     content, rows = metrics(bench, scores, result.budget, facts, contents, record["preset"])
     if world.first:
         tables = {"per_image": rows} | {name: section.rows for name, section in extras.results.items()}
@@ -314,18 +295,3 @@ def _tables(
         directory.finish(out, record, content)  # metrics.json is written last: a directory with it is finished
         shutil.rmtree(out / directory.CHECKPOINT, ignore_errors=True)
     return content, sanity
-
-
-def _print(out: Path, content: dict[str, Any], sanity: Sanity | None) -> None:
-    """Print the tables of a run, and last its answer, where the report is, and what is next."""
-    lines = [encoder_line(content), f"gallery: {gallery(content)}", table_text(content), legend(content)]
-    lines += comparison_lines(content)
-    lines += [] if content["drift"] is None else [drift_line(content["drift"])]
-    lines += [] if sanity is None else [sanity_table(sanity)]
-    lines += [] if content["gate"] is None else [verdict_text(content["gate"])]
-    lines += [f"record: sha256 {content['files']} (viewproof verify {out} checks it)"]
-    lines += [f"warning: {warning}" for warning in warnings(content)]
-    answer_text = headline(content, f"report: {out / 'report.html'}")
-    print(
-        "\n".join([*(wrap_lines(line, 500) for line in lines), "", answer_text, f"    {next_command(content, out)}"])
-    )

@@ -27,16 +27,9 @@ from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
 from attacks.evaluation.per_image import declaration
+from attacks.experiment import directory
 from attacks.experiment.bench import Bench, Place, bench_of
-from attacks.experiment.directory import (
-    CHECKPOINT,
-    CORE_FILES,
-    SCHEMA,
-    PreviousRun,
-    intact_run,
-    read_json,
-    refuse_program,
-)
+from attacks.experiment.directory import CHECKPOINT, PreviousRun
 from attacks.experiment.embeddings import BLOCK, cache_of, embed_gallery
 from attacks.experiment.identity import gallery_digest, identity_digest, promises, refuse_other, run_identity
 from attacks.experiment.required import refuse_lacking, refuse_unfit
@@ -49,6 +42,7 @@ from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.clock import now_text
 from attacks.runtime.distributed import World
 from attacks.schema.groups import EngineConfig
+from attacks.schema.run import SECTIONS
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Trace
 from attacks.study.assembly import build
@@ -67,11 +61,10 @@ LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers"
 def manifest(
     run: Run, study: Study, preset: str, overrides: list[str], choice: Choice, world: World
 ) -> dict[str, Any]:
-    """The content of manifest.json, which reproduces the run. `engine.settings` are overrides that repeat the
-    engine's decision without measuring."""
+    """The content of manifest.json, which reproduces the run. `engine.settings` repeat the decision by overrides."""
     versions = {name: version_of(name) for name in (*PACKAGES, *DRAWING, *LIBRARIES)}
     return {
-        "schema": SCHEMA,
+        "schema": directory.SCHEMA,
         "preset": preset,
         "overrides": overrides,
         "seed": run.seed,
@@ -102,17 +95,16 @@ def manifest(
 def artefact_plan(study: Study, policy: bool) -> dict[str, Any]:
     """The files that a run, with a `policy` or none, may write (see `artefact_paths`): no other there is its own."""
     sections, arms = sections_of(study), list(study.arms)
-    active = {name: section for name, section in sections.items() if section is not None}
-    files = [*CORE_FILES, *(f"{name}.csv" for name in active)]
-    files += [section.figure for section in active.values() if section.figure is not None]
+    files = [*directory.CORE_FILES, *(f"{name}.csv" for name in sections)]
+    files += [section.figure for section in sections.values() if section.figure is not None]
     files += [LEDGER] if black_box(study.encoder) is not None else []
     files += ["duplicates.csv"] if study.duplicates else []
     files += [POLICY, lock_file(Path(POLICY)).name] if policy else []
     files += ["placement.json"] if study.patch is not None else []
     if study.perturbation.texture_size is not None:
         files += ["patch.png", *(f"patches/{arm}.png" for arm in arms if arm != "clean")]
-    files += ["fault.safetensors", *(f"fault.{name}.safetensors" for name in sections)]
-    arms += ["radius"] if "radii" in active else []
+    files += ["fault.safetensors", *(f"fault.{name}.safetensors" for name in SECTIONS)]
+    arms += ["radius"] if "radii" in sections else []
     pictures = {"arms": arms, "names": file_names(study.queries.names)}
     return {"pictures": pictures, "files": files, "folders": [CHECKPOINT]}
 
@@ -175,9 +167,8 @@ def prepare_run(
     pipeline: Callable[[Any], Any] | None = None,
     answers: Mapping[str, Any] = MappingProxyType({}),
 ) -> Preparation:
-    """Set up torch, make the parts of a run, and decide how its engine computes. A `module` replaces the configured
-    encoder; `pipeline` is the function that the configuration records; `answers` are those of a black box so far.
-    Raises ValueError or OSError in one line."""
+    """Set up torch, make the parts of a run, and decide how its engine computes. A `module` replaces the encoder,
+    `pipeline` is the recorded function, `answers` are those of a black box so far. Raises ValueError or OSError."""
     if run.engine.threads is not None:
         if not 1 <= run.engine.threads <= 1024:  # above the system's limit the library ends the process
             raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
@@ -200,8 +191,7 @@ def prepare_run(
 
 
 def resume_preparation(previous: PreviousRun, run: Run, world: World, module: nn.Module | None = None) -> Preparation:
-    """The same for a run that has begun, with its own manifest. Raises ValueError where the numbers of this process
-    would be those of another run."""
+    """The same for a run that has begun, with its own manifest. Raises ValueError where its numbers would differ."""
     record = previous.manifest
     if run.require is not None:
         run = replace(run, require=str(previous.folder / POLICY))  # as it was when the run began
@@ -213,14 +203,13 @@ def resume_preparation(previous: PreviousRun, run: Run, world: World, module: nn
 
 
 def reopen(folder: Path, program: str | None = None, device: str | None = None) -> Bench:
-    """The bench of a finished run, of the pictures that are in its tables. Its files must have their digests.
-    `program` is the file or plug-in of an encoder that runs code, as the user gives it. Raises ValueError or OSError
-    in one line."""
-    previous, content = intact_run(folder)
+    """The bench of a finished run, of the pictures in its tables. Its files must have their digests. `program`: of an
+    encoder that runs code, as the user gives it. Raises ValueError or OSError."""
+    previous, content = directory.intact_run(folder)
     run = previous.run
     if run.encoder.name == MODULE:
         raise ValueError("`encoder` was a module in memory, which no directory holds")
-    refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
+    directory.refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device or run.engine.device
     study = build(run)
     exact = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
@@ -281,7 +270,7 @@ def read_decision(path: str) -> Decision:
     if not file.is_file():
         raise FileNotFoundError(f"`engine.reuse` must be a run directory or its manifest.json; got {path!r}")
     try:
-        return Decision.from_dict(dict(read_json(file)["engine"]["decision"]))
+        return Decision.from_dict(dict(directory.read_json(file)["engine"]["decision"]))
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"`engine.reuse`: {file} holds no engine decision; is it a manifest.json?") from None
 

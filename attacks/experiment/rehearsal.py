@@ -94,8 +94,8 @@ def task_text(bench: Bench, preset: str) -> str:
     attack = f"attack {count_text(len(study.queries), 'picture')} {size}, {study.views.gradients} gradients each"
     views = count_text(len(bench.banks[MAIN].u), "unseen view")
     text = f"{preset}: {attack}; judge the encoder {encoder_name({'encoder': study.identity})} on {views}"
-    parts = [name for name, section in sections_of(study).items() if section is not None]
-    return text + (f"; then {', '.join(parts)}" if parts else "")
+    parts = ", ".join(sections_of(study))
+    return text + (f"; then {parts}" if parts else "")
 
 
 def first_words(bench: Bench, preset: str, units: Sequence[Unit], workers: int) -> str:

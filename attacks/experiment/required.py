@@ -43,8 +43,7 @@ def refuse_unfit(run: Run) -> None:
 
 
 def refuse_lacking(file: str | None, study: Study) -> None:
-    """Raise ValueError for a policy about another encoder, or about what a run of these parts will not have. Before
-    anything is attacked, too."""
+    """Raise ValueError, before an attack, for a policy about another encoder, or what this run will lack."""
     if file is None:
         return
     policy = read_policy(file)

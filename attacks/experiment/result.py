@@ -36,8 +36,7 @@ SHAPE: dict[str, Any] = {
 @dataclass(frozen=True, eq=False)
 class Result:
     """The perturbation of a finished run: its configuration `run`, whose encoder, views and objective it was made
-    for; its set; by arm the deltas of `read_deltas`; and the `content` of metrics.json, with the threat in words and
-    the digest of all files."""
+    for; its set; by arm the deltas of `read_deltas`; and the `content` of metrics.json."""
 
     run: Run
     perturbation: Perturbation

@@ -17,18 +17,23 @@ from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.description import description_rows
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
+from attacks.evaluation.drift import line as drift_line
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, clips_table, judged_rows, per_image_rows, primary, secondary
 from attacks.evaluation.retrieval import thresholds
+from attacks.evaluation.sanity.check import Sanity
+from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.bench import MAIN, WIDE, Bench, Cost
 from attacks.experiment.chance import chance_levels
 from attacks.experiment.directory import SCHEMA
 from attacks.experiment.required import verdict_of
 from attacks.experiment.view_scores import ViewScores
+from attacks.gate.verdict import verdict_text
 from attacks.inference.pairs import Measure
 from attacks.report.answer import answer
 from attacks.report.environment import join_percent
-from attacks.report.facts import encoder_name, step_text
+from attacks.report.facts import encoder_name, gallery, legend, step_text
+from attacks.report.warnings import warnings
 from attacks.report.words import definitions, fit_arms, interval_text, p_value
 from attacks.schema.encoder import ENCODERS
 from attacks.study.pipeline import input_side
@@ -68,13 +73,8 @@ def metrics(
     limits: Mapping[float, float] | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, object]]]:
     """The content of metrics.json, and the rows of per_image.csv that its tables are computed from. Equal seeds give
-    equal content except for seconds.
-
-    Args:
-        budget: by arm the norm of the change of each picture (N,).
-        sections: the content of the optional parts.
-        limits: the thresholds of verification by false accept rate, where they are known.
-    """
+    equal content except for seconds. `budget`: by arm the norm of the change of each picture (N,); `sections`: the
+    content of the optional parts; `limits`: thresholds of verification by false accept rate, where they are known."""
     study = bench.study
     count, pairs, queries = len(study.queries), bench.judge.impostors(), study.queries.judged
     limits = limits if limits is not None else {} if pairs is None else thresholds(pairs)
@@ -144,23 +144,22 @@ def metrics(
 
 
 def _gallery(study: Study) -> dict[str, Any]:
-    """What views can be taken for: how many rows there are and where they are from, the pairs of near duplicates, and
-    the pictures `alone` in their identity (None: no identity is given to two); the classes, if it is text."""
-    gallery, classes = study.gallery, study.gallery if isinstance(study.gallery, Classes) else None
-    is_single = gallery.alone(study.truth)
+    """What views can be taken for: rows, their source, near duplicates, pictures `alone` in an identity, classes."""
+    rows, classes = study.gallery, study.gallery if isinstance(study.gallery, Classes) else None
+    is_single = rows.alone(study.truth)
     audit = {
-        "source": gallery.source,
+        "source": rows.source,
         "near_duplicates": len(study.duplicates),
         "alone": None if is_single is None else int(is_single.sum()),
     }
     return {
-        "gallery": len(gallery),
+        "gallery": len(rows),
         "gallery_audit": audit,
         "classes": None if classes is None else list(classes.names),
         "guessed": 0 if classes is None else classes.guessed,
         "files_right": None if classes is None else classes.right,
         # None if every picture is its own identity.
-        "identities": None if gallery.label_numbers is None else len(gallery.label_numbers.unique()),
+        "identities": None if rows.label_numbers is None else len(rows.label_numbers.unique()),
     }
 
 
@@ -170,8 +169,10 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
     if limits is None:
         pairs = bench.judge.impostors()
         limits = {} if pairs is None else thresholds(pairs)
+    labels = study.gallery.names if isinstance(study.gallery, Classes) else study.gallery.labels
+    identities = [labels[row] or "" for row in study.truth.tolist()]
     pictures: dict[str, Sequence[Any]]
-    pictures = {"picture": study.queries.names, "cluster": study.queries.clusters, "identity": _identities(study)}
+    pictures = {"picture": study.queries.names, "cluster": study.queries.clusters, "identity": identities}
     optional: dict[str, Sequence[Any]] = {"split": study.queries.split, "weight": study.queries.weights}
     if study.places is not None:
         clips = study.queries.clips
@@ -195,8 +196,7 @@ def rows_of(bench: Bench, scores: ViewScores, limits: Mapping[float, float] | No
 
 
 def _bank(bank: Bank, refined_steps: int, side: int) -> dict[str, Any]:
-    """The description of a bank for an encoder whose input has a `side`. `refine` gradient steps lead from its worst
-    views to `worst_cosine`."""
+    """A bank, for an input with this `side`; `refine` gradient steps lead from its worst views to `worst_cosine`."""
     corners = bank.u.new_tensor([[0.0], [1 - 1e-6]]).expand(2, bank.transforms.dims)
     low, high = bank.transforms.values(corners).tolist()
     return {
@@ -209,17 +209,8 @@ def _bank(bank: Bank, refined_steps: int, side: int) -> dict[str, Any]:
     }
 
 
-def _identities(study: Study) -> list[str]:
-    """The label of each query; empty if unknown."""
-    if isinstance(study.gallery, Classes):
-        return [study.gallery.names[row] for row in study.truth.tolist()]
-    labels = [study.gallery.labels[row] for row in study.truth.tolist()]
-    return ["" if label is None else label for label in labels]
-
-
 def headline(content: dict[str, Any], place: str = "") -> str:
-    """The first words of the report in lines of a terminal: the verdict, the reason, what they leave open, the
-    `place` of more, and what is next."""
+    """The first words of a report, for a terminal: verdict, reason, limits, the `place` of more, and what is next."""
     words = answer(content)
     lines = [*map(wrap_lines, (words.verdict, words.reason, words.comparison, words.limits)), place]
     return "\n".join([*filter(None, lines), wrap_lines(f"Next: {words.step}")])
@@ -282,3 +273,18 @@ def comparison_lines(content: dict[str, Any]) -> list[str]:
         for row in rows
         if row["other"] != "clean"
     ]
+
+
+def summary_text(content: dict[str, Any], out: Path, sanity: Sanity | None) -> str:
+    """The tables of a run for the terminal, and last its answer, where the report is, and what is next."""
+    lines = [encoder_line(content), f"gallery: {gallery(content)}", table_text(content), legend(content)]
+    lines += comparison_lines(content)
+    lines += [] if content["drift"] is None else [drift_line(content["drift"])]
+    lines += [] if sanity is None else [sanity_table(sanity)]
+    lines += [] if content["gate"] is None else [verdict_text(content["gate"])]
+    lines += [f"record: sha256 {content['files']} (viewproof verify {out} checks it)"]
+    lines += [f"warning: {warning}" for warning in warnings(content)]
+    answer_text = headline(content, f"report: {out / 'report.html'}")
+    return "\n".join(
+        [*(wrap_lines(line, 500) for line in lines), "", answer_text, f"    {next_command(content, out)}"]
+    )

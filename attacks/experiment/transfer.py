@@ -27,8 +27,7 @@ from transforms.scene import Shown, taken
 
 @dataclass(frozen=True)
 class Transfer:
-    """The arms of a `run`, made on one encoder and judged on another, by name; `fingerprint` is the SHA-256 of the
-    tensors of the second."""
+    """The arms of a `run`, by name, made on one encoder and judged on another, whose SHA-256 is `fingerprint`."""
 
     run: str
     made_on: str
@@ -38,8 +37,7 @@ class Transfer:
 
 
 def eot_gains(transfers: Sequence[Transfer]) -> list[SignFlipTest | None]:
-    """Of each row of a table success with EOT minus that without, all tests at once; None where the run has no arm
-    `no_eot`."""
+    """By row success with EOT minus that without, all tests at once; None where the run has no arm `no_eot`."""
     count = sum("no_eot" in item.arms for item in transfers)
     pairs = ((item.arms["eot"], item.arms.get("no_eot")) for item in transfers)
     return [None if other is None else sign_flips(eot.shares, other.shares, count) for eot, other in pairs]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.encoders.engine import engine_reset, engine_state
+from attacks.encoders.engine import engine_reset
 from attacks.encoders.panel import ScoredModule
 from attacks.eot.bank import judged
 from attacks.evaluation.drift import VIEWS, Drift, layer_drift
@@ -24,7 +24,6 @@ from attacks.objectives.aim import Knowledge
 from attacks.objectives.embedding import Away
 from attacks.runtime.values import stored
 from attacks.solvers.loop import Trace
-from attacks.solvers.solver import Best
 from attacks.solvers.worst import uphill
 from attacks.study.data import hidden_rows
 from attacks.study.objective import aim_of, shown_sign
@@ -42,8 +41,7 @@ CHECKS, JUDGED = 13, 1 / 3
 
 @dataclass(frozen=True)
 class Unit:
-    """Pictures [start, stop) of a run that are attacked together: batch `number`, or one picture of it that is tried
-    again `alone`."""
+    """Pictures [start, stop) that are attacked together: batch `number`, or one of its pictures, again `alone`."""
 
     start: int
     stop: int
@@ -177,8 +175,8 @@ def attack_unit(bench: Bench, unit: Unit) -> UnitResult:
         evals, setup = 0 if arm in attempts else offset + trace["eot"][-1].evals // size, attempts.get(arm, attempt)
         if arm == "eot" and (BARE in deltas or study.start is not None):
             setup = replace(setup, first=task("first", arm, partial(first_of, attempt, meter, deltas.get(BARE))))
-        run_arm = partial(_optimise, arm, setup, meter, checkpoint, evals)
-        (best, trace[arm]), fallback = task(arm, arm, run_arm)
+        run_arm = partial(optimise, arm, setup, meter, checkpoint, evals)
+        best, trace[arm], fallback = task(arm, arm, run_arm)
         deltas[arm], fell_back = best.delta, fell_back + [arm] * fallback
         # of one that they share, that of all
         steps = best.step if len(best.step) == len(rows) else best.step[:1].expand(len(rows))
@@ -233,11 +231,6 @@ def drift_of(bench: Bench, rows: Sequence[int]) -> Drift:
     pictures = {arm: exhibits.displayed(arm, rows) for arm in bench.study.arms[1:]}
     clean = exhibits.pictures("clean", rows)
     return layer_drift(encoder, clean, pictures, bank, bench.layers, chunk=bench.chunk, world=bench.world)
-
-
-def _optimise(arm: str, attempt: Attempt, *how: Any) -> tuple[tuple[Best, list[Trace]], bool]:
-    """The result of an arm, and whether the engine fell back to float32."""
-    return optimise(arm, attempt, *how), bool(engine_state(attempt.bench.encoder).get("fell_back", False))
 
 
 def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch: int = 0) -> Attempt:

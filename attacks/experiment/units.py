@@ -27,8 +27,7 @@ class OtherProcessFinishes(Exception):  # a way out of the loop, not an error
 
 
 class UnitOutcome(NamedTuple):
-    """What became of a unit: pictures with a result, and the reasons of those without. Not `ended`: another process
-    works on it."""
+    """Of a unit: pictures with a result, reasons of those without; not `ended` if another process works on it."""
 
     ended: bool
     pictures: int = 0
@@ -45,11 +44,6 @@ StopRule = Callable[[Sequence[UnitResult], int], bool]
 def units_of(study: Study) -> list[Unit]:
     """All units of a run, in order."""
     return [Unit(rows.start, rows.stop, number) for number, rows in enumerate(study.ranges)]
-
-
-def unit_at(units: Sequence[Unit]) -> dict[int, Unit]:
-    """The unit of each picture."""
-    return {row: unit for unit in units for row in range(unit.start, unit.stop)}
 
 
 def in_process(bench: Bench) -> Execute:
@@ -75,8 +69,7 @@ def work(
             if results and stop_rule(results, unit.stop):
                 units = units[:count]
                 break
-    missing = [unit for unit in units if not bench.checkpoint.has(unit.name)]
-    if missing:
+    if missing := [unit for unit in units if not bench.checkpoint.has(unit.name)]:
         raise OtherProcessFinishes(
             f"shard {at}/{shards} is done; {len(missing)} of {len(units)} units of other shards are not, and the "
             "process that ends last makes the tables"

@@ -34,8 +34,7 @@ DIED = (
 
 
 class Site(NamedTuple):
-    """A run directory, and what its user allows it: the program of an encoder that runs code, and the folder of
-    `data.cache`."""
+    """A run directory, and what its user allows: an encoder's program, and the folder of `data.cache`."""
 
     out: str
     program: str | None

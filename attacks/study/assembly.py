@@ -58,10 +58,9 @@ def build(
     reuse: nn.Module | None = None,
     answers: Mapping[str, Any] = MappingProxyType({}),
 ) -> Study:
-    """The study of a configuration; a `module` replaces the encoder, and `function` is the pipeline that the
-    configuration records as given in Python. `reuse`: the encoder of another study with the same encoder, defence
-    and device. `answers`: of a ledger, of pictures that a black box is not asked about again. Raises ValueError or
-    FileNotFoundError in one line."""
+    """The study of a configuration; a `module` replaces the encoder, and `function` is the pipeline that is recorded
+    as given in Python. `reuse`: the encoder of another study with the same encoder, defence and device. `answers`: of
+    a ledger, which a black box is not asked for again. Raises ValueError or FileNotFoundError."""
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     risk_of_views: risk.Risk = make_part("risk", run.risk)
@@ -224,11 +223,9 @@ def threat_of(run: Run, study: Study) -> dict[str, Any]:
 
 
 def check_resizes(ratios: Sequence[float], name: str | None) -> None:
-    """Refuse ratios of a resize that are none, repeat, or make no picture; and a name of no resizer of a library,
-    unless a run has recorded it of a function."""
+    """Refuse ratios of a resize that are none, repeat, or make no picture; and a resizer of no library nor record."""
     if not ratios or len({*ratios}) < len(ratios) or not all(0.1 <= ratio <= 10 for ratio in ratios):
         raise ValueError(f"`evaluate.ratios` must be different numbers in [0.1, 10], such as [0.95, 1]; got {ratios}")
-
     if name is not None and name not in NAMES and not name.startswith(GIVEN):
         raise ValueError(
             f"`evaluate.pipeline` must be null or one of {', '.join(NAMES)}, from Python also a function "
@@ -364,8 +361,7 @@ def plan_views(run: Run, optimiser: Any) -> Views:
 
 
 def device(name: str) -> torch.device:
-    """The device: "auto" is CUDA if available. Of several processes on one machine each takes its own GPU. Raises
-    ValueError for a missing device."""
+    """The device: "auto" is CUDA if available, a GPU for each process. Raises ValueError for a missing one."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
         if local_rank() >= torch.cuda.device_count():
             raise ValueError(

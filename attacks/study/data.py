@@ -20,12 +20,12 @@ from attacks.data.table import TABLE, Entry, column_cells
 from attacks.data.vectors import read_vectors
 from attacks.encoders.phash import Phash, bits
 from attacks.evaluation.classes import Classes
+from attacks.perturbations.patch.patch import texture_size
 from attacks.runtime.files import write_json
 from attacks.schema.data import BundledConfig, FolderConfig, ScenesConfig
 from attacks.schema.groups import PatchConfig
 from attacks.schema.run import Run
 from attacks.study.make import make
-from attacks.study.perturbation import made_size
 from transforms.draws import stream
 
 #: Pairs of near duplicates that a note names.
@@ -41,8 +41,7 @@ def data(
 ) -> tuple[Pictures, Gallery, Tensor]:
     """The queries, the gallery, and each query's row in it, (N,). Scenes have placements for a patch, which depend on
     its shape; without a `perturbation` they are plain pictures. `has_gallery`: false where classes take its place;
-    `in_memory`: false for queries with a `store`, as those of their own shape have, so that no number of them fills
-    the memory.
+    `in_memory`: false for queries with a `store`, as those of their own shape have, of which any number fits.
 
     Every query is in the gallery. So recall measures whether the attacked picture still retrieves the original, or,
     with identities, any picture of the same identity. It does not measure whether an encoder recognises a person from
@@ -81,7 +80,8 @@ def _scenes(node: ScenesConfig, perturbation: object, has_gallery: bool) -> tupl
     queries, pictures, truth = _choose(node, shelf, rows, has_gallery)
     if perturbation is None:
         return queries, pictures, truth
-    placements, notes = placements_in([photos[row] for row in rows], node.size, made_size(perturbation))
+    texture = make(texture_size, perturbation, "perturbation")
+    placements, notes = placements_in([photos[row] for row in rows], node.size, texture)
     return replace(queries, placements=placements, notes=(*queries.notes, *notes)), pictures, truth
 
 
@@ -251,10 +251,7 @@ HASHES = "hashes-1.json"
 def join_duplicates(pictures: Gallery, cache: str | None = None) -> Gallery:
     """The gallery after its near duplicates (the same photograph re-encoded, resized or slightly retouched) were
     joined: they show the same, and the first one's cluster is that of both. Two with different labels stay apart.
-
-    Args:
-        cache: a folder that keeps the hashes for other runs.
-    """
+    `cache`: a folder that keeps the hashes for other runs."""
     signs, names, labels, edges = _hashes(pictures, cache), pictures.names, pictures.labels, list[tuple[int, int]]()
     pairs: list[Duplicate] = []
     for start in range(0, len(signs), BLOCK):

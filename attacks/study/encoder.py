@@ -28,8 +28,7 @@ BLACK_BOXES: dict[str, Callable[..., BlackBox]] = {"callable": function, "comman
 
 
 def surrogate(text: str, device: torch.device, key: str = "optimiser.surrogate") -> nn.Module:
-    """The encoder with gradients that `pocket`, `phash` or `family:model` names, the value of a `key`. Raises
-    ValueError in one line."""
+    """The encoder that `pocket`, `phash` or `family:model` names, the value of a `key`. Raises ValueError."""
     name, _, model = text.partition(":")
     if name in PROGRAMS or name == "plugin":
         raise ValueError(f"`{key}` must be pocket, phash or family:model, no program; got {text!r}")

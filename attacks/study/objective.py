@@ -20,14 +20,7 @@ from attacks.objectives.embedding import Away, Paired, Toward
 from attacks.objectives.retrieval import ByText, InfoNCE, Retrieval, Triplet
 from attacks.runtime.plugins import plugin
 from attacks.schema import groups
-from attacks.schema.objective import (
-    InfoNCEConfig,
-    LayersConfig,
-    LogitsConfig,
-    MixedConfig,
-    TowardConfig,
-    TripletConfig,
-)
+from attacks.schema.objective import InfoNCEConfig, LayersConfig, MixedConfig, TowardConfig, TripletConfig
 from attacks.study.make import declared_class, make
 from attacks.study.plugin_parts import plugin_part
 from transforms import Compose
@@ -58,8 +51,7 @@ def shown_sign(node: Any) -> int:
 @contextmanager
 def watching_layers(encoder: nn.Module, node: Any, encoders: Sequence[nn.Module] = ()) -> Iterator[nn.Module]:
     """The encoder as the objective needs it: with others, the `encoders` of the objective, it returns the features of
-    all; for objective=layers those of these layers, until the end of the `with`. Raises ValueError for layers that
-    the encoder does not have."""
+    all; for objective=layers those of its layers, until the `with` ends. Raises ValueError for unknown layers."""
     if not isinstance(node, LayersConfig):
         yield Ensemble([encoder, *encoders]) if encoders else encoder
         return
@@ -83,10 +75,8 @@ def weighted(layers: list[str], weights: list[float]) -> dict[str, tuple[Pool, f
 
 def mixed_aim(knowledge: Knowledge, away: float, retrieval: float) -> Aim:
     """The weighted sum of `Away` and `Retrieval`."""
-    terms = (
-        Term(away, Away(), "own"),
-        Term(retrieval, Retrieval(knowledge.gallery, identity=knowledge.identity), "row"),
-    )
+    ranks = Retrieval(knowledge.gallery, identity=knowledge.identity)
+    terms = (Term(away, Away(), "own"), Term(retrieval, ranks, "row"))
     return Aim(Sum(terms), {"own": knowledge.embeddings, "row": knowledge.truth})
 
 
@@ -107,14 +97,8 @@ def logits_aim(name: str, knowledge: Knowledge) -> Aim:
 def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
     """The configured objective and its anchor. A plugin, or one of `groups.DECLARED`, with an argument `gallery` gets
     the gallery's embeddings, and its anchor is each picture's row in them; that of any other is each picture's own
-    embedding.
-
-    Args:
-        encoder: as `watching_layers` returns it, in full precision, for anchors that `knowledge` does not hold.
-        transforms: the views over which an anchor is averaged.
-
-    Raises ValueError for a value that an objective refuses.
-    """
+    embedding. `encoder`: as `watching_layers` returns it, in full precision, for anchors that `knowledge` does not
+    hold; `transforms`: the views over which an anchor is averaged. Raises ValueError for what it refuses."""
     gallery = {"gallery": knowledge.gallery, "identity": knowledge.identity}
     goal = None if knowledge.goal is None else knowledge.gallery[knowledge.goal]
     if node.name in ("plugin", *groups.DECLARED["objective"]):
@@ -123,21 +107,18 @@ def aim_of(node: Any, knowledge: Knowledge, encoder: Encoder, transforms: Compos
         if node.name == "plugin":
             return Aim(plugin_part("objective", node.model, node.arguments | arguments), anchor)
         return Aim(make(declared_class("objective", node.name), node, "objective", **arguments), anchor)
-    if isinstance(node, LogitsConfig):
+    if node.name in LOGITS:
         return logits_aim(node.name, knowledge)
     if isinstance(node, MixedConfig):
         return make(mixed_aim, node, "objective", knowledge=knowledge)
-    if isinstance(node, TowardConfig):
+    if isinstance(node, TowardConfig | TripletConfig):
         assert goal is not None
-        return Aim(make(Toward, node, "objective"), goal)
-    if isinstance(node, TripletConfig):
-        assert goal is not None
+        if isinstance(node, TowardConfig):
+            return Aim(make(Toward, node, "objective"), goal)
         return Aim(make(Triplet, node, "objective"), {"positive": goal, "negative": knowledge.embeddings})
     if isinstance(node, InfoNCEConfig):
-        targeted = node.target is not None
-        row = knowledge.goal if targeted else knowledge.truth
-        assert row is not None
-        return Aim(make(InfoNCE, node, "objective", targeted=targeted, **gallery), row)
+        row = knowledge.truth if knowledge.goal is None else knowledge.goal
+        return Aim(make(InfoNCE, node, "objective", targeted=knowledge.goal is not None, **gallery), row)
     objective: Objective = make(Away, node, "objective")
     if isinstance(node, LayersConfig):
         layers = make(weighted, node, "objective")
@@ -160,8 +141,7 @@ def anchored_aim(
     metric: str,
     anchor: str,
 ) -> Aim:
-    """An objective that leads away from the picture's own features: those of the untouched picture, their mean over
-    views, or those of the same view."""
+    """Away from a picture's own features: those of the untouched one, their mean over views, or of the same view."""
     if anchor == "views":
         if metric != "cosine":
             raise ValueError("`anchor` is a mean direction where it is views, and needs `metric` cosine; got l2")

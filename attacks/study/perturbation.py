@@ -35,7 +35,7 @@ from attacks.schema.groups import BallConfig, PatchConfig, PrinterConfig
 from attacks.schema.validate import Run
 from attacks.study.make import make
 from attacks.study.plugin_parts import plugin_part
-from attacks.study.printer import PLACE, anywhere
+from attacks.study.printer import PLACE, place_of
 from transforms import Compose, resize
 from transforms.geometry import Placement
 from transforms.scene import Scene
@@ -55,8 +55,7 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
 
 
 def perturb(run: Run, queries: Pictures) -> Perturbation:
-    """The configured perturbation for these pictures, which are of one shape. Raises ValueError or
-    FileNotFoundError."""
+    """The configured perturbation for these pictures of one shape. Raises ValueError or FileNotFoundError."""
     node, images = run.perturbation, queries.images
     if isinstance(node, PatchConfig):
         return patch(node, images, patch_id(run), queries.placements)
@@ -78,9 +77,8 @@ def _radii(node: BallConfig, queries: Pictures) -> list[float]:
     cells, radii = column_cells(queries.entries, "eps", "perturbation.eps"), list[float]()
     for entry, cell in zip(queries.entries, cells, strict=True):
         try:
-            radii.append(
-                make(BALLS[node.name], node, "perturbation", eps=radius_of(node.name, cell, queries.images)).eps
-            )
+            eps = radius_of(node.name, cell, queries.images)
+            radii.append(make(BALLS[node.name], node, "perturbation", eps=eps).eps)
         except ValueError as error:
             raise ValueError(f"{entry.where}: {error}") from None
     return radii
@@ -171,8 +169,8 @@ SIZES = (0.0, 0.5, 1.0)
 
 def patch(node: PatchConfig, images: Tensor, name: str, placements: Placements | None = None) -> Patch:
     """The configured patch for pictures (N,3,H,W), `name` its `patch_id`. Raises ValueError or FileNotFoundError."""
-    size = made_size(node)
-    place = anywhere(node)
+    size = make(texture_size, node, "perturbation")
+    place = make(place_of, node, "perturbation")
     if place is not None and placements is not None:
         raise ValueError("`perturbation.place` lays the patch anywhere, and the scenes have places for it: drop one")
     quad: Any = placements if placements is not None else _corners(node.quad)
@@ -181,13 +179,12 @@ def patch(node: PatchConfig, images: Tensor, name: str, placements: Placements |
     shape = node.shape
     with suppress(TypeError, ValueError):  # `Patch` refuses it
         shape = [tuple(map(float, corner)) for corner in shape] if isinstance(shape, list) else shape
-    values = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": shape}
+    values: dict[str, Any] = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": shape}
     surround_for = partial(make, surrounding, node, "perturbation", size=size, name=name)
     surroundings = surround_for(arm="eot")
     arms = None if surroundings is None else lambda arm: surround_for(arm=arm)
-    return make(
-        Patch, node, "perturbation", **values, gamut=gamut(node.gamut), surround=surroundings, surround_of=arms
-    )
+    values |= {"gamut": gamut(node.gamut), "surround": surroundings, "surround_of": arms}
+    return make(Patch, node, "perturbation", **values)
 
 
 def patch_id(run: Run) -> str:
@@ -213,11 +210,6 @@ def surrounding(size: tuple[int, int], name: str, arm: str, width_mm: float | No
         raise ValueError("`card` needs `width_mm`: how wide the patch will be printed")
     picture, top, left, times = surround(card_of(width_mm, width_mm * size[0] / size[1], card_words(name, arm)), size)
     return Surround(torch.from_numpy(picture).permute(2, 0, 1)[None].float() / 255, top, left, times)
-
-
-def made_size(node: PatchConfig) -> tuple[int, int]:
-    """(height, width) of the texture. Raises ValueError."""
-    return make(texture_size, node, "perturbation")
 
 
 def _corners(quad: Any) -> Any:
@@ -270,7 +262,7 @@ def physical_patch(
 def facts(node: PatchConfig, patch: PhysicalPatch, perturbation: Perturbation) -> dict[str, Any]:
     """The block `threat.patch` of metrics.json. The areas are shares of a picture: the mean, least and most over the
     pictures. `sheet_area` includes the card."""
-    place, ranges = anywhere(node), None
+    place, ranges = make(place_of, node, "perturbation"), None
     if place is not None:  # of all keys, also of those left at their defaults
         ends = place.values(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
         ranges = dict(zip(PLACE, ends.T.tolist(), strict=True))

@@ -13,8 +13,7 @@ from transforms.registry import STAGES
 
 
 def plugin_part(group: str, model: str, arguments: Mapping[str, Any], eps: str | None = None) -> Any:
-    """The part of a group that is offered under the name `model`, with the defaults of what it lacks. Raises
-    ValueError."""
+    """The part of a group with the name `model`, with the defaults of what it lacks. Raises ValueError."""
     offer = plugin(group, model)
     if eps is not None and offer.takes("eps"):
         arguments = {"eps": fraction(eps, f"{group}.eps"), **arguments}

@@ -1,6 +1,5 @@
 """The configured printer: the stages of a printed sheet, and its placement."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from attacks.perturbations.patch.physical_patch import MEDIA
 from attacks.schema.groups import PatchConfig, PrinterConfig
 from attacks.schema.suggestions import closest
 from attacks.study.make import make
+from attacks.study.pipeline import stage_name
 from attacks.study.pipeline import stages as made_stages
 from transforms import Compose, Stage
 from transforms.colour.lut import ColourMap
@@ -26,21 +26,15 @@ PRINT += ("white_balance", "shading", "shadow", "gaussian_blur", "moire", "refle
 PAPER = ("cylinder", "perspective", "thin_plate")
 
 
-def printer_stages(node: PrinterConfig) -> list[Stage]:
-    """The configured stages of a printed sheet (see `sheet`)."""
-    return make(sheet_views, node, "printer")
-
-
 def sheet_views(colour: str, intent: str, stages: dict[str, Any], medium: str = MEDIA[0]) -> list[Stage]:
     """The printer's colours, unless they are ideal, then the stages of the sheet in their order, whatever the medium.
-    Raises ValueError or FileNotFoundError in one line, also for a stage of a camera, a stage of `PRINT` after one of
-    `PAPER`, and an unknown medium."""
+    Raises ValueError or FileNotFoundError, also for a camera's stage and one of `PRINT` after one of `PAPER`."""
     if medium not in MEDIA:
         raise ValueError(f"`medium` must be one of {', '.join(MEDIA)}; got {medium!r}{closest(medium, MEDIA)}")
     parts = made_stages(stages, "printer.stages")  # refuses an unknown stage
     paper_label = ""
     for label in stages:
-        name = re.sub(r"\d+$", "", str(label))
+        name = stage_name(str(label))
         if name in PAPER:
             paper_label = str(label)
         elif name in PRINT and paper_label:
@@ -64,9 +58,8 @@ PLACE = ("scale", "degrees", "x", "y")
 
 
 def lay_on_sheet(transforms: Compose, printer: PrinterConfig, node: object) -> Compose:
-    """The pipeline with the printer's stages and the patch's placement before the camera. Raises ValueError for a
-    printer without a patch."""
-    stages = printer_stages(printer)
+    """The pipeline with printer and patch before the camera. Raises ValueError for a printer without a patch."""
+    stages = make(sheet_views, printer, "printer")
     if not isinstance(node, PatchConfig):
         if stages:
             key_text = f"printer={printer.name}" if printer.name != "none" else "printer.colour"
@@ -74,19 +67,14 @@ def lay_on_sheet(transforms: Compose, printer: PrinterConfig, node: object) -> C
                 f"`{key_text}` is of what is printed, perturbation=patch; with another one use printer=none alone"
             )
         return transforms
-    place = anywhere(node)
+    place = make(place_of, node, "perturbation")
     if not stages and place is None:
         return transforms
     return replace(transforms, stages=(OnLayers(stages, place), *transforms.stages))
 
 
-def anywhere(node: PatchConfig) -> Placement | None:
-    """The ranges of a random placement, or None for a fixed quad. Raises ValueError in one line."""
-    return make(place_of, node, "perturbation")
-
-
 def place_of(size: Sequence[int], place: dict[str, Any]) -> Placement | None:
-    """The ranges of a random placement of a texture (height, width), or None if no key of `PLACE` is given."""
+    """The ranges of a random placement of a texture (height, width); None without any key. Raises ValueError."""
     if not place or len(size) != 2 or min(size) < 1:  # a wrong size is refused with the texture
         return None
     for key in place:

@@ -91,12 +91,7 @@ class Attack:
 class Study:
     """Everything that an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for,
     and `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other).
-
-    Args:
-        objective: the configured objective (see `attacks.study.objective.aim`).
-        identity: which encoder it is (see `attacks.encoders.description.identity`).
-        threat: the content of `threat` in metrics.json.
-    """
+    The `objective` is as configured (see `aim_of`), `identity` is the encoder's, `threat` that of metrics.json."""
 
     seed: int
     attack: Attack
@@ -193,11 +188,10 @@ class Study:
     def take(self, rows: Sequence[int]) -> "Study":
         """The same of the pictures `rows`. Those on disk stay there."""
         index = torch.tensor(list(rows))
-        goal = None if self.goal is None else self.goal[index]
+        goal, places = (None if column is None else column[index] for column in (self.goal, self.places))
         start = self.start if self.start is None or self.perturbation.shared else self.start[index]
-        parts: dict[str, Any] = {"goal": goal, "start": start, "perturbation": self.perturbation.take(index)}
-        parts["places"] = None if self.places is None else self.places[index]
-        return replace(self, queries=self.queries.take(rows), truth=self.truth[index], **parts)
+        parts: dict[str, Any] = {"queries": self.queries.take(rows), "perturbation": self.perturbation.take(index)}
+        return replace(self, truth=self.truth[index], goal=goal, start=start, places=places, **parts)
 
     def only(self, rows: Sequence[int]) -> "Study":
         """The same in memory, of pictures of one shape."""

@@ -23,7 +23,7 @@ from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.exhibits import Exhibits
 from attacks.experiment.sections.section import Section, rows_of_section, sections_of
 from attacks.experiment.unit import Unit, worst_cosine
-from attacks.experiment.units import unit_at, units_of
+from attacks.experiment.units import units_of
 from attacks.experiment.view_scores import NAME, ViewScores
 from attacks.runtime.values import Damaged, reading
 from attacks.study.study import Study
@@ -119,8 +119,7 @@ def _changes(study: Study, exhibits: Exhibits, at: tuple[str, range], delta: Ten
 
 
 def noise_problems(bench: Bench, run: Study, rows: Sequence[int], out: Path) -> Iterator[str]:
-    """Whether the arm `noise` follows from the seed and the perturbation's configuration. `run` is the study of all
-    pictures; `bench` is of the `rows` in the tables."""
+    """Whether `noise` follows from seed and configuration. `run` has all pictures, `bench` the `rows` of tables."""
     delta, units = deltas(bench, out)["noise"], units_of(run)
 
     def noise_of(unit: Unit) -> Tensor:
@@ -192,8 +191,7 @@ def _differences(old: Scores, new: Scores, slack: float) -> Iterator[tuple[str, 
 
 
 def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tuple[str, int]) -> bool:
-    """Whether a discrete score may be as it was recorded, if every similarity to the gallery may be off by the slack
-    of a cosine."""
+    """Whether a discrete score may be as recorded if similarities to the gallery are off by a cosine's slack."""
     judge, (row, view), (name, value) = bench.judge, at, claim
     view_bank = bench.banks[bank]._replace(u=bench.banks[bank].u[view, None])
     image = taken(bench.exhibits.displayed(arm, [row]), torch.zeros(1, dtype=torch.long))
@@ -215,15 +213,14 @@ def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tu
 
 def worst_problems(bench: Bench, claims_of_run: ViewScores, portion: Portion) -> Iterator[str]:
     """The cosine in the worst view: of all pictures against those of the bank, of some searched again."""
-    rows, units = portion.of(len(bench.study.queries), "worst"), unit_at(units_of(bench.study))
+    rows, batches = portion.of(len(bench.study.queries), "worst"), bench.study.ranges
     for arm in bench.study.arms:
         scores, claims = claims_of_run.scores[MAIN][arm], claims_of_run.worst[arm]
         lowest = resisting(scores)
         for row in (~(claims >= lowest - slack_of(bench).cosine)).nonzero()[:, 0].tolist():
             yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, a view has {lowest[row]:g}"
         # In the run's own batches: in a batch of another size gradient steps round otherwise, and part.
-        for _, batch in itertools.groupby(rows, lambda row: units[row].number):
-            numbers = [*batch]
+        for numbers in filter(None, ([row for row in rows if row in batch] for batch in batches)):
             anchors = bench.judge.own[torch.tensor(numbers, device=bench.judge.own.device)]
             cosines = worst_cosine(bench, bench.exhibits.displayed(arm, numbers), anchors, scores.taken(numbers))
             for row, value in zip(numbers, cosines.tolist(), strict=True):
@@ -236,7 +233,7 @@ def section_problems(bench: Bench, tables: Mapping[str, Rows], portion: Portion)
     parts, meter = sections_of(bench.study), bench.meter()
     for name, old in tables.items():
         section = parts[name]
-        if section is None or (name == "detection" and bench.study.pipeline is None):
+        if name == "detection" and bench.study.pipeline is None:
             continue
         if section.attacks:
             lines = _radii(bench, old, portion) if name == "radii" else iter(())

@@ -146,8 +146,7 @@ def run_rows(out: Path, name: str) -> list[dict[str, str]]:
 
 
 def deltas(bench: Bench, out: Path) -> dict[str, list[Tensor]]:
-    """The perturbations of a run by arm, as the 8-bit files hold them, on its device: of each picture, or of a patch
-    the texture. Raises Damaged."""
+    """By arm the perturbations, or a patch's texture, as 8-bit files hold them, on the device. Raises Damaged."""
     study, images = bench.study, bench.study.queries.images.to(bench.study.device)
     by_arm = read_deltas(out, study.perturbation, study.arms[1:], study.queries.shapes)
     on_device = {arm: [delta.to(study.device) for delta in rows] for arm, rows in by_arm.items()}

@@ -17,19 +17,10 @@ from attacks.encoders.black_box.asked import LEDGER, black_box, recorded_answers
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
 from attacks.evaluation.retrieval import thresholds
+from attacks.experiment import directory
 from attacks.experiment.arms import trace_of
 from attacks.experiment.bench import MAIN, Bench, Place, bench_of
-from attacks.experiment.directory import (
-    CORE_FILES,
-    FILES,
-    METRICS,
-    PreviousRun,
-    artefact_differences,
-    misfit,
-    open_run,
-    read_json,
-    refuse_program,
-)
+from attacks.experiment.directory import FILES, METRICS, PreviousRun
 from attacks.experiment.drawings import draw_sheets, report_page
 from attacks.experiment.identity import promises, run_identity, sources
 from attacks.experiment.preparation import DRAWING, manifest, rows_in, version_of
@@ -48,6 +39,7 @@ from attacks.runtime.plugins import given
 from attacks.runtime.untrusted import refuse_links
 from attacks.runtime.values import Damaged, reading
 from attacks.schema.encoder import BLACK_BOXES
+from attacks.schema.run import SECTIONS
 from attacks.schema.validate import Run
 from attacks.study.assembly import build
 from attacks.study.study import Study
@@ -119,7 +111,7 @@ def verify(
             raise FileNotFoundError(f"`verify` must be the directory of a run; {folder} has no manifest.json")
         return CheckResult((f"{METRICS}: it is missing: the run is not finished (resume={folder})",))
     try:
-        previous, content = open_run(out)
+        previous, content = directory.open_run(out)
     except (ValueError, OSError) as error:
         return CheckResult((str(error),))
     files = _caught_lines(lambda: _files(out, previous, content))
@@ -135,9 +127,9 @@ def _files(out: Path, previous: PreviousRun, content: Mapping[str, Any]) -> Iter
     """The digests, and what a finished run has or has not."""
     with reading(FILES):
         sha256(out / FILES)
-    yield from artefact_differences(out, previous.manifest, content)
+    yield from directory.artefact_differences(out, previous.manifest, content)
     yield from time_problems(out, previous.manifest)
-    yield from (f"{name}: it is missing" for name in CORE_FILES if not (out / name).is_file())
+    yield from (f"{name}: it is missing" for name in directory.CORE_FILES if not (out / name).is_file())
 
 
 def _check_run(
@@ -147,7 +139,7 @@ def _check_run(
     run, record = previous.run, previous.manifest
     if run.encoder.name == MODULE and module is None:
         raise ValueError("`encoder` was a module in memory: check this run from Python, verify(folder, module=...)")
-    refuse_program(run, program, f"encoder.model={getattr(run.encoder, 'model', None)}")
+    directory.refuse_program(run, program, f"encoder.model={getattr(run.encoder, 'model', None)}")
     run.engine.device = device or run.engine.device
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # nothing is written
@@ -205,8 +197,7 @@ def _check_run(
 def _attack_problems(
     bench: Bench, content: Any, parts: tuple[Study, list[int]], portion: judgement.Portion
 ) -> list[str]:
-    """The problems of the pictures, the steps and the scores. `parts`: the study of all pictures, and the rows of the
-    tables."""
+    """Problems of pictures, steps and scores. `parts`: the study of all pictures, and the rows of the tables."""
     out = bench.exhibits.out
     checks: dict[str, Callable[[], Iterable[str]]] = {
         "pictures": lambda: judgement.picture_problems(bench, out),
@@ -247,8 +238,7 @@ def _same_parts(out: Path, run: Run, study: Study, record: Mapping[str, Any]) ->
 def _record_problems(
     bench: Bench, content: dict[str, Any], record: Any, portion: judgement.Portion, with_drawings: bool
 ) -> Iterator[str]:
-    """metrics.json from the rows of the other files; the rows and the drawings (if `with_drawings`) from the
-    pictures."""
+    """metrics.json from the rows of the other files; rows and drawings (if `with_drawings`) from the pictures."""
     bench = replace(bench, costs=costs_of(content, bench.study.arms[2:]))
     scores, extras = scores_of(bench, bench.exhibits.out), _sections(bench, content)
     pictures = torch.arange(len(bench.study.queries))
@@ -267,11 +257,11 @@ def _sections(bench: Bench, content: Mapping[str, Any]) -> Sections:
     """The sections as recorded. Raises Damaged."""
     sections, results = sections_of(bench.study), dict[str, SectionResult]()
     for name, section in sections.items():
-        if section is None or name in content["failed_parts"]:
+        if name in content["failed_parts"]:
             continue
         rows = run_rows(bench.exhibits.out, name)
         with reading(f"{name}.csv, {METRICS} {name}"):
-            if (lacking := misfit(content[name], section.facts)) is not None:
+            if (lacking := directory.misfit(content[name], section.facts)) is not None:
                 raise ValueError(f"`{name} {lacking}` is missing or malformed")
             facts, sample = section.recorded_facts(bench, content[name]), section.sample(bench)
             pictures = dict.fromkeys((row["picture"], row["cluster"]) for row in rows)
@@ -293,11 +283,11 @@ def _metrics(
         was, today = ({f"{far:g}": limit for far, limit in x.items()} for x in (limits, thresholds(impostors)))
         yield from records.value_differences(f"{METRICS} verification thresholds", was, today, slack)
     sections, tables = {}, dict[str, Sequence[Mapping[str, object]]]()
-    for name, section in extras.sections.items():
+    for name in SECTIONS:
         with reading(f"{name}.csv, {METRICS} {name}"):
             sections[name] = extras.content(name)
-            if section is not None and section.derived and name in extras.results:
-                tables[name] = section.derived_rows(extras.results[name].rows)
+            if name in extras.results and extras.sections[name].derived:
+                tables[name] = extras.sections[name].derived_rows(extras.results[name].rows)
     names = ("failed", "failed_parts", "fell_back", "left", "sanity")  # which no other file holds: `UNCOMPUTABLE`
     facts = RunFigures(bench.costs, content["cost"]["cached"], *(content[name] for name in names))
     norm, pictures = study.perturbation.norm, bench.exhibits.pictures
@@ -323,7 +313,7 @@ def _metrics(
             yield from records.first_lines(differ, f"{METRICS} {key}")
     if study.patch is not None:
         with reading("placement.json"):
-            places = read_json(out / "placement.json")
+            places = directory.read_json(out / "placement.json")
         new_places = records.as_json(asdict(study.patch))
         yield from records.value_differences("placement.json", places, new_places)
 
@@ -336,7 +326,7 @@ def _redrawn(
     out, meter, results = bench.exhibits.out, bench.meter(), dict[str, SectionResult]()
     for name in extras.results:
         section = extras.sections[name]
-        if section is not None and section.figure is not None and (name != "failure" or portion.share == 1):
+        if section.figure is not None and (name != "failure" or portion.share == 1):
             sample = section.sample(bench)
             part = sample if name == "failure" else sample.only([0])
             results[name] = rows_of_section(section, bench, part, meter)

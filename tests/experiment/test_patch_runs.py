@@ -9,8 +9,9 @@ from attacks import EOT, Away
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
 from attacks.schema.groups import PatchConfig
+from attacks.study.make import make
 from attacks.study.perturbation import patch
-from attacks.study.printer import anywhere, fixed
+from attacks.study.printer import fixed, place_of
 from tests.helpers.fellows import together
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.solving import estimate
@@ -110,7 +111,7 @@ def test_without_views_a_patch_is_sampled_by_the_same_kernel():
 @pytest.mark.parametrize("size", [[48], [48, 48, 3], [0, 48], []])
 def test_an_invalid_size_of_a_patch_anywhere_is_refused(size):
     node = PatchConfig(size=size, place={"scale": [0.3, 0.5]})
-    assert anywhere(node) is None
+    assert make(place_of, node, "perturbation") is None
     with pytest.raises(ValueError, match=r"`perturbation\.size` must be"):
         patch(node, rand(1, 3, *SIZE), "")
 

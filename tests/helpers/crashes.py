@@ -213,10 +213,10 @@ class Disk:
 class AtOnce(ThreadPoolExecutor):
     """A pool without threads: a task is done when it is submitted."""
 
-    def submit(self, task):
+    def submit(self, task, *arguments):
         future = Future()
         try:
-            future.set_result(task())
+            future.set_result(task(*arguments))
         except Exception as error:
             future.set_exception(error)
         return future

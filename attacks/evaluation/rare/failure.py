@@ -30,8 +30,7 @@ MAX_POINT = 1 - 2**-24
 @dataclass(frozen=True, eq=False)
 class PictureFailure(RareFigures):
     """The probability that a view of a picture fails, for one arm; `views` were scored in all. Of the view that fails
-    most, or is nearest to a failure: the physical `values` by the names of the coordinates, and its pixels (3,h,w),
-    None where they are not kept."""
+    most, or is nearest to a failure: physical `values` by coordinate, and its pixels (3,h,w) or None."""
 
     picture: str
     cluster: str

@@ -80,8 +80,7 @@ class RareFigures:
 
 @dataclass(frozen=True)
 class RareEstimate(RareFigures):
-    """The figures, with the calls of the score, and the failures (k,d), the least score first, or the points that are
-    nearest to one."""
+    """The figures, the calls of the score, and the failures (k,d), the least score first, or the nearest points."""
 
     passes: int
     worst: Floats

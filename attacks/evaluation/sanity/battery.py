@@ -11,25 +11,8 @@ from attacks.encoders.black_box.asked import AnswerError, black_box
 from attacks.encoders.passes import CountedCalls, PassCount
 from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
-from attacks.evaluation.sanity import questions
-from attacks.evaluation.sanity.check import (
-    LOWERS,
-    NOISE,
-    PLATEAU,
-    ROOM,
-    Check,
-    Sanity,
-    beyond_the_radius,
-    error_text,
-    guard,
-    lowers,
-    mean,
-    noise,
-    plateau,
-    room,
-    rule,
-    skip,
-)
+from attacks.evaluation.sanity import check, questions
+from attacks.evaluation.sanity.check import LOWERS, NOISE, PLATEAU, ROOM, Check, Sanity, guard, mean, rule, skip
 from attacks.evaluation.sanity.differences import CHANGES, LENGTH, NO_GRADIENT, REPEATS, SLOPES, differences
 from attacks.evaluation.sanity.questions import RADII, SELF_COSINE, SMOOTH_GRADIENT, THROUGH_DEFENCE
 from attacks.evaluation.sanity.short_attack import ShortAttack, hasten, short_attack
@@ -104,9 +87,9 @@ def examine(
     decides = box is not None and box.answer == "same"  # or not the same
     checks = _checks(test, module, options.eot.views)
     if decides and isinstance(options.optimiser, LabelOnly):
-        checks = beyond_the_radius(checks)
+        checks = check.beyond_the_radius(checks)
     no_steps = skip(PLATEAU, "not applicable: an answer of same or not has no steps")
-    checks.append(no_steps if decides else plateau(trace))
+    checks.append(no_steps if decides else check.plateau(trace))
     if results is not None:
         checks.append(guard(THROUGH_DEFENCE, lambda: questions.through_defence(test, *results)))
     checks.append(masking(checks))
@@ -116,8 +99,8 @@ def examine(
 
 def masking(checks: Sequence[Check]) -> Check:
     """Whether the encoder masks its gradient, from the other checks."""
-    signs = [check.name for check in checks if check.name in MASKING and check.verdict == "failed"]
-    tests = [check.name for check in checks if check.name in MASKING and check.verdict != "skipped"]
+    signs = [item.name for item in checks if item.name in MASKING and item.verdict == "failed"]
+    tests = [item.name for item in checks if item.name in MASKING and item.verdict != "skipped"]
     message = f"{len(signs)} of {len(tests)} signs of a hidden gradient"
     remedy = f" ({', '.join(signs)}): a stronger attack may exist, so the success may be too low"
     return rule(MASKED, not signs, message, remedy, signs=float(len(signs)), asked=float(len(tests)))
@@ -147,14 +130,14 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
         raise
     except Exception as error:  # an encoder may raise any
         *absent, at_end = (skip(name, "the attack does not run") for name in (*BY_RUNS, *BY_GRADIENTS, LASTS))
-        return [rule(LOWERS, False, error_text(error)), *absent, *gradient_checks, at_end]
+        return [rule(LOWERS, False, check.error_text(error)), *absent, *gradient_checks, at_end]
     is_black_box = module is not None and black_box(module) is not None
     gradient_checks.append(skip(LASTS, NO_GRADIENT) if is_black_box else lasts(records))
     gain = mean(clean) - mean(main.losses)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Silent)  # of other runs than the attack's
         checks = [
-            lowers(clean, main.losses, test.options.steps, test.options.eot.views),
+            check.lowers(clean, main.losses, test.options.steps, test.options.eot.views),
             guard("active test", lambda: questions.active(test, mean(clean), gain)),
             *questions.radii(test, main, clean, gain),
             guard("one step", lambda: questions.one_step(test, main, gain)),
@@ -166,7 +149,7 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
     if test.options.optimiser.gradient_free:
         checks += [skip(name, "the optimiser asks for no gradient") for name in BY_GRADIENTS]
         return [*checks, *gradient_checks]
-    checks.append(room(test.problem.perturbation, test.images, main.start, main.end))
+    checks.append(check.room(test.problem.perturbation, test.images, main.start, main.end))
     uniform = test.options.eot.risk.uniform
-    checks.append(noise(main.c, views) if uniform else skip(NOISE, "the views of a tail do not show its noise"))
+    checks.append(check.noise(main.c, views) if uniform else skip(NOISE, "the views of a tail do not show its noise"))
     return [*checks, *gradient_checks]

@@ -19,9 +19,8 @@ Verdict = Literal["passed", "failed", "skipped"]
 @stored("sanity.check")
 @dataclass(frozen=True)
 class Check:
-    """The result of one check: its `name`, the same in every run; the `verdict`, skipped if the check does not apply
-    to the attack; a `message` of one sentence with the figures, and with a remedy if it failed; and the `figures` in
-    it."""
+    """The result of one check: its `name`, the same in every run; the `verdict`, skipped if the check does not apply;
+    a `message` of one sentence, with a remedy if it failed; and the `figures` in it."""
 
     name: str
     verdict: Verdict

@@ -87,8 +87,7 @@ class Probe:
 
 
 def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
-    """Check whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views
-    of the pictures with noise."""
+    """Whether the encoder repeats its answer, and its gradient agrees with real changes, on some views with noise."""
     if module is not None and black_box(module) is not None:
         return [skip(name, NO_GRADIENT) for name in (REPEATS, SLOPES, LENGTH, CHANGES)]
     perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
@@ -138,8 +137,7 @@ def compare_gradient(
     encoder: Encoder, probe: Probe, *, module: nn.Module | None, passes: PassCount | None = None
 ) -> list[Check]:
     """The checks SLOPES, LENGTH and CHANGES of the gradient of `encoder`, called as the attack calls it. Small
-    differences are those of a float64 copy of `module`, so that precision and wrappers are checked too; its passes
-    are counted in `passes`."""
+    differences are of a float64 copy of `module`, counted in `passes`: so precision and wrappers are checked too."""
     float_probe = probe.to(probe.views.dtype)
     loss, generator = float_probe.loss(encoder), torch.Generator().manual_seed(probe.seed)
     leaf = float_probe.views.detach().clone().requires_grad_()

@@ -116,8 +116,7 @@ def resized(perturbation: Any, eps: float) -> Any:
 
 
 def rescale(optimiser: Any, ratio: float) -> Any:
-    """The optimiser for a radius that is `ratio` times as large: a learning rate (`lr`) grows with it, all other step
-    sizes are relative to it."""
+    """The optimiser for a radius `ratio` times as large: a learning rate (`lr`) grows; other steps are relative."""
     return replace(optimiser, lr=optimiser.lr * ratio) if "lr" in _fields(optimiser) else optimiser
 
 
@@ -144,8 +143,7 @@ def cards(perturbation: Perturbation, images: Tensor, seed: int) -> dict[str, Te
 
 
 def redrawn(module: nn.Module, seed: int) -> nn.Module | None:
-    """A copy with the values of each parameter in random order, so that weights keep their size. None if no parameter
-    has two values."""
+    """A copy with each parameter's values in random order, which keeps their size; None if no parameter has two."""
     other, generator = copy.deepcopy(module).requires_grad_(False), torch.Generator().manual_seed(seed)
     parameters = [parameter for parameter in other.parameters() if parameter.numel() > 1]
     for parameter in parameters:

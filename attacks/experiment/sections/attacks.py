@@ -61,7 +61,7 @@ class LeftOutSection(Section):
             checkpoint = bench.checkpoint.under(f"left_out.{next(numbers)}")
             fit_study = replace(study.only(fit), transforms=transforms, start=None)  # which was made for all stages
             attempt = attempt_of(silent, fit_study, fit, stream(study.seed, "left out"))
-            (best, _), cost = checkpoint.once(
+            (best, *_), cost = checkpoint.once(
                 "eot", lambda: (optimise("eot", attempt, meter, checkpoint), meter.peek())
             )
             meter.begin(cost)
@@ -189,8 +189,7 @@ def radii_summary(rows: Sequence[Row], eps: float) -> dict[str, Any]:
 
 
 def curve(radius: Tensor, clusters: Sequence[str], largest: float) -> list[tuple[float, Interval]]:
-    """The share of pictures that are broken at each of some radii up to `largest`, over clusters, with its interval.
-    It never falls as the radius grows."""
+    """The share of broken pictures at radii up to `largest`, over clusters, with its interval. It never falls."""
     pictures = totals(torch.ones(len(radius)), clusters)
     points = [largest * i / (POINTS - 1) for i in range(POINTS)]
     near = [radius <= eps * (1 + ROUNDING) for eps in points]

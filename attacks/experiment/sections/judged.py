@@ -36,8 +36,7 @@ TELLING = ("affine angle", "affine scale", "yaw", "distance", "angle", "scale", 
 
 @dataclass(frozen=True)
 class DeploymentSection(Section):
-    """File formats, and resizers to the `size` (height, width) from its `ratios`; a patch is deployed within the
-    picture that contains it."""
+    """File formats, and resizers to the `size` (height, width) from its `ratios`; a patch lies in its picture."""
 
     size: tuple[int, int]
     ratios: Sequence[float]
@@ -164,8 +163,7 @@ class ExplanationsSection(Section):
 
 @dataclass(frozen=True)
 class FailureSection(Section):
-    """The probability of rare failures in both arms, from a search with so many `particles`. A picture's rows do not
-    depend on the others."""
+    """The probability of rare failures in both arms, from a search with so many `particles` in each picture alone."""
 
     particles: int
 

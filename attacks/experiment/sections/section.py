@@ -24,8 +24,7 @@ from attacks.study.study import Study
 
 @stored("section")
 class SectionResult(NamedTuple):
-    """The `rows` of a section's file; the `facts` that no row holds, such as passes and seconds; and what its drawing
-    shows."""
+    """The `rows` of a section's file; the `facts` that no row holds, such as passes; and what its drawing shows."""
 
     rows: Sequence[Row]
     facts: Mapping[str, Any] = {}
@@ -34,8 +33,7 @@ class SectionResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """The settings of a section of so many `pictures`, and the functions from files to rows and from rows to
-    figures."""
+    """Settings of a section of so many `pictures`, and functions from files to rows and from rows to figures."""
 
     pictures: int
     #: Whether a perturbation that pictures share was made from those that are judged.
@@ -130,12 +128,11 @@ def drift_result(drifts: Drift, sample: Sample) -> SectionResult:
     return SectionResult(drifts.rows(sample), {"cost": {"forward": drifts.forward, "seconds": drifts.seconds}})
 
 
-def sections_of(study: Study) -> dict[str, Section | None]:
-    """The sections by their key in metrics.json, in the order in which they are made; None for one that is not
-    configured."""
+def sections_of(study: Study) -> dict[str, Section]:
+    """The configured sections by their key in metrics.json, in the order in which they are made."""
     fit = FIT in study.queries.split and JUDGE not in study.queries.split
     sections = {name: class_at(place).of(study) for name, place in SECTIONS.items()}
-    return {name: section and replace(section, fit=fit) for name, section in sections.items()}
+    return {name: replace(section, fit=fit) for name, section in sections.items() if section is not None}
 
 
 def check(study: Study) -> None:
@@ -156,19 +153,18 @@ def check(study: Study) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """The sections of a run, the results of those that are configured and have not failed, the cost of each, and the
-    reasons of those that failed."""
+    """The sections of a run, the results of those that have not failed, the cost of each, and reasons of failures."""
 
-    sections: Mapping[str, Section | None]
+    sections: Mapping[str, Section]
     results: Mapping[str, SectionResult]
     costs: dict[str, Cost] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def content(self, name: str) -> dict[str, Any] | None:
         """The content of a section in metrics.json; None where it was not made."""
-        section, result = self.sections[name], self.results.get(name)
-        if section is None or result is None:
+        if (result := self.results.get(name)) is None:
             return None
+        section = self.sections[name]
         rows = [{**row, "split": FIT} for row in result.rows] if section.fit else result.rows
         return {**section.summary(rows), **result.facts}
 
@@ -180,8 +176,6 @@ def measure_sections(bench: Bench, drift: Drift | None) -> Sections:
     costs: dict[str, Cost] = {}
     failed: dict[str, str] = {}
     for name, section in sections.items():
-        if section is None:
-            continue
         if name == "drift" and drift is not None:
             results[name] = drift_result(drift, section.sample(bench))
             continue

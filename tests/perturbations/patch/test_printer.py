@@ -6,7 +6,8 @@ import torch
 from attacks.perturbations.patch.inks import Inks, generic, neugebauer
 from attacks.schema import validate as schema
 from attacks.schema.groups import CHOICES, PrinterConfig
-from attacks.study.printer import PAPER, PRINT, fixed, printer_stages
+from attacks.study.make import make
+from attacks.study.printer import PAPER, PRINT, fixed, sheet_views
 from tests.schema.test_configs import composed
 from transforms import Affine, Compose
 from transforms.colour import Exposure
@@ -16,6 +17,10 @@ from transforms.compose import Geometry
 from transforms.geometry import Placement
 from transforms.registry import STAGES
 from transforms.wrappers import OnLayers
+
+
+def printer_stages(node):
+    return make(sheet_views, node, "printer")
 
 
 @pytest.mark.slow
