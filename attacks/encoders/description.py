@@ -52,8 +52,7 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
     facts |= {"passes": passes} if passes > 1 else {}
     if isinstance(encoder, ImageEncoder):
         origin = encoder.origin
-        digest = None if origin.file is None else sha256(origin.file)
-        facts |= {"sha256": digest, "model": origin.model, "weights": origin.weights}
+        facts |= {"sha256": origin.digest(), "model": origin.model, "weights": origin.weights}
         facts |= {"answer": origin.output} if origin.output not in (None, FEATURES) else {}
         facts["preprocess"] = asdict(encoder.preprocess)
     elif isinstance(encoder, Pocket):

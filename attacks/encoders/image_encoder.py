@@ -12,6 +12,7 @@ from attacks.encoders.engine.native_precision import NativePrecision, native_dty
 from attacks.encoders.preprocess import Preprocess, preprocess_pictures
 from attacks.encoders.tree import PictureModule, Texts, embedding, refuse_unready
 from attacks.encoders.weights import fingerprint
+from attacks.runtime.files import sha256
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class Origin:
     weights: str
     file: Path | None = None
     output: str | None = None
+
+    def digest(self) -> str | None:
+        return None if self.file is None else sha256(self.file)
 
 
 class ImageEncoder(PictureModule):
