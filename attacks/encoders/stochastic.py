@@ -160,8 +160,7 @@ class Stochastic(Randomised):
 
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tree:
         dropout_draws, inner = split_draws(draws, self._draws, len(images))
-        with ExitStack() as stack:
-            stack.enter_context(_ONE_PASS)
+        with _ONE_PASS, ExitStack() as stack:
             if dropout_draws:
                 seeds = dropout_draws["draws"][:, 0].detach().double().tolist()
                 stack.enter_context(self._active())
