@@ -26,7 +26,6 @@ from attacks.resizers.separable import (
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
-Verdict = Literal["open", "hard", "closed"]
 #: The antialiased viewer: a person who sees the picture in the encoder's size.
 VIEWER = "pil_lanczos"
 #: Share of the target that the viewer sees of the attack: at most the first is open, at least the second is closed,
@@ -57,7 +56,7 @@ class Openness:
     succeeds: bool
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Literal["open", "hard", "closed"]:
         if self.seen >= CLOSED:
             return "closed"
         return "open" if self.seen <= OPEN and self.succeeds else "hard"
