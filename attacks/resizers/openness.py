@@ -106,17 +106,17 @@ def measure(
         raise ValueError(
             "`--image` must differ from the target, the bundled photograph of a cat; name another picture"
         )
-    attacked, resized = hide_picture(picture, target, resizer, call)
-    attacked_view = viewer(attacked)
+    changed_picture, resized = hide_picture(picture, target, resizer, call)
+    attacked_view = viewer(changed_picture)
     inner = resizer.crop(window)
     figures = Openness(
         unread=unread(inner, threshold),
         gain=hidden_gain(inner, viewer.crop(window)),
-        psnr=psnr(attacked - picture),
+        psnr=psnr(changed_picture - picture),
         seen=float(np.sum((attacked_view - clean_view) ** 2) / np.sum((target - clean_view) ** 2)),
         succeeds=rms(target - resized) <= TOLERANCE,
     )
-    return figures, VisibleExample(*map(to_bytes, map(torch.from_numpy, (attacked, attacked_view, resized))))
+    return figures, VisibleExample(*map(to_bytes, map(torch.from_numpy, (changed_picture, attacked_view, resized))))
 
 
 def openness_table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]:

@@ -133,13 +133,13 @@ def hide_picture(
     up to five times. Returns the attacked picture, of whole 255ths, and what `call` makes of it."""
     aim = target
     for _ in range(_CORRECTIONS):
-        attacked = np.rint(nearest_picture(picture, aim, resizer, _INNER) * 255) / 255
-        resized = call(attacked)
+        changed_picture = np.rint(nearest_picture(picture, aim, resizer, _INNER) * 255) / 255
+        resized = call(changed_picture)
         missing = target - resized
         if rms(missing) <= TOLERANCE:
             break
         aim = aim + missing
-    return attacked, resized
+    return changed_picture, resized
 
 
 def nearest_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, tolerance: float) -> np.ndarray:

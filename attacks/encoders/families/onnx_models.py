@@ -58,7 +58,7 @@ def _gradient_notes(network: OnnxNetwork, pictures: Tensor, path: Path) -> str:
 
     Raises ValueError: a node that cannot run, or features that are no floating-point numbers or have no gradient.
     """
-    straight, ends, begun = Counter[str](), list[str](), [""]
+    straight, ends, titles = Counter[str](), list[str](), [""]
 
     def end(step: OnnxStep, inputs: Any, answer: Any) -> None:
         if any(tensor.requires_grad for tensor in inputs):
@@ -70,7 +70,7 @@ def _gradient_notes(network: OnnxNetwork, pictures: Tensor, path: Path) -> str:
 
     handles = []
     for step, layer in network.named_steps():
-        handles.append(layer.register_forward_pre_hook(lambda *_, step=step: begun.append(step.title)))
+        handles.append(layer.register_forward_pre_hook(lambda *_, step=step: titles.append(step.title)))
         handles.append(layer.register_forward_hook(lambda _, inputs, answer, step=step: end(step, inputs, answer)))
     try:
         with torch.enable_grad():
@@ -78,7 +78,7 @@ def _gradient_notes(network: OnnxNetwork, pictures: Tensor, path: Path) -> str:
     except Exception as error:  # any operation of the graph
         raise ValueError(
             f"`encoder.model`: the graph of {path} does not run on a picture of {tuple(pictures.shape[2:])}: "
-            f"{begun[-1]}: {first_line(error)} ({type(error).__name__})"
+            f"{titles[-1]}: {first_line(error)} ({type(error).__name__})"
         ) from None
     finally:
         for handle in handles:
