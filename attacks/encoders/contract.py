@@ -70,9 +70,7 @@ def refuse_dependent(encoder: Any, like: Tensor, *, tree: bool = True, fix: str 
     draws = None if randomness is None else torch.rand(3, randomness.dims, generator=generator).to(like)
 
     def answer(rows: list[int]) -> list[Tensor]:
-        features = unchecked(encoder)(
-            _rows(pictures, rows), **({} if draws is None else {"draws": _rows(draws, rows)})
-        )
+        features = unchecked(encoder)(pictures[rows], **({} if draws is None else {"draws": draws[rows]}))
         label = f"the answer of encoder {title}"
         if tree:
             return leaves(embeddings(features, label, len(rows)))
@@ -113,18 +111,14 @@ def _single(answer: Callable[[list[int]], list[Tensor]]) -> list[Tensor]:
 
 
 def _dependent(rows: list[Tensor], single: list[Tensor], answer: Callable[[list[int]], list[Tensor]]) -> bool:
-    by_place = _difference(rows, [_rows(leaf, BATCH) for leaf in rows])
-    by_size = _difference(rows, [_rows(leaf, BATCH) for leaf in single])
+    by_place = _difference(rows, [leaf[BATCH] for leaf in rows])
+    by_size = _difference(rows, [leaf[BATCH] for leaf in single])
     if max(by_place, by_size) <= ROUNDING or _difference(rows, answer(BATCH)) > ROUNDING:
         return False  # the same batch again: what then differs is random
     if max(by_place / ROUNDING, by_size / LIMIT) > 1:
         return True
     places = [place for place, picture in enumerate(BATCH) if picture == NEIGHBOURS[place]]
-    return _difference(*([_rows(leaf, places) for leaf in part] for part in (rows, answer(NEIGHBOURS)))) > ROUNDING
-
-
-def _rows(leaf: Tensor, rows: list[int]) -> Tensor:
-    return torch.stack([leaf[row] for row in rows])
+    return _difference(*([leaf[places] for leaf in part] for part in (rows, answer(NEIGHBOURS)))) > ROUNDING
 
 
 def _difference(first: list[Tensor], second: list[Tensor]) -> float:
@@ -143,7 +137,7 @@ def _cosine(rows: Tensor, single: Tensor) -> float:
     """The lowest cosine between a picture's features in the batch and alone; NaN where the two differ in length."""
     if rows.shape[1:] != single.shape[1:]:
         return torch.nan
-    return float(F.cosine_similarity(rows.flatten(1), _rows(single, BATCH).flatten(1)).min())
+    return float(F.cosine_similarity(rows.flatten(1), single[BATCH].flatten(1)).min())
 
 
 def _advice(encoder: Any) -> str:

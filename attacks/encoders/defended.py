@@ -18,13 +18,8 @@ from transforms.sampling.straight_through import backward_through
 Map = Callable[[Tensor], Tensor]
 
 
-class Defence(PictureModule):
-    """What every defended encoder has: the `encoder`, in evaluation mode, its own draws beside those of the
-    `coordinates`, and `parts`, its defence in the words of a report."""
-
-    parts: list[str]
-    #: Whether it draws anew for each view, whatever `encoder.stochastic`.
-    has_fresh_draws: ClassVar[bool] = True
+class Randomised(PictureModule):
+    """An `encoder`, in evaluation mode, with its own draws beside those of the `coordinates`."""
 
     def __init__(self, encoder: nn.Module, coordinates: Compose) -> None:
         super().__init__()
@@ -34,6 +29,14 @@ class Defence(PictureModule):
         self._draws = [EncoderDraws(coordinates) if coordinates.dims else None, encoder_randomness(encoder)]
         self.randomness = join_draws(self._draws)
         adopt(self, encoder)
+
+
+class Defence(Randomised):
+    """What every defended encoder has besides: `parts`, its defence in the words of a report."""
+
+    parts: list[str]
+    #: Whether it draws anew for each view, whatever `encoder.stochastic`.
+    has_fresh_draws: ClassVar[bool] = True
 
     def encode(self, pictures: Tensor, **options: Any) -> Tensor:
         """The encoder's features (N,D). Raises ValueError for others."""

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -278,14 +279,11 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
     records = {name: Visit(name, type(layer).__name__) for name, layer in layers.items()}
     records[OUTPUT] = Visit(OUTPUT, type(encoder).__name__)
     ends: dict[str, tuple[Tensor, int]] = {}  # outputs and their versions; a change in place raises the version
-    time = 0
+    clock = count(1)
 
     def end(name: str, answer: Any) -> None:
-        nonlocal time
-        time += 1
-        record = records[name]
-        first = _first(answer)
-        records[name] = record._replace(calls=record.calls + 1, answer=_kind(answer), order=time)
+        record, first = records[name], _first(answer)
+        records[name] = record._replace(calls=record.calls + 1, answer=_kind(answer), order=next(clock))
         if isinstance(first, Tensor):
             state = first, first._version
             twins = (other for other, (tensor, version) in ends.items() if tensor is first and version == state[1])

@@ -75,12 +75,9 @@ def load_encoder(
         torch.Size([2, 64])
     """
     if name not in (*BUILT_IN, *FAMILIES):
-        having = [family for family, models in _models() if str(name).split(".")[0] in models]
-        fix = (
-            f'write load_encoder("{having[0]}", "{name}")'
-            if having
-            else "any module may be passed to `attack` itself"
-        )
+        library = next((family for family, models in _models() if str(name).split(".")[0] in models), None)
+        fix = "any module may be passed to `attack` itself"
+        fix = f'write load_encoder("{library}", "{name}")' if library else fix
         raise ValueError(f"`encoder` must be one of pocket, phash, {', '.join(FAMILIES)}; got {name!r} ({fix})")
     for key, value in particular.items():
         if key not in PARTICULAR:

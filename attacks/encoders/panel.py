@@ -77,11 +77,9 @@ class Panel(Defence):
         self.rule, self.stages, self.views, self.passes = rule, stages, views, Passes(1 + views, 1 + views)
         text = repr(rule) if hasattr(rule, "__dataclass_fields__") else given_name(rule)
         if optional(rule, "score") is not None:
-            self.false_alarms = getattr(rule, "false_alarms", ViewConsistency.false_alarms)
-            if not 0 < self.false_alarms < 1:
-                raise ValueError(
-                    f"`false_alarms` must lie in (0, 1); got {self.false_alarms:g}: 0.05 is a usual share"
-                )
+            self.false_alarms = share = getattr(rule, "false_alarms", ViewConsistency.false_alarms)
+            if not 0 < share < 1:
+                raise ValueError(f"`false_alarms` must lie in (0, 1); got {share:g}: 0.05 is a usual share")
         self.parts = [f"{text} of the picture and {views} views", *map(repr, stages.stages)]
 
     def forward(self, images: Tensor, draws: Tensor | None = None, with_score: bool = False, **options: Any) -> Tree:

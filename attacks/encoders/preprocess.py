@@ -147,10 +147,8 @@ class Preprocess(Doored, slack=NOISE, channels=3):
             formed(images, channels=3)
         height, width = images.shape[2:]
         if self.tiles is not None and isinstance(self.size, tuple):
-            side = self.size[0]
-            if self.tiles == "anyres":
-                return Tiles(self._normalised(anyres(images, side, self.grids, self._to)), (height, width))
-            return Tiles(self._normalised(split(images, side, self.grids[0][0], self._to)), (height, width))
+            cut = anyres if self.tiles == "anyres" else split
+            return Tiles(self._normalised(cut(images, self.size[0], self.grids, self._to)), (height, width))
         images = self._to(images, self.resized(height, width))
         if self.jpeg is not None:
             images = _jpeg(images, self.jpeg)

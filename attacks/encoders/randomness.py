@@ -38,7 +38,7 @@ def defence_seeds(draws: Mapping[str, Tensor], rows: int) -> list[float]:
 
 @dataclass(frozen=True)
 class StageGroup:
-    """A stage of the views whose coordinates are those of `stages`."""
+    """A stage of the views that leaves pictures unchanged and whose coordinates are those of `stages`."""
 
     stages: Compose
 
@@ -57,6 +57,9 @@ class StageGroup:
     def values(self, u: Tensor) -> Tensor:
         return self.stages.values(u)
 
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
+        return images
+
 
 @dataclass(frozen=True)
 class EncoderDraws(StageGroup):
@@ -67,13 +70,6 @@ class EncoderDraws(StageGroup):
     """
 
     label: ClassVar[str] = "encoder"
-
-    def __post_init__(self) -> None:
-        if not self.stages.dims:
-            raise ValueError("`stages` must have coordinates: nothing in them is drawn")
-
-    def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
-        return images
 
 
 def encoder_randomness(encoder: object) -> EncoderDraws | None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,9 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attacks.encoders.contract import grey_input, refuse_dependent
-from attacks.encoders.engine.native_precision import in_native_precision
-from attacks.encoders.randomness import EncoderDraws, Seed, encoder_randomness, join_draws, split_draws
-from attacks.encoders.tree import PictureModule, Tree, adopt, check_mode
+from attacks.encoders.defended import Randomised
+from attacks.encoders.randomness import Seed, split_draws
+from attacks.encoders.tree import Tree
 from transforms import Compose
 from transforms.doors import unchecked
 from transforms.draws import stream
@@ -49,17 +50,13 @@ class Seeded(TorchDispatchMode):
         if fill is None:
             raise ValueError(
                 f"`encoder.stochastic`: {func} cannot be drawn row by row; known are "
-                f"{', '.join(str(row_counts) for row_counts in FILLS)}: write the layer with one of these"
+                f"{', '.join(map(str, FILLS))}: write the layer with one of these"
             )
         call, self.calls = self.calls, self.calls + 1
+        return fill(partial(self._numbers, func, call), *args, **kwargs)
 
-        def numbers(shape: Sequence[int], normal: bool = False) -> Tensor:
-            return self._numbers(func, call, tuple(shape), normal)
-
-        return fill(numbers, *args, **kwargs)
-
-    def _numbers(self, func: Any, call: int, shape: tuple[int, ...], normal: bool) -> Tensor:
-        rows = len(self.seeds)
+    def _numbers(self, func: Any, call: int, shape: Sequence[int], normal: bool = False) -> Tensor:
+        rows, shape = len(self.seeds), tuple(shape)
         per_picture, rest = divmod(shape[0], rows) if shape else (0, 1)
         if rest or not per_picture or self.row_counts.setdefault((call, self.frame), per_picture) != per_picture:
             raise ValueError(
@@ -78,15 +75,11 @@ class Seeded(TorchDispatchMode):
 
 def _idle(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether a random operator draws nothing here: it has a generator of its own, or nothing to drop."""
-    if kwargs.get("generator") is not None:
-        return True
-    places = {argument.name: i for i, argument in enumerate(func._schema.arguments)}
-
-    def argument_value(name: str) -> Any:
-        i = places[name]
-        return kwargs.get(name, args[i] if i < len(args) else func._schema.arguments[i].default_value)
-
-    return any(name in places and argument_value(name) in (0, False) for name in ("dropout_p", "train", "training"))
+    arguments = func._schema.arguments
+    values = {argument.name: argument.default_value for argument in arguments}
+    values |= {argument.name: value for argument, value in zip(arguments, args, strict=False)} | kwargs
+    is_seeded = values.get("generator") is not None
+    return is_seeded or any(values.get(name) in (0, False) for name in ("dropout_p", "train", "training"))
 
 
 def _dropout(numbers: Numbers, x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:  # noqa: ARG001
@@ -120,7 +113,7 @@ _ATTENTION_RATES = ("dropout", "dropout_p", "dropout_prob", "attention_dropout",
 _ONE_PASS = threading.RLock()
 
 
-class Stochastic(PictureModule):
+class Stochastic(Randomised):
     """The encoder with its randomness: called with `draws` (N,k) in [0,1), a row for each view, dropout is active and
     a defence draws from its ranges. Without `draws` the encoder runs unchanged.
 
@@ -149,16 +142,11 @@ class Stochastic(PictureModule):
     """
 
     def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        check_mode(encoder)
-        self.encoder = in_native_precision(encoder)
-        self.training = False
-        self._attentions = [module for module in encoder.modules() if _attention_drops(module)]
-        self._alive = [*self._attentions, *(module for module in encoder.modules() if _drops(module))]
+        attentions = [module for module in encoder.modules() if _attention_drops(module)]
+        alive = [*attentions, *(module for module in encoder.modules() if _drops(module))]
+        super().__init__(encoder, Compose([Seed()] if alive else []))
+        self._attentions, self._alive = attentions, alive
         self._row_counts: RowCounts = {}
-        self._draws = [EncoderDraws(Compose([Seed()])) if self._alive else None, encoder_randomness(encoder)]
-        self.randomness = join_draws(self._draws)
-        adopt(self, encoder)
         if self.randomness is None:
             raise ValueError(
                 "`encoder.stochastic=true` keeps dropout or a randomised defence alive, and there is neither: no "
@@ -172,8 +160,7 @@ class Stochastic(PictureModule):
 
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tree:
         dropout_draws, inner = split_draws(draws, self._draws, len(images))
-        with ExitStack() as stack:
-            stack.enter_context(_ONE_PASS)
+        with _ONE_PASS, ExitStack() as stack:
             if dropout_draws:
                 seeds = dropout_draws["draws"][:, 0].detach().double().tolist()
                 stack.enter_context(self._active())
@@ -212,9 +199,8 @@ def draws_by_view(encoder: nn.Module) -> None:
 def _drops(module: nn.Module) -> bool:
     """Whether a layer is a dropout layer, by the name of its class, with a rate above 0."""
     names = [kind.__name__ for kind in type(module).__mro__]
-    if not any("Drop" in name or name == "StochasticDepth" for name in names):
-        return False
-    return any(_above_zero(getattr(module, rate, None)) for rate in _RATES)
+    is_dropout = any("Drop" in name or name == "StochasticDepth" for name in names)
+    return is_dropout and any(_above_zero(getattr(module, rate, None)) for rate in _RATES)
 
 
 def _attention_drops(module: nn.Module) -> bool:

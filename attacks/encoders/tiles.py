@@ -39,9 +39,9 @@ def anyres(images: Tensor, side: int, sizes: Sequence[Sequence[int]], resize: Re
     return torch.cat([unchecked(resize)(images, (side, side))[:, None], tiles], 1)
 
 
-def split(images: Tensor, side: int, longest: int, resize: Resize) -> Tensor:
-    """(N,3,H,W) -> (N,V,3,side,side), the picture last."""
-    height, width = images.shape[2:]
+def split(images: Tensor, side: int, sizes: Sequence[Sequence[int]], resize: Resize) -> Tensor:
+    """(N,3,H,W) -> (N,V,3,side,side), the picture last. The one size has the longest side twice."""
+    (height, width), longest = images.shape[2:], sizes[0][0]
     other = int(longest / (width / height) if width >= height else longest * (width / height))
     other = max(1, other + other % 2)  # an even number beside the longest side
     height, width = (other, longest) if width >= height else (longest, other)

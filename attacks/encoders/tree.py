@@ -63,7 +63,7 @@ def map_tree(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
 
 
 def join_trees(trees: Sequence[Tree], stack: Callable[[list[Tensor]], Tensor]) -> Tree:
-    """One tree from several of the same shape, tensor by tensor, `how` as `torch.cat` does."""
+    """One tree from several of the same shape, tensor by tensor, `stack` as `torch.cat` does."""
     if isinstance(trees[0], Tensor):
         return stack(list(trees))
     if isinstance(trees[0], Mapping):

@@ -52,7 +52,7 @@ def _safetensors(path: Path, parts: Collection[str]) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
             names: list[str] = file.keys()
-            state: dict[str, Tensor] = {name: file.get_tensor(name) for name in names if is_of(name, parts)}
+            return {name: file.get_tensor(name) for name in names if is_of(name, parts)}
     except SafetensorError as error:
         raise ValueError(
             f"weights `{path}` are not a safetensors file, or not a whole one ({' '.join(str(error).split())}); a "
@@ -60,7 +60,6 @@ def _safetensors(path: Path, parts: Collection[str]) -> dict[str, Tensor]:
         ) from None
     except Exception as error:  # a broken header may fail in any way
         raise _unreadable(path, error) from None
-    return state
 
 
 def _torch_file(path: Path) -> dict[str, Tensor]:
@@ -101,24 +100,14 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
     return ValueError(f"weights `{path}` cannot be read ({type(error).__name__}: {reason[:200]}); is the file whole?")
 
 
-def load_weights(module: nn.Module, path: str | Path, *, ignore: Collection[str] = ()) -> None:
-    """Fill `module` from a file (see `read_state`), and cast it to half precision where all of the file is in it; a
-    file of several precisions is widened to the module's dtype.
-
-    Args:
-        ignore: names, or prefixes that end in a dot, that the file may have and the module has not, such as the
-            classifier's head.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: not such a file; its names, shapes or kinds of numbers are not the module's, with the first ones;
-            or a value is not a number.
-    """
-    fill(module, read_state(path), f"weights `{path}`", ignore=ignore)
-
-
 def fill(module: nn.Module, state: dict[str, Tensor], label: str, *, ignore: Collection[str] = ()) -> None:
-    """`load_weights` from tensors already read; `label` names them in an error."""
+    """Fill `module` from the tensors of a file (see `read_state`), which `label` names in errors, and cast it to half
+    precision where all of them are in it; several precisions are widened to the module's dtype. `ignore` has names,
+    or prefixes that end in a dot, that the file may have and the module has not, such as the classifier's head.
+
+    Raises ValueError: names, shapes or kinds of numbers that are not the module's, with the first ones; or a value
+        that is not a number.
+    """
     # Batch norm's counters matter for training only, and not all files have them.
     expected, tensors = (
         {name: t for name, t in names_and_tensors.items() if not name.endswith("num_batches_tracked")}

@@ -136,9 +136,7 @@ def measure_values(box: PipelineProbe, size: tuple[int, int]) -> Values:
     curve = (tones - low) / gain
     shares = np.stack([(np.median(result[window], axis=(0, 1)) - low) / gain for result in colours], axis=1) / 255
     order = tuple(int(row.argmax()) for row in shares)
-    plain = (
-        len(order) == 3 and np.abs(shares - np.eye(3)[list(order)]).max() <= _COLOUR_ERROR and len(set(order)) == 3
-    )
+    plain = len({*order}) == 3 and np.abs(shares - np.eye(3)[list(order)]).max() <= _COLOUR_ERROR
     return Values(window, low, gain, off <= STRAIGHT, curve, order if plain else None)
 
 

@@ -26,7 +26,6 @@ from attacks.resizers.separable import (
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
-Verdict = Literal["open", "hard", "closed"]
 #: The antialiased viewer: a person who sees the picture in the encoder's size.
 VIEWER = "pil_lanczos"
 #: Share of the target that the viewer sees of the attack: at most the first is open, at least the second is closed,
@@ -57,7 +56,7 @@ class Openness:
     succeeds: bool
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Literal["open", "hard", "closed"]:
         if self.seen >= CLOSED:
             return "closed"
         return "open" if self.seen <= OPEN and self.succeeds else "hard"
@@ -107,19 +106,17 @@ def measure(
         raise ValueError(
             "`--image` must differ from the target, the bundled photograph of a cat; name another picture"
         )
-    attack = hide_picture(picture, target, resizer, call)
-    attacked_view = viewer(attack.picture)
+    changed_picture, resized = hide_picture(picture, target, resizer, call)
+    attacked_view = viewer(changed_picture)
     inner = resizer.crop(window)
     figures = Openness(
         unread=unread(inner, threshold),
         gain=hidden_gain(inner, viewer.crop(window)),
-        psnr=psnr(attack.picture - picture),
+        psnr=psnr(changed_picture - picture),
         seen=float(np.sum((attacked_view - clean_view) ** 2) / np.sum((target - clean_view) ** 2)),
-        succeeds=attack.succeeds,
+        succeeds=rms(target - resized) <= TOLERANCE,
     )
-    return figures, VisibleExample(
-        *map(to_bytes, map(torch.from_numpy, (attack.picture, attacked_view, attack.resized)))
-    )
+    return figures, VisibleExample(*map(to_bytes, map(torch.from_numpy, (changed_picture, attacked_view, resized))))
 
 
 def openness_table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]:

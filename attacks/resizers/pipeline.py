@@ -17,26 +17,18 @@ from transforms.resizing.resize import target_size
 
 #: An 8-bit picture (H,W,3) -> the picture as read back from a file.
 Codec = Callable[[np.ndarray], np.ndarray]
-#: Codec -> the format's name and options. 80 is Pillow's default quality of WebP.
-_FORMATS: dict[str, tuple[str, dict[str, int]]] = {
-    "PNG": ("PNG", {}),
-    **{f"JPEG {quality}": ("JPEG", {"quality": quality}) for quality in (95, 90, 75, 50)},
-    "WebP 80": ("WEBP", {"quality": 80}),
-}
 
 
 def codecs() -> tuple[dict[str, Codec], list[str]]:
     """The codecs by name, and a line for each that is not installed."""
-    available: dict[str, Codec] = {
-        name: partial(through_codec, kind=kind, options=options) for name, (kind, options) in _FORMATS.items()
-    }
-    if features.check("webp"):
-        return available, []
-    del available["WebP 80"]
-    return available, ["WebP 80: this Pillow was built without WebP; Pillow's own wheels have it"]
+    available: dict[str, Codec] = {"PNG": partial(through_codec, kind="PNG")}
+    available |= {f"JPEG {q}": partial(through_codec, kind="JPEG", quality=q) for q in (95, 90, 75, 50)}
+    if not features.check("webp"):
+        return available, ["WebP 80: this Pillow was built without WebP; Pillow's own wheels have it"]
+    return available | {"WebP 80": partial(through_codec, kind="WEBP", quality=80)}, []  # 80 is Pillow's default
 
 
-def through_codec(pixels: np.ndarray, kind: str, options: Mapping[str, int]) -> np.ndarray:
+def through_codec(pixels: np.ndarray, kind: str, **options: int) -> np.ndarray:
     """An 8-bit picture (H,W,3), saved as `kind` and read back."""
     file = BytesIO()
     Image.fromarray(pixels).save(file, format=kind, **options)
@@ -82,13 +74,13 @@ def resamplers() -> tuple[dict[str, Resampler], list[str]]:
     """The resamplers by name, "none" first (only the encoder resizes), and a line for each missing library."""
     available: dict[str, Resampler] = {"none": lambda pixels, _size: pixels}
     missing: list[str] = []
-    available |= {f"Pillow {name}": partial(_pillow, Image.Resampling[name.upper()]) for name in _PILLOW}
+    available |= {f"Pillow {name}": library_call(f"pil_{name}") for name in _PILLOW}
     try:
         available |= {f"OpenCV {name}": library_call(f"cv2_{name}") for name in _OPENCV}
     except ValueError as error:
         missing.append(f"{', '.join(f'OpenCV {name}' for name in _OPENCV)}: {error}")
-    available |= {f"torch antialiased {name}": partial(_torch, name, True) for name in _TORCH}
-    available |= {f"torch {name}": partial(_torch, name, False) for name in _TORCH}
+    available |= {f"torch antialiased {name}": library_call(f"torch_{name}_aa") for name in _TORCH}
+    available |= {f"torch {name}": library_call(f"torch_{name}") for name in _TORCH}
     return available, missing
 
 

@@ -125,29 +125,21 @@ _CORRECTIONS = 5
 Call = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
-class HiddenPicture:
-    """An attacked picture (...,H,W) of whole 255ths, what the resizer makes of it (...,h,w), and whether that is the
-    target within `TOLERANCE`."""
-
-    picture: np.ndarray
-    resized: np.ndarray
-    succeeds: bool
-
-
-def hide_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, call: Call) -> HiddenPicture:
-    """Change `picture` (...,H,W) as little as possible, so that `call` makes `target` (...,h,w) of it; both in [0,1].
-    `resizer` holds the weights of `call`; what it adds to them is taken off the target, up to five times."""
+def hide_picture(
+    picture: np.ndarray, target: np.ndarray, resizer: Separable, call: Call
+) -> tuple[np.ndarray, np.ndarray]:
+    """Change `picture` (...,H,W) as little as possible, so that `call` makes `target` (...,h,w) of it, to within
+    `TOLERANCE`; both in [0,1]. `resizer` holds the weights of `call`; what it adds to them is taken off the target,
+    up to five times. Returns the attacked picture, of whole 255ths, and what `call` makes of it."""
     aim = target
     for _ in range(_CORRECTIONS):
-        attacked_picture = np.rint(nearest_picture(picture, aim, resizer, _INNER) * 255) / 255
-        resized = call(attacked_picture)
+        changed_picture = np.rint(nearest_picture(picture, aim, resizer, _INNER) * 255) / 255
+        resized = call(changed_picture)
         missing = target - resized
-        attack = HiddenPicture(attacked_picture, resized, rms(missing) <= TOLERANCE)
-        if attack.succeeds:
+        if rms(missing) <= TOLERANCE:
             break
         aim = aim + missing
-    return attack
+    return changed_picture, resized
 
 
 def nearest_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, tolerance: float) -> np.ndarray:

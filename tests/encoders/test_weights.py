@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 from torch import nn
 
-from attacks.encoders.weights import TORCH_FILES, fill, fingerprint, load_weights, read_state
+from attacks.encoders.weights import TORCH_FILES, fill, fingerprint, read_state
 
 
 def network(seed=0):
@@ -28,6 +28,10 @@ def state(seed=0):
 def write(path, content):
     save_file(content, path) if path.suffix == ".safetensors" else torch.save(content, path)
     return path
+
+
+def load_weights(module, path):
+    fill(module, read_state(path), f"weights `{path}`")
 
 
 def assert_refused(path, message, network_=None):

@@ -65,8 +65,7 @@ class Ledger:
         ValueError for another line."""
         data = path.read_bytes()
         length = data.rfind(b"\n") + 1
-        data = data[:length]
-        for number, line in enumerate(data.splitlines(), 1):
+        for number, line in enumerate(data[:length].splitlines(), 1):
             if line == REFUSAL:
                 raise ValueError(f"`{path}`: a picture has two answers, so none can be used: start a new run")
             try:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 # The numbers of glibc's malloc.h.
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -2, -3, -4
 #: The heap is never trimmed, grows by 64 MiB at a time, and also holds what would be mapped on its own.
 KEEP = {M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26, M_MMAP_MAX: 0}
 #: Where glibc's own adaptation ends: blocks above 32 MiB mapped on their own, the heap trimmed above twice that.
-M_MMAP_THRESHOLD = -3
 GLIBC = {M_TRIM_THRESHOLD: 2**26, M_TOP_PAD: 2**17, M_MMAP_MAX: 2**16, M_MMAP_THRESHOLD: 2**25}
 
 

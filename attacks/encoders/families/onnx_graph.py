@@ -283,16 +283,12 @@ def _value(attribute: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-#: Names that a layer must not have.
-_ATTRIBUTES = frozenset(dir(nn.Module()))
-
-
 class _Parts:
     """What layers are built from: the opset, tensors that do not depend on the picture, and weights of several."""
 
     def __init__(self, opset: int) -> None:
         self.opset, self.constants, self.weights = opset, dict[str, Tensor](), dict[int, nn.Parameter]()
-        self.names, self.used = dict[str, Iterator[str]](), set[str]()
+        self.used = {*dir(nn.Module())}  # names that no other layer may have
 
     def add_constant(self, node: Any) -> None:
         """A tensor, or a node Constant."""
@@ -348,8 +344,7 @@ class _Parts:
     def free_name(self, node: Any) -> str:
         """A plain name that no other layer has, and no attribute of a module."""
         stem = re.sub(r"\W+", "_", node.name or node.op_type, flags=re.ASCII).strip("_") or "node"
-        left = self.names.setdefault(stem, chain([stem], (f"{stem}_{i}" for i in count(1))))
-        name = next(name for name in left if name not in self.used and name not in _ATTRIBUTES)
+        name = next(name for name in chain([stem], (f"{stem}_{i}" for i in count(1))) if name not in self.used)
         self.used.add(name)
         return name
 

@@ -58,11 +58,7 @@ def _gradient_notes(network: OnnxNetwork, pictures: Tensor, path: Path) -> str:
 
     Raises ValueError: a node that cannot run, or features that are no floating-point numbers or have no gradient.
     """
-    straight, ends, title = Counter[str](), list[str](), ""
-
-    def begin(step: OnnxStep) -> None:
-        nonlocal title
-        title = step.title
+    straight, ends, titles = Counter[str](), list[str](), [""]
 
     def end(step: OnnxStep, inputs: Any, answer: Any) -> None:
         if any(tensor.requires_grad for tensor in inputs):
@@ -74,7 +70,7 @@ def _gradient_notes(network: OnnxNetwork, pictures: Tensor, path: Path) -> str:
 
     handles = []
     for step, layer in network.named_steps():
-        handles.append(layer.register_forward_pre_hook(lambda *_, step=step: begin(step)))
+        handles.append(layer.register_forward_pre_hook(lambda *_, step=step: titles.append(step.title)))
         handles.append(layer.register_forward_hook(lambda _, inputs, answer, step=step: end(step, inputs, answer)))
     try:
         with torch.enable_grad():
@@ -82,7 +78,7 @@ def _gradient_notes(network: OnnxNetwork, pictures: Tensor, path: Path) -> str:
     except Exception as error:  # any operation of the graph
         raise ValueError(
             f"`encoder.model`: the graph of {path} does not run on a picture of {tuple(pictures.shape[2:])}: "
-            f"{title}: {first_line(error)} ({type(error).__name__})"
+            f"{titles[-1]}: {first_line(error)} ({type(error).__name__})"
         ) from None
     finally:
         for handle in handles:

@@ -4,14 +4,12 @@ import inspect
 from dataclasses import replace
 from typing import Any
 
-import PIL
 import torchvision
 
 from attacks.encoders.preprocess import Preprocess
 
 #: The files of a folder that describe it.
 FILES = ("preprocessor_config.json", "processor_config.json")
-_PILLOW = "pil" if int(PIL.__version__.split(".")[0]) >= 13 else "pil12"
 #: Before 0.27 the processors themselves fall back to bicubic.
 _LANCZOS = "lanczos" if int(torchvision.__version__.split(".")[1]) >= 27 else "bicubic"
 #: Backend -> Pillow's number of a filter -> our kernel.
@@ -19,7 +17,7 @@ _KERNELS = {
     "torchvision": {0: "torch_nearest_exact"}
     | {i: f"torch_{name}_aa" for i, name in ((1, _LANCZOS), (2, "bilinear"), (3, "bicubic"))},
     "pil": {0: "pil_nearest"}
-    | {i: f"{_PILLOW}_{name}" for i, name in ((1, "lanczos"), (2, "bilinear"), (3, "bicubic"), (4, "box"))},
+    | {i: f"pil_{name}" for i, name in ((1, "lanczos"), (2, "bilinear"), (3, "bicubic"), (4, "box"))},
 }
 #: It resizes floats, which it does not clamp afterwards; the others resize 8 bits.
 _FLOAT = "DINOv3ViTImageProcessor"

@@ -11,7 +11,7 @@ from attacks.encoders.families.folders import FOLDER, check_name, saved_folder, 
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
 from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, with_seed
-from attacks.encoders.weights import load_weights
+from attacks.encoders.weights import fill, read_state
 from attacks.runtime.extras import extra
 
 #: The names of the weights in a folder that timm has saved (`save_for_hf`, or a copy of a repository of the hub).
@@ -123,7 +123,8 @@ def _of_folder(timm: Any, request: Request) -> tuple[nn.Module, Request]:
 def _fill(network: nn.Module, request: Request) -> nn.Module:
     """The network with the weights of the request's file, if there is one."""
     if request.file is not None:
-        load_weights(network, request.file, ignore=() if request.has_head else tuple(_heads(network)))
+        surplus = () if request.has_head else tuple(_heads(network))
+        fill(network, read_state(request.file), f"weights `{request.file}`", ignore=surplus)
     return network
 
 

@@ -93,11 +93,10 @@ def without_language(kind: Any) -> Any:
             super().__init__(config)
             text = type(config.text_config)
             tied = self.all_tied_weights_keys
-            for name in [
-                name for name, part in self.named_children() if isinstance(getattr(part, "config", None), text)
-            ]:
-                delattr(self, name)
-                tied = {to: source for to, source in tied.items() if not to.startswith(f"{name}.")}
+            for name, part in [*self.named_children()]:
+                if isinstance(getattr(part, "config", None), text):
+                    delattr(self, name)
+                    tied = {to: source for to, source in tied.items() if not to.startswith(f"{name}.")}
             self.all_tied_weights_keys = tied
 
     return Tower

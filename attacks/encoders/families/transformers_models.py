@@ -76,10 +76,9 @@ def load(request: Request) -> ImageEncoder:
             else:
                 tower = network.get_submodule("vision_model") if config.model_type in TEXT_PADDING else network
             read, is_pooled = _pool(tower, preprocess, config, request)
-    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
-    texts = (
-        _Texts(network, folder, config) if is_pooled and has_tokenizer and config.model_type in TEXT_PADDING else None
-    )
+    is_pooled = is_pooled and config.model_type in TEXT_PADDING
+    has_texts = is_pooled and any((folder / name).is_file() for name in _TOKENIZERS)
+    texts = _Texts(network, folder, config) if has_texts else None
     return ImageEncoder(tower, preprocess, replace(request.origin, file=file), read=read, texts=texts)
 
 

@@ -208,8 +208,6 @@ def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
     assert choice.decision == Decision(chunk=16)
     assert choice.measurements[0].why == "not measured: the gradient is exactly zero"
     world = World(monkeypatch)
-    silent = choose(world.encoder, lambda e, c: None, {}, rows=1, total_views=LONG, device=CPU, clock=lambda: 0.0)
-    assert "must call the encoder" in silent.measurements[0].why
     world.encoder = nn.Conv2d(3, 3, 1).eval()
     assert "no batch norm" in verdict(world.choose(), "fold").why
 
