@@ -134,8 +134,8 @@ class Study:
         several = (self.views.several or self.attack.adversary is not None) and not self.attack.sampled
         one_view = self.evaluate.one_view and several and self.transforms.dims > 0
         bare = self.bare
-        seen = (bare or self).transforms
-        no_eot = seen.dims > 0 or any(not isinstance(stage, OnLayers) for stage in seen.stages)
+        camera = (bare or self).transforms
+        no_eot = camera.dims > 0 or any(not isinstance(stage, OnLayers) for stage in camera.stages)
         optional = {"one_view": one_view, "no_eot": no_eot, BARE: bare is not None}
         return tuple(arm for arm in ARMS if optional.get(arm, True))
 

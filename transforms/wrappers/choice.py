@@ -31,7 +31,7 @@ class _Choice(Doored):
         """The number (N,) of what each row of `u` chooses."""
         raise NotImplementedError
 
-    def _among(self, stages: tuple[Any, ...]) -> Geometry:
+    def _choice_of(self, stages: tuple[Any, ...]) -> Geometry:
         """The same choice among other stages."""
         raise NotImplementedError
 
@@ -112,7 +112,7 @@ class _Points(_Choice):
         return self._run(u, run)
 
     def framed(self, size: tuple[int, int]) -> Geometry:
-        return self._among(tuple(s.framed(size) if isinstance(s, Framed) else s for s in self.outcomes))
+        return self._choice_of(tuple(s.framed(size) if isinstance(s, Framed) else s for s in self.outcomes))
 
     __call__ = Geometry.__call__
 
@@ -190,7 +190,7 @@ class Sometimes(_Choice):
     def _choices(self, u: Tensor) -> Tensor:
         return (to_decide(u[:, 0]) < self.p).long()
 
-    def _among(self, stages: tuple[Any, ...]) -> Any:
+    def _choice_of(self, stages: tuple[Any, ...]) -> Any:
         return Sometimes(stages[1], self.p)
 
     def _label(self) -> str:
@@ -263,7 +263,7 @@ class OneOf(_Choice):
         inner = torch.tensor([part / sums[-1] for part in sums[:-1]], dtype=torch.float32, device=u.device)
         return (to_decide(u[:, :1]) >= inner).sum(-1)
 
-    def _among(self, stages: tuple[Any, ...]) -> Any:
+    def _choice_of(self, stages: tuple[Any, ...]) -> Any:
         return OneOf(stages, self.weights)
 
     def _label(self) -> str:
