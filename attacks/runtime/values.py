@@ -22,7 +22,7 @@ from torch import Tensor
 from attacks.runtime.files import write_bytes
 
 #: Format of the files; raise it when the meaning of their content changes.
-FORMAT = "6"
+FORMAT = "7"
 #: The header entry that holds everything but the tensors, behind the digest of the file with zeros in its place.
 HEADER = "viewproof"
 ZEROS = "0" * 64
