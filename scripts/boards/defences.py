@@ -164,7 +164,8 @@ There is no camera: the defence's {views} views of a picture are the only ones.
 
 `consistency` is a detector, which changes no answer: its row has the share of draws that are wrong *and* accepted,
 where 5 % of clean draws are flagged. The attacks were not [checked](sanity_checks.md), and a stronger one may exist.
-Measured on {dates} with {versions}, on {machine}.
+Measured on {dates} with {versions},
+on {machine}.
 
 ```bash
 {command}

@@ -180,13 +180,14 @@ def dense_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def provenance(manifests: Sequence[Record]) -> dict[str, str]:
-    """When, with which versions and on which machines runs were made."""
+    """When, with which versions and revisions, and on which machines runs were made."""
     dates = sorted(manifest["started"][:10] for manifest in manifests)
     versions = (f"{name} {m['versions'][name]}" for m in manifests for name in ("viewproof", "torch"))
+    revisions = ", ".join(dict.fromkeys(str(m["git"])[:8] for m in manifests))
     machines = {f"{m['device']} ({m['cpu']}; threads of torch: {m['threads']})" for m in manifests}
     return {
         "dates": " to ".join(dict.fromkeys([dates[0], dates[-1]])),
-        "versions": ", ".join(dict.fromkeys(versions)),
+        "versions": f"{', '.join(dict.fromkeys(versions))} (revisions: {revisions})",
         "machine": " and ".join(sorted(machines)),
     }
 

@@ -25,7 +25,7 @@ def write(folder, rng, measure):
     content = {"arms": {arm: {"success": gain, measure: value} for arm, value in arms.items()}}
     content |= {"comparisons": [comparison | {"other": "clean", "difference": clean}, comparison]}
     content["costs"] = {"bare": {"forward": 1}, "eot": {"forward": 12_300}}
-    about = {"started": "2026-01-01T00:00:00", "device": "cpu", "cpu": "a CPU", "threads": 1}
+    about = {"started": "2026-01-01T00:00:00", "git": "0" * 40, "device": "cpu", "cpu": "a CPU", "threads": 1}
     folder.mkdir(parents=True)
     for name, value in {
         "metrics": content,

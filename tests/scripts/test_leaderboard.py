@@ -25,7 +25,11 @@ def write(folder, rng, eps=4, patch=None, **manifest):
     content = {"queries": ["a", "b"], "bank": {"views": 16}, "arms": arms, "sanity": None}
     content["threat"] = {"patch": patch, "eps": eps / 255, "transforms": folder.name.split("-")[0], "gradients": 32}
     content["cost"] = {"seconds": 1000 * rng.random()}
-    about = {"config": {"task": {"name": "classification"}}, "versions": {"viewproof": "1", "torch": "2"}}
+    about = {
+        "config": {"task": {"name": "classification"}},
+        "git": "0" * 40,
+        "versions": {"viewproof": "1", "torch": "2"},
+    }
     about |= {"started": "2026-01-01T00:00:00", "device": "cpu", "cpu": "a CPU", "threads": 1} | manifest
     folder.mkdir(parents=True)
     for name, value in {"metrics": content, "manifest": about}.items():
