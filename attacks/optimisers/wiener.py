@@ -105,16 +105,17 @@ class Wiener(Optimiser):
         axes = cosine_axes(grad.shape[1], state.spectrum.dtype, grad.device)
         values = grad.to(axes)
         largest = values.abs().amax((1, 2, 3), keepdim=True).clamp(min=torch.finfo(axes.dtype).tiny)
-        compressed = (values / largest).abs().pow(POWER).copysign(values)
+        compressed = (values / largest).abs_().pow_(POWER).copysign_(values)
         spectrum = torch.view_as_real(torch.fft.rfft2(across_channels(compressed, axes)))
         single = rings.energy(spectrum)
         norm = single.sum((1, 2)).sqrt()  # by Parseval
         weight = torch.where(norm > 0, number / norm, 0)
-        spectrum = state.spectrum + weight[:, None, None, None, None] * spectrum
-        energy = state.energy + weight[:, None, None].square() * single
-        active = state.active | (grad != 0)
+        spectrum = torch.addcmul(state.spectrum, spectrum, weight[:, None, None, None, None])
+        energy = torch.addcmul(state.energy, single, weight[:, None, None].square())
+        active = state.active.logical_or(grad)
         mean = across_channels(wiener_filter(spectrum, energy, number, grad.shape[3]), axes.mT)
-        direction = mean.abs().pow(1 / POWER).copysign(mean).to(grad).masked_fill_(~active, 0)
+        undone = mean.abs().sqrt_().sqrt_().mul_(mean)  # to the power 1 / POWER, twice as fast as by `pow`
+        direction = undone.to(grad).masked_fill_(~active, 0)
         length = state.length * decay(self.schedule, progress.before, delta)
         move = constraint.steepest(direction, length, state.point)
         point = constraint.project(state.point, move)
@@ -127,9 +128,10 @@ class Wiener(Optimiser):
 
 def across_channels(images: Tensor, axes: Tensor) -> Tensor:
     """Images (N,C,H,W) by axis across their channels, from the axes (A,C): (N,A,H,W)."""
-    result = axes[:, :1, None] * images[:, :1]
-    for i in range(1, images.shape[1]):  # image by image the same bits, which a product of matrices does not promise
-        result = result + axes[:, i : i + 1, None] * images[:, i : i + 1]
+    (first, column), *others = zip(images.split(1, 1), axes[..., None, None].unbind(1), strict=True)
+    result: Tensor = first * column
+    for channel, column in others:  # image by image the same bits, which a product of matrices does not promise
+        result.addcmul_(channel, column)
     return result
 
 
@@ -174,7 +176,8 @@ class Rings(NamedTuple):
 
     def energy(self, spectrum: Tensor) -> Tensor:
         """Of a spectrum (N,C,H,W',2) the energy of each channel in each ring of the whole transform: (N,C,R)."""
-        squares = spectrum.square().sum(-1) * self.weights
+        real, imaginary = spectrum.unbind(-1)
+        squares = real.square().addcmul_(imaginary, imaginary).mul_(self.weights)
         by_ring = squares.flatten(2).index_select(2, self.order)
         # Sums of slices have the same bits every time, on any device. Sums by a scatter do not.
         return torch.stack([part.sum(2) for part in by_ring.split(self.sizes, 2)], 2)
