@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"`--data` needs runs of one data.size, which cut the same pictures; got {sorted(sizes)}")
     exclusions = {digest for result in results for digest in result.fit_pixels}
     views = None if options.views is None else compose("smoke", words({"transforms": options.views})).transforms
-    encoders = [(text, _composed(text)) for text in options.on]
+    encoders = [(text, encoder_run(text)) for text in options.on]
     named = [node.encoder for _, node in encoders]  # behind another defence, too
     encoders += [(str(previous.folder), previous.run) for previous, _ in runs if is_loadable(previous.run)]
     settings = [(node.encoder, node.defence) for _, node in encoders]
@@ -84,8 +84,8 @@ def run(options: argparse.Namespace) -> None:
     print(f"table: {options.out / 'transfer.csv'}\npicture: {options.out / 'transfer.png'}")
 
 
-def _composed(text: str) -> Run:
-    """The configuration of an `--on`. Raises ValueError in one line."""
+def encoder_run(text: str) -> Run:
+    """The configuration that a word of `--on` names. Raises ValueError in one line."""
     name, *keys = shlex.split(text) or [""]
     for word in keys:
         if word.partition("=")[0].partition(".")[0] not in GROUPS:

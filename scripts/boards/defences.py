@@ -10,17 +10,20 @@ finished is not made again.
 import argparse
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from attacks.commands.judge import encoder_run
+from attacks.experiment.directory import open_run
+from attacks.experiment.transfer import judge_on, transfer_rows
 from attacks.run import compose
 from attacks.runtime.files import write_text
-from attacks.runtime.tables import read_rows
+from attacks.runtime.tables import read_rows, write_rows
 
 from .leaderboard import LOGITS, dense_table, figure_text, named_keys, provenance, read_record, run_cell
 
@@ -29,7 +32,7 @@ DEFENCES = ("tte", "rtpt", "dbd", "agc", "smooth", "ttc", "consistency")
 #: A vision transformer that is trained in two minutes; its file is a program.
 VIT = "vit.pt"
 PREPROCESS = "encoder.preprocess={size:64,mean:[0,0,0],std:[1,1,1]}"
-#: Encoder -> its words in a run, and those that name it to `viewproof judge`.
+#: Encoder -> its words in a run, and those that name it to `judge --on`.
 ENCODERS = {
     name: (
         f"encoder=pypi encoder.model={name} {LOGITS} data=folder data.path=imagenet20 data.count=null "
@@ -46,6 +49,7 @@ SETTINGS = "config=quickstart transforms=identity engine=fixed sanity=none evalu
 SETTINGS += " evaluate.views=16"
 #: Views of a defence, gradients through it, and views of a step.
 VIEWS, GRADIENTS, STEP = 4, 24, 1
+IDENTITY = compose("smoke", ["transforms=identity"]).transforms
 HEAD = ("encoder", "defence", "eps", "clean", "undefended", "bare", "its views", "through", "gain", "passes")
 
 
@@ -86,18 +90,24 @@ def attack_defence(encoder: str, defence: str, eps: str, options: argparse.Names
     folder = options.out / encoder / f"{defence}-{eps}"
     views = "" if defence == "ttc" else f"defence.views={VIEWS}"
     words = f"defence={defence} {views} attack.gradients={GRADIENTS} attack.views={STEP} perturbation.eps={eps}/255"
-    return run_cell(folder, words_of(encoder, words, options)) and judge_run(folder, encoder, [], options)
+    return run_cell(folder, words_of(encoder, words, options)) and judge_run(folder, encoder, "bare", options)
 
 
-def judge_run(folder: Path, encoder: str, defences: Sequence[str], options: argparse.Namespace) -> bool:
-    """Judge the files of a run, once, without a defence and behind those given."""
-    if (folder / "transfer.csv").exists():
-        return True
-    name = ENCODERS[encoder][1].replace(VIT, str(options.out / VIT))
-    names = [name, *(f"{name} defence={defence} defence.views={VIEWS}" for defence in defences)]
-    on = [word for name in names for word in ("--on", name)]
-    command = ["viewproof", "judge", str(folder), *on, "--views", "identity", "--out", str(folder)]
-    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
+def judge_run(
+    folder: Path, encoder: str, arm: str, options: argparse.Namespace, defences: Sequence[str] = ()
+) -> bool:
+    """Judge the files of one arm of a run, once, behind the defences given, or without one."""
+    if not (folder / "transfer.csv").exists():
+        name = ENCODERS[encoder][1].replace(VIT, str(options.out / VIT))
+        previous, content = open_run(folder)
+        content = {**content, "arms": {arm: content["arms"][arm]}}
+        transfers = []
+        for words in [f"defence={defence} defence.views={VIEWS}" for defence in defences] or [""]:
+            named = encoder_run(f"{name} {words}")
+            run = replace(previous.run, encoder=named.encoder, defence=named.defence, transforms=IDENTITY)
+            transfers.append(judge_on(previous, content, run, {}))
+        write_rows(folder / "transfer.csv", transfer_rows(transfers, [None] * len(transfers)))
+    return True
 
 
 def attack_views(encoder: str, eps: str, options: argparse.Namespace) -> bool:
@@ -105,6 +115,8 @@ def attack_views(encoder: str, eps: str, options: argparse.Namespace) -> bool:
     the same views."""
     by_stages: dict[str, list[str]] = {}
     for defence in options.defences:
+        if defence == "consistency":  # a detector changes no answer
+            continue
         by_stages.setdefault(view_stages(defence), []).append(defence)
     by_stages.pop("{}", None)  # what looks at one picture has no views
     results = []
@@ -112,7 +124,7 @@ def attack_views(encoder: str, eps: str, options: argparse.Namespace) -> bool:
         folder = options.out / encoder / f"views of {defences[0]}-{eps}"
         words = f"attack.gradients={GRADIENTS * (1 + VIEWS)} attack.views={1 + VIEWS} perturbation.eps={eps}/255"
         run = run_cell(folder, [*words_of(encoder, words, options), f"+transforms.stages={stages}"])
-        results.append(run and judge_run(folder, encoder, defences, options))
+        results.append(run and judge_run(folder, encoder, "eot", options, defences))
     return all(results)
 
 
