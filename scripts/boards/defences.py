@@ -49,7 +49,6 @@ SETTINGS = "config=quickstart transforms=identity engine=fixed sanity=none evalu
 SETTINGS += " evaluate.views=16"
 #: Views of a defence, gradients through it, and views of a step.
 VIEWS, GRADIENTS, STEP = 4, 24, 1
-IDENTITY = compose("smoke", ["transforms=identity"]).transforms
 HEAD = ("encoder", "defence", "eps", "clean", "undefended", "bare", "its views", "through", "gain", "passes")
 
 
@@ -101,10 +100,11 @@ def judge_run(
         name = ENCODERS[encoder][1].replace(VIT, str(options.out / VIT))
         previous, content = open_run(folder)
         content = {**content, "arms": {arm: content["arms"][arm]}}
+        views = compose("smoke", ["transforms=identity"]).transforms
         transfers = []
         for words in [f"defence={defence} defence.views={VIEWS}" for defence in defences] or [""]:
             named = encoder_run(f"{name} {words}")
-            run = replace(previous.run, encoder=named.encoder, defence=named.defence, transforms=IDENTITY)
+            run = replace(previous.run, encoder=named.encoder, defence=named.defence, transforms=views)
             transfers.append(judge_on(previous, content, run, {}))
         write_rows(folder / "transfer.csv", transfer_rows(transfers, [None] * len(transfers)))
     return True
