@@ -69,7 +69,7 @@ def sarif(facts: Facts) -> str:
 
 def _sarif_result(facts: Facts, rule: str, run: RunFacts, text: str, level: str = "error") -> dict[str, Any]:
     place = {"artifactLocation": {"uri": facts.file}, "region": {"startLine": 1}}
-    words = f"{rule} {run.encoder}" + (f" {text}" if rule == CUSTODY else "")
+    words = f"{rule} {run.content['encoder']['fingerprint']}" + (f" {text}" if rule == CUSTODY else "")
     return {
         "ruleId": rule,
         "level": level,
@@ -123,8 +123,7 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
     encoder = run.content["encoder"]
     metrics: list[dict[str, Any]] = []
     for row in run.verdict.rows:
-        value = {"value": f"{row.value:.6g}", "slice": size_text(vars(row))}
-        metrics.append({"type": str(row.requirement), **value})
+        metrics.append({"type": str(row.requirement), "value": f"{row.value:.6g}", "slice": size_text(vars(row))})
         if not row.has_range:
             metrics[-1]["confidenceInterval"] = {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
     return {
@@ -132,7 +131,7 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
         "bom-ref": ref,
         "name": encoder["name"] if encoder["model"] is None else f"{encoder['name']}:{encoder['model']}",
         "description": "SHA-256 of the tensors, whatever file holds them",
-        "hashes": [{"alg": "SHA-256", "content": run.encoder}],
+        "hashes": [{"alg": "SHA-256", "content": encoder["fingerprint"]}],
         "modelCard": {"quantitativeAnalysis": {"performanceMetrics": metrics}},
     }
 
@@ -175,15 +174,11 @@ class RunPage(NamedTuple):
 
 def evidence_page(facts: Facts) -> str:
     """The page, `evidence.html` and `check.html`; it fetches nothing and runs no scripts."""
-    runs = [_run_page(run) for run in facts.runs]
-    template = environment().get_template("evidence.html")
-    return template.render(facts=facts, runs=runs, not_tested=_not_tested(facts))
-
-
-def _run_page(run: RunFacts) -> RunPage:
-    gate = run.verdict.as_dict() | {"notes": run.custody.problems}
-    content = dict(run.content) | {"gate": gate}
-    return RunPage(run, content, warnings(content), _rows(run), _pictures(run))
+    runs = []
+    for run in facts.runs:
+        content = dict(run.content) | {"gate": run.verdict.as_dict() | {"notes": run.custody.problems}}
+        runs.append(RunPage(run, content, warnings(content), _rows(run), _pictures(run)))
+    return environment().get_template("evidence.html").render(facts=facts, runs=runs, not_tested=_not_tested(facts))
 
 
 def _rows(run: RunFacts) -> list[tuple[str, str]]:
