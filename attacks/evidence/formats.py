@@ -84,7 +84,6 @@ def cyclonedx(facts: Facts) -> str:
     the claim with its evidence, and the problems of custody as counter-evidence. Raises ValueError where the
     library's own copy of the schema refuses it."""
     validation, schema = extra("cyclonedx.validation.json"), extra("cyclonedx.schema")
-    components = [_component(run, f"encoder-{i}") for i, run in enumerate(facts.runs, 1)]
     claims: list[dict[str, Any]] = []
     evidence: list[dict[str, Any]] = []
     for i, run in enumerate(facts.runs, 1):
@@ -109,7 +108,7 @@ def cyclonedx(facts: Facts) -> str:
             "tools": {"components": [{"type": "application", "name": "viewproof", "version": facts.version}]},
             "properties": [{"name": "viewproof:verdict", "value": facts.verdict}],
         },
-        "components": components,
+        "components": [_component(run, f"encoder-{i}") for i, run in enumerate(facts.runs, 1)],
         "declarations": {"claims": claims, "evidence": evidence},
     }
     text = _json(bom)

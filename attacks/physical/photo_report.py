@@ -67,8 +67,7 @@ def write_photo_report(
         colour.unlink(missing_ok=True)  # of photographs before these
     else:
         write_json(colour, fit.to_dict())
-    poses = [item.scene for item in measurements[0] if item.scene is not None]
-    stages = ranges(poses, list(stops.values()))
+    stages = ranges([item.scene for item in measurements[0] if item.scene is not None], list(stops.values()))
     write_text(folder / "preset.yaml", preset_text(config, stages, None if fit is None else colour))
 
 
@@ -178,13 +177,9 @@ MAX_JITTER, FIELD_OF_VIEW = 0.499, 40.0
 
 
 def ranges(poses: Sequence[Pose], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """Stages with the measured ranges, from the smallest value to the largest; {} for no poses.
-
-    Args:
-        poses: before the scene, of each photograph in which it could be located.
-        stops: the exposure of each photograph, relative to the run's picture or to the median photograph; () if it is
-            unknown.
-    """
+    """Stages with the measured ranges, from the smallest value to the largest: of the `poses` before the scene where
+    it could be located ({} for none), and of each photograph's exposure, relative to the run's picture or to the
+    median photograph (`stops`; () if it is unknown)."""
     if not poses:
         return {}
     roll = float(scipy.stats.circmean([pose.degrees for pose in poses], 180, -180))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.colour_fit import SceneCells, scene_cells
-from attacks.physical.detect import Bytes, Floats
+from attacks.physical.detect import Bytes, Floats, grey_picture
 from attacks.physical.rectify import pose, project, rectify, visible
 from attacks.physical.resemblance import correlation
 from attacks.runtime.extras import extra
@@ -89,7 +89,7 @@ def find(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Fl
     scale = min(LARGER_BY, SIDE / max(height, width))
     size = round(scale * frame.height), round(scale * frame.width)
     flat = rectify(photo, scene, frame, size)
-    corners = np.array(Box(0, 0, card.width, card.height).corners, np.float64)
+    corners = Box(0, 0, card.width, card.height).corners
     outline = (project(np.linalg.inv(scene) @ homography, corners) + margin) * scale
     free = cv2.fillConvexPoly(np.full(size, 255, np.uint8), np.rint(outline).astype(np.int32), 0)
     kernel = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
@@ -114,10 +114,8 @@ def _match_features(picture: Bytes, photo: Bytes, free: Bytes) -> Floats:
     it is `free`. Each has one match."""
     cv2 = extra("cv2")
     sift = cv2.SIFT_create(nfeatures=FEATURES, contrastThreshold=CONTRAST)
-    points: list[Any] = []
-    for pixels, mask in ((picture, None), (photo, free)):
-        points.append(sift.detectAndCompute(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), mask))
-    (ours, first), (theirs, second) = points
+    ours, first = sift.detectAndCompute(grey_picture(picture), None)
+    theirs, second = sift.detectAndCompute(grey_picture(photo), free)
     best: dict[int, Any] = {}
     if first is not None and second is not None and len(theirs) > 1:
         for near, next_near in cv2.BFMatcher().knnMatch(first, second, k=2):
@@ -184,9 +182,8 @@ class ScenePlace:
 
 
 def place(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Floats) -> ScenePlace:
-    """Compare the scene round a card with the run's picture.
-
-    From the card alone its plane is known less the farther it is from the card; its own features show where it is.
+    """Compare the scene round a card with the run's picture: from the card alone its plane is known less the farther
+    it is from the card; its own features show where it is.
 
     Args:
         scene: from the picture's pixels, 0 its edge, to the photograph's.

@@ -153,14 +153,12 @@ def compare_arms(
 ) -> dict[str, Any]:
     """All photographs beside the run's own figures (`digital`, of the pictures that are photographed), and their
     difference to those of their arm. `clusters` are of all pictures of the run."""
-    photo_figures = figures(photo_scores, clusters)
-    digital_figures = {name: figures(scores_of_arm, clusters) for name, scores_of_arm in digital_scores.items()}
     differences = {name: photo_difference(photo_scores, digital_scores[arm], clusters, name) for name in MEASURES}
     several = len({clusters[row] for row in photo_scores.rows}) > 1
     units = "pictures of one cluster" if len(set(photo_scores.rows)) > 1 else "photographs of one picture"
     return {
-        "photographs": _records(photo_figures),
-        "digital": {name: _records(figures_of_arm) for name, figures_of_arm in digital_figures.items()},
+        "photographs": _records(figures(photo_scores, clusters)),
+        "digital": {name: _records(figures(of_arm, clusters)) for name, of_arm in digital_scores.items()},
         "difference": {name: row["difference"] for name, row in differences.items()},
         **{key: differences[MEASURES[0]][key] for key in ("test", "needed")},
         "intervals": f"95 %, over {'clusters of pictures' if several else units}",
@@ -173,11 +171,8 @@ def _records(measures: Mapping[str, Interval]) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, eq=False)
 class Poses(Homography):
-    """One of several poses of the camera, chosen by its only coordinate.
-
-    Args:
-        matrices: (P,3,3) from each view to the scene, in the stage frame.
-    """
+    """One of several poses of the camera, (P,3,3) `matrices` from the view to the scene in the stage frame, chosen
+    by its only coordinate."""
 
     matrices: Tensor = field(repr=False)
 

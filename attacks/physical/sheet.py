@@ -5,7 +5,6 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
@@ -52,11 +51,8 @@ def arm_folder(run: Path, kind: str, arm: str) -> Path:
 
 
 def subject(run: Path, arm: str = "eot") -> Subject:
-    """Read what a run of a patch left in its folder.
-
-    Raises:
-        ValueError: no such folder, not the run of a patch, or a file in it that is not what a run writes.
-    """
+    """Read what a run of a patch left in its folder. Raises ValueError where there is none, where it is not the run
+    of a patch, and where a file in it is not what a run writes."""
     if not run.is_dir():
         raise ValueError(f"run `{run}` is no folder (paths are relative to {Path.cwd()})")
     if not (run / "patch.png").is_file():
@@ -123,8 +119,7 @@ def write_sheet(
         paper: one of `PAPERS`.
         out: the folder; None: see `arm_folder`.
 
-    Raises:
-        ValueError: see `subject`, `card`, `card_picture` and `refuse_links`.
+    Raises ValueError, see `subject`, `card`, `card_picture` and `refuse_links`.
     """
     if out is None:
         refuse_links(run)
@@ -132,7 +127,21 @@ def write_sheet(
     sheets = plan(source.patch.printed_card(arm, width), paper, dpi)
     folder = arm_folder(run, "print", arm) if out is None else out
     write_sheets(folder, sheets, source.texture)
-    write_json(folder / "sheet.json", _record(sheets, source))
+    place = ("left", "top", "row", "column")
+    record = {
+        "schema": 2,
+        "id": source.patch.id,
+        "arm": source.arm,
+        "sha256": source.sha256,
+        "card": dataclasses.asdict(sheets.card),
+        "dpi": sheets.dpi,
+        "paper": sheets.paper,
+        "page": {"width": sheets.width, "height": sheets.height},
+        "pages": [
+            dataclasses.asdict(page.tile) | {key: getattr(page, key) for key in place} for page in sheets.pages
+        ],
+    }
+    write_json(folder / "sheet.json", record)
     return PrintResult(folder, sheets, _notes(source.patch, sheets.card.patch.width))
 
 
@@ -184,23 +193,6 @@ def _save(path: Path, picture: Picture, dpi: int) -> None:
     srgb.add(b"sRGB", b"\0")
     with atomic(path) as temporary:
         Image.fromarray(picture).save(temporary, "PNG", dpi=(dpi, dpi), compress_level=FAST, pnginfo=srgb)
-
-
-def _record(sheets: Plan, source: Subject) -> dict[str, Any]:
-    place = ("left", "top", "row", "column")
-    return {
-        "schema": 2,
-        "id": source.patch.id,
-        "arm": source.arm,
-        "sha256": source.sha256,
-        "card": dataclasses.asdict(sheets.card),
-        "dpi": sheets.dpi,
-        "paper": sheets.paper,
-        "page": {"width": sheets.width, "height": sheets.height},
-        "pages": [
-            dataclasses.asdict(page.tile) | {key: getattr(page, key) for key in place} for page in sheets.pages
-        ],
-    }
 
 
 def _notes(patch: PhysicalPatch, width: float) -> tuple[str, ...]:

@@ -9,13 +9,13 @@ least Bayesian information criterion (Schwarz 1978) is used; `FLOOR` and `MARGIN
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from attacks.perturbations.patch.card import Card
+from attacks.perturbations.patch.card import Box, Card
 from attacks.physical import rectify
 from attacks.physical.detect import Bytes, Floats
 from attacks.physical.rectify import MIN_TAGS, POINTS, visible
@@ -112,8 +112,7 @@ def locate(grey: Bytes, card: Card, tags: Mapping[int, Floats], k1: float | None
         tags: the corners (4,2) of those that were detected, by number.
         k1: of the lens, if it is known from other photographs of the same camera.
 
-    Raises:
-        ValueError: fewer than two tags, or tags that do not lie on one card however it is bent.
+    Raises ValueError for fewer than two tags, and for tags that do not lie on one card however it is bent.
     """
     places = {tag.number: np.array(tag.box.corners) for tag in card.tags if tag.number in tags}
     refusal = None
@@ -126,11 +125,9 @@ def locate(grey: Bytes, card: Card, tags: Mapping[int, Floats], k1: float | None
     source, corners = (np.concatenate([points[number] for number in places]) for points in (places, tags))
     matrix = extra("cv2").findHomography(source, corners, 0)[0] if refusal else plane.homography
     start = _of_plane(np.eye(3) if matrix is None else matrix, grey.shape, card, k1 or 0.0)
-    horizontal, down = np.eye(3)[:2]
-    lines = np.concatenate([np.c_[0 * corners + axis[:2], -corners @ axis[:2]] for axis in (horizontal, down)])
+    lines = np.concatenate([np.c_[0 * corners + axis, -corners @ axis] for axis in np.eye(2)])
     rough = _choose(start, np.concatenate([source, source]), lines, k1, COARSE)
-    ends = [[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]]
-    if not visible(rough.surface.homography, ends):
+    if not visible(rough.surface.homography, Box(0, 0, card.width, card.height).corners):
         raise refusal or ValueError("the card would lie behind the camera")
     solution, lens = _refine(grey, card, list(places), rough, k1)
     if solution.surface.is_plane and refusal is not None:
@@ -164,12 +161,16 @@ def _refine(
 ) -> tuple[Solution, tuple[float, float] | None]:
     """The best model of the edges of tags and swatches, and the lens that they give."""
     edges = rectify.card_edges(card, tags)
-    ends = np.array([[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]])
+    ends = Box(0, 0, card.width, card.height).corners
     light, corner = rectify.crop(grey, rough.surface.project(ends))
     best, lens = rough, None
+
+    def to_pixels(points: Any) -> Floats:
+        return best.surface.project(points) - corner
+
     for _ in range(ROUNDS):
         current = best.surface
-        places, lines = rectify.edge_lines(light, card, edges, partial(_shift, current, corner))
+        places, lines = rectify.edge_lines(light, card, edges, to_pixels)
         if len(places) < rectify.LEAST_EDGES * len(POINTS):
             return best, None
         lines[:, 2] -= lines[:, :2] @ corner
@@ -182,23 +183,18 @@ def _refine(
     return best, lens
 
 
-def _shift(surface: Surface, corner: Floats, points: Any) -> Floats:
-    return surface.project(points) - corner
-
-
 def _choose(start: Surface, places: Floats, lines: Floats, k1: float | None, soft: float) -> Solution:
     """The model with the least criterion; a richer one only if its is smaller by `MARGIN`. A bend is tried where
     the others leave more than `STIFF` of `soft`, the error from which on a line counts little."""
-    free = LENS if k1 is None else ()
     flat = start.values * (np.arange(12) < 8) + (k1 or 0.0) * (np.arange(12) == 8)
     models = [_solve(replace(start, values=flat), (), places, lines, soft)]
-    if free:
+    if k1 is None:
         models.append(_solve(models[0].surface, LENS, places, lines, soft))
     best = reduce(_better, models)
     if best.error > STIFF * soft or start.is_bent:
         start_values = np.where(np.arange(12) == 8, k1 or 0.0, start.values)
         models.append(_fit_bend(replace(start, values=start_values), models[0].surface, BEND, places, lines, soft))
-        if free:
+        if k1 is None:
             current = start if start.is_bent else models[-1].surface
             models.append(_fit_bend(current, models[1].surface, LENS + BEND, places, lines, soft))
     best, minimum = reduce(_better, models), min(models, key=lambda model: model.criterion)

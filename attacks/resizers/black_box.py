@@ -93,11 +93,9 @@ class Values:
         """What the pipeline returned (h,w,C), inside the window, as levels 0..255, colours in their order."""
         inside: np.ndarray = (result[self.window] - self.low) / self.gain
         if not self.straight:  # a curve that rises is undone, roughly: no kernel will be named
-            curves = np.maximum.accumulate(self.curve.T, axis=1)
-            inside = np.stack(
-                [np.interp(x, y, GREYS) for x, y in zip(np.moveaxis(inside, 2, 0), curves, strict=True)], 2
-            )
-        if self.order is not None and len(self.order) == 3:
+            planes = zip(np.moveaxis(inside, 2, 0), np.maximum.accumulate(self.curve.T, axis=1), strict=True)
+            inside = np.stack([np.interp(x, y, GREYS) for x, y in planes], 2)
+        if self.order is not None:
             inside = inside[..., np.argsort(self.order)]
         near = np.rint(inside)
         return near if np.abs(inside - near).max() <= WHOLE else inside
@@ -133,11 +131,10 @@ def measure_values(box: PipelineProbe, size: tuple[int, int]) -> Values:
     low, gain = tones[0], (tones[-1] - tones[0]) / 255
     gain = np.where(gain == 0, np.inf, gain)
     off = max(float(np.abs((r[window] - low) / gain - g).max()) for r, g in zip(flat, GREYS, strict=True))
-    curve = (tones - low) / gain
     shares = np.stack([(np.median(result[window], axis=(0, 1)) - low) / gain for result in colours], axis=1) / 255
     order = tuple(int(row.argmax()) for row in shares)
     plain = len({*order}) == 3 and np.abs(shares - np.eye(3)[list(order)]).max() <= _COLOUR_ERROR
-    return Values(window, low, gain, off <= STRAIGHT, curve, order if plain else None)
+    return Values(window, low, gain, off <= STRAIGHT, (tones - low) / gain, order if plain else None)
 
 
 #: A superposition of four 8-bit results is off by at most this many levels (root mean square) where only rounding is.
@@ -177,8 +174,7 @@ class Prober:
     def line_response(self, axis: int, line: np.ndarray) -> np.ndarray:
         """A picture that varies along one axis alone -> the mean profile of the result."""
         grey = self.levels(np.broadcast_to(line[:, None] if axis == 0 else line, self.size))
-        profile: np.ndarray = grey.mean(axis=(1 - axis, 2))
-        return profile
+        return np.asarray(grey.mean(axis=(1 - axis, 2)))
 
     def noise(self, low: int, high: int, seed: int) -> np.ndarray:
         """Colour noise (H,W,3), levels `low` to `high`, equally likely."""
@@ -240,17 +236,13 @@ def measure_weights(prober: Prober, lines: tuple[ProbeLine, ProbeLine]) -> Separ
     for axis, line in enumerate(lines):
         length = prober.size[axis]
         period = min(length, _TEETH * math.ceil(max(abs(line.scale), 1)))
-        columns = []
-        for phase in range(period):
-            tooth = np.where(np.arange(length) % period == phase, 127, 0)
-            columns.append((prober.line_response(axis, 128 + tooth) - prober.line_response(axis, 128 - tooth)) / 254)
-        responses = np.stack(columns, axis=1)  # output pixel, phase
-        count = len(responses)
-        centre = line.scale * (np.arange(count)[:, None] + 0.5) + line.shift - 0.5
+        teeth = (np.where(np.arange(length) % period == phase, 127, 0) for phase in range(period))
+        columns = [prober.line_response(axis, 128 + t) - prober.line_response(axis, 128 - t) for t in teeth]
+        responses = np.stack(columns, axis=1) / 254  # output pixel, phase
+        centre = line.scale * (np.arange(len(responses))[:, None] + 0.5) + line.shift - 0.5
         phases = np.arange(period)
         nearest = (phases + period * np.rint((centre - phases) / period)).astype(int)
         inside = (nearest >= 0) & (nearest < length)
-        matrix = np.zeros((count, length))
-        np.add.at(matrix, (np.nonzero(inside)[0], nearest[inside]), responses[inside])
-        matrices.append(matrix)
+        matrices.append(np.zeros((len(responses), length)))
+        np.add.at(matrices[-1], (np.nonzero(inside)[0], nearest[inside]), responses[inside])
     return Separable(*matrices)

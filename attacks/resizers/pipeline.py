@@ -100,15 +100,13 @@ def _pillow(kernel: Image.Resampling, pixels: np.ndarray, size: tuple[int, int])
 
 
 def _opencv(cv2: Any, flag: str, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    resized: np.ndarray = cv2.resize(pixels, size[::-1], interpolation=getattr(cv2, flag))
-    return resized
+    return np.asarray(cv2.resize(pixels, size[::-1], interpolation=getattr(cv2, flag)))
 
 
 def _torch(mode: str, antialias: bool, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    corners = None if "nearest" in mode else False
     images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = F.interpolate(
-        images, size, mode=mode, antialias=antialias, align_corners=None if "nearest" in mode else False
-    )
+    resized = F.interpolate(images, size, mode=mode, antialias=antialias, align_corners=corners)
     return np.ascontiguousarray(resized[0].permute(1, 2, 0).numpy())
 
 
@@ -152,8 +150,7 @@ def kernel_pipeline(kernel: str, source: tuple[int, int], size: tuple[int, int])
 
 def function_name(function: Callable[[Any], Any]) -> str:
     """The name of a function for the record of a run."""
-    kind = type(function)
-    source = function if hasattr(function, "__qualname__") else kind
+    source = function if hasattr(function, "__qualname__") else type(function)
     return f"{GIVEN}{source.__module__}.{source.__qualname__}"
 
 

@@ -61,8 +61,7 @@ class Separable:
         return Separable(self.rows[:, window[0]], self.columns[:, window[1]])
 
     def __call__(self, pictures: np.ndarray) -> np.ndarray:
-        resized: np.ndarray = self.rows @ pictures @ self.columns.T
-        return resized
+        return np.asarray(self.rows @ pictures @ self.columns.T)
 
 
 def kernel_matrices(kernel: str, axis: Axes, size: tuple[int, int]) -> Separable:
@@ -97,12 +96,10 @@ def hidden_gain(resizer: Separable, viewer: Separable) -> float:
         visible = matrix @ scipy.linalg.orth(other.T)
         pairs.append((matrix @ matrix.T, visible @ visible.T))
     (a, p), (b, q) = pairs
-    shape = (len(a), len(b))
 
     def product(vector: np.ndarray) -> np.ndarray:
-        x = vector.reshape(shape)
-        image: np.ndarray = a @ x @ b - p @ x @ q
-        return image.ravel()
+        x = vector.reshape(len(a), len(b))
+        return np.asarray(a @ x @ b - p @ x @ q).ravel()
 
     start = np.random.default_rng(0).standard_normal(len(a) * len(b))  # else ARPACK draws its own
     if np.linalg.norm(product(start)) <= NOTHING * np.linalg.norm(start):

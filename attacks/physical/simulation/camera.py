@@ -93,9 +93,8 @@ def render(
             view = _warped(scene, fine @ scene_at, extent, grey)
             card_layer = _warped(ink, fine @ card_at @ dots, extent, 0.0)
         else:
-            x, y = np.meshgrid(np.arange(extent[1]), np.arange(extent[0]))
             back: Matrix = np.linalg.inv(fine)
-            points: Points = np.stack([x, y], -1) @ back[:2, :2].T + back[:2, 2]
+            points: Points = np.stack(np.meshgrid(*map(np.arange, extent[::-1])), -1) @ back[:2, :2].T + back[:2, 2]
             view = _read(scene, warp.scene(points, scene_at), grey)
             card_layer = np.zeros((*extent, 4), np.float32)
             edge = map_points(fine, warp.outline())

@@ -41,15 +41,13 @@ class CameraLens:
     def ideal(self, pixels: Points) -> Points:
         """The inverse: the root of k1 r^3 + r in closed form. NaN beyond the fold of a negative k1."""
         if self.k1 == 0:
-            return np.asarray(pixels, np.float64)
-        off = (np.asarray(pixels, np.float64) - self.centre) / self.focal
+            return pixels
+        off = (pixels - self.centre) / self.focal
         radius = np.sqrt((off**2).sum(-1, keepdims=True))
         root = math.sqrt(3 * abs(self.k1))
+        sine, inverse = (np.sinh, np.arcsinh) if self.k1 > 0 else (np.sin, np.arcsin)
         with np.errstate(invalid="ignore"):
-            if self.k1 > 0:
-                straight = 2 / root * np.sinh(np.arcsinh(1.5 * root * radius) / 3)
-            else:
-                straight = 2 / root * np.sin(np.arcsin(1.5 * root * radius) / 3)
+            straight = 2 / root * sine(inverse(1.5 * root * radius) / 3)
         return np.asarray(self.centre + self.focal * off * straight / np.maximum(radius, 1e-12))
 
 

@@ -91,7 +91,8 @@ def take_photograph(
     size: tuple[int, int],
     rng: np.random.Generator,
 ) -> Photograph:
-    """Place the card in the scene, its patch exactly on `quad`, and photograph it.
+    """Place the card in the scene, its patch exactly on `quad`, and photograph it. Raises ValueError where the quad
+    is not convex, or a corner of the card lies behind the camera.
 
     Args:
         scene: 8-bit sRGB (h,w,3).
@@ -101,9 +102,6 @@ def take_photograph(
         dpi: dots per inch of `ink`.
         size: (height, width) of the photograph.
         rng: for the sensor's noise.
-
-    Raises:
-        ValueError: the quad is not convex, or a corner of the card lies behind the camera.
     """
     plane = shots.from_shares((scene.shape[0], scene.shape[1]))
     eye = np.asarray(shots.frame(size) @ shots.view_homography(shot))  # from the scene to the photograph

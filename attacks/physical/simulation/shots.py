@@ -207,11 +207,8 @@ def from_shares(size: tuple[int, int]) -> Matrix:
 
 
 def four_point_homography(src: Sequence[Sequence[float]] | Points, dst: Sequence[Sequence[float]] | Points) -> Matrix:
-    """The homography of four points to four points: eight equations, solved.
-
-    Raises:
-        ValueError: `dst` is not convex, or three of its points lie in a line.
-    """
+    """The homography of four points to four points: eight equations, solved. Raises ValueError where `dst` is not
+    convex, or three of its points lie in a line."""
     corners = np.asarray(dst, float)
     side = np.c_[np.roll(corners, -1, 0) - corners, np.zeros(4)]
     turns = np.sign(np.cross(side, np.roll(side, -1, 0))[:, 2].round(9))
@@ -225,11 +222,7 @@ def four_point_homography(src: Sequence[Sequence[float]] | Points, dst: Sequence
 
 
 def map_points(matrix: Matrix, points: Sequence[Sequence[float]] | Points) -> Points:
-    """Points through a homography.
-
-    Raises:
-        ValueError: one of them lies behind the camera.
-    """
+    """Points through a homography. Raises ValueError where one of them lies behind the camera."""
     x, y, w = matrix @ np.c_[np.asarray(points, float), np.ones(len(points))].T
     if not (w > 1e-6).all():
         raise ValueError("a corner lies behind the camera: reduce `jitter`, `yaw` or `pitch`, or go further away")
