@@ -194,8 +194,7 @@ def measure_photo(
 def _find_scene(
     photo: Bytes, picture: Bytes, expected: Expected, row: int, ground: Floats
 ) -> tuple[int, Floats, ScenePlace]:
-    """The placement nearest to the photograph's middle that shows its scene, or the nearest of all: its number, its
-    scene, from the picture's pixels to the photograph's, and the card there."""
+    """The placement nearest to the middle that shows its scene, else the nearest: its number, scene and place."""
     card, sides = expected.card, np.array(expected.patch.size[::-1])
     scenes = [ground @ from_corners(np.array(quad) * sides, card.patch.corners) for quad in expected.patch.quads[row]]
     off = [np.hypot(*(project(scene, sides / 2) - np.array(photo.shape[1::-1]) / 2)) for scene in scenes]

@@ -222,24 +222,17 @@ def preset_text(config: dict[str, Any], stages: dict[str, dict[str, Any]], colou
     # The checks by their name alone: values would win over `sanity=none` on the command line.
     body: dict[str, Any] = {key: value for key, value in config.items() if key not in ("show", "sanity")}
     body["transforms"] |= {"name": "measured", "stages": merge_stages(body["transforms"]["stages"], stages)}
-    if colour is not None:
-        body |= _printer_groups(body, str(colour.resolve()))
-        names["printer"] = body["printer"]["name"]
+    if colour is not None:  # the groups that depend on a printer have the measured one
+        file, printer = str(colour.resolve()), body.get("printer") or {"name": "none"}
+        if printer["name"] in ("none", "generic", "family"):
+            printer = {"stages": printer.get("stages", {}), "name": "measured"}
+        body["printer"], names["printer"] = {**printer, "intent": "relative", "colour": file}, printer["name"]
+        if not isinstance(body["perturbation"].get("gamut"), list | None):
+            body["perturbation"]["gamut"] = None
+        if body.get("penalty", {}).get("name") == "nps":
+            body["penalty"]["palette"] = file
     defaults = [f"override /{key}: {name}" for key, name in names.items()]
     head = "# A run once more, with the printer and the camera as measured in photographs of its first patch."
     lines = ["# @package _global_", head, "defaults:", *(f"  - {line}" for line in defaults), ""]
     dump = yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
     return "\n".join([*lines, dump])
-
-
-def _printer_groups(body: dict[str, Any], colour: str) -> dict[str, Any]:
-    """The groups that depend on a printer, with the measured one."""
-    printer = dict(body.get("printer") or {"name": "none"})
-    if printer["name"] in ("none", "generic", "family"):
-        printer = {"stages": printer.get("stages", {}), "name": "measured"}
-    groups: dict[str, Any] = {"printer": {**printer, "intent": "relative", "colour": colour}}
-    if not isinstance(body["perturbation"].get("gamut"), list | None):
-        groups["perturbation"] = {**body["perturbation"], "gamut": None}
-    if body.get("penalty", {}).get("name") == "nps":
-        groups["penalty"] = {**body["penalty"], "palette": colour}
-    return groups

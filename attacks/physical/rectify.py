@@ -166,23 +166,12 @@ LEAST_EDGES = 8
 FAINTEST, FURTHER = 0.3, 3.0
 
 
-def crop(grey: Bytes, points: Floats) -> tuple[NDArray[np.float32], Floats]:
-    """The linear light of the part of a photograph round points (n,2), and its upper left pixel (x, y)."""
-    limit = np.array(grey.shape[::-1])
-    (left, top), (right, low) = (np.clip(v, 0, limit).astype(int) for v in (points.min(0), points.max(0) + 1))
-    return LIGHT[grey[top:low, left:right]], np.array([left, top], np.float64)
-
-
 def edge_lines(
     light: NDArray[np.float32], card: Card, edges: Floats, to_pixels: Callable[[Any], Floats]
 ) -> tuple[Floats, Floats]:
-    """The points of the card in mm (n,2), `POINTS` on each edge that is inside and has contrast; and for each point
-    the line (a, b, c) through its edge, in pixels of `light` (n,3).
-
-    Args:
-        edges: (E,2,2), see `card_edges`.
-        to_pixels: about from mm of the card to pixels of `light`.
-    """
+    """The points of the card in mm (n,2), `POINTS` on each of the `edges` (see `card_edges`) that is inside and has
+    contrast; and for each point the line (a, b, c) through its edge, in pixels of `light` (n,3), to which `to_pixels`
+    maps mm of the card about."""
     module = card.tags[0].box.width / MODULES
     inside, results = [], []
     for start, end in edges:

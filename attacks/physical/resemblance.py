@@ -34,8 +34,6 @@ LIGHTEST = 0.8
 EPSILON = 2e-6
 #: Swatches of each channel that show the purity.
 PURITY_SWATCHES = 6
-#: Turns by quarters, clockwise.
-TURNS = ("", "by 90 degrees", "by 180 degrees", "by 270 degrees")
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def resemblance(
     photo, reference = _coarse(LIGHT[patch]), looks[arm]
     rivals = {f"the patch of the arm {name}": look for name, look in looks.items() if name != arm}
     for i in range(1, 8):
-        words = ("mirrored" if i > 3 else "", f"turned {TURNS[i % 4]}" if i % 4 else "")
+        words = ("mirrored" if i > 3 else "", f"turned by {90 * (i % 4)} degrees" if i % 4 else "")  # clockwise
         rotation = np.rot90(reference[:, ::-1] if i > 3 else reference, -(i % 4))
         rivals[f"its patch {' and '.join(filter(None, words))}"] = rotation
     values = {name: _likeness(photo, look, compared_cells) for name, look in ({"": reference} | rivals).items()}

@@ -110,8 +110,7 @@ def find(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Fl
 
 
 def _match_features(picture: Bytes, photo: Bytes, free: Bytes) -> Floats:
-    """The pixels (n,2,2) of the features that a picture and a photograph share; of those of the photograph only where
-    it is `free`. Each has one match."""
+    """The pixels (n,2,2) of features of a picture and of the `free` part of a photograph that match one to one."""
     cv2 = extra("cv2")
     sift = cv2.SIFT_create(nfeatures=FEATURES, contrastThreshold=CONTRAST)
     ours, first = sift.detectAndCompute(grey_picture(picture), None)
@@ -127,8 +126,7 @@ def _match_features(picture: Bytes, photo: Bytes, free: Bytes) -> Floats:
 
 
 def _blocks(picture: Bytes, photo: Bytes, free: Bytes, margin: int) -> Floats:
-    """The same of the middles of square blocks of a picture and of where each correlates best in the photograph, near
-    its place there, which is `margin` pixels further in: for scenes of few features."""
+    """The same of blocks, each where it correlates best near its place (`margin` further in): for few features."""
     cv2 = extra("cv2")
     side = max(1, max(picture.shape[:2]) // BLOCKS)
     reach, pairs = round(REACH * max(picture.shape[:2])), []
@@ -148,8 +146,7 @@ def _blocks(picture: Bytes, photo: Bytes, free: Bytes, margin: int) -> Floats:
 
 
 def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float]:
-    """How a card with this patch lies, if the scene is shifted against it: degrees clockwise, times as long one way,
-    times as large, sides of the patch away."""
+    """How a card lies whose scene is shifted against it: the last four values of `SceneMatch`."""
     target = np.array(box.corners, np.float64)
     position = project(shift, target)
     right, down = (position[[1, 2]] - position[[0, 3]]).mean(0), (position[[3, 2]] - position[[0, 1]]).mean(0)

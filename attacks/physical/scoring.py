@@ -99,11 +99,10 @@ def score_photos(
     expectation = expected(run, arm)
     origin = rerun(run, device, program)  # before the photographs: it may raise
     scored_photos, refused_photos = list[PhotoMeasurement](), list[PhotoMeasurement]()
-    images = origin.study.queries.images  # as in pictures/clean, which `rerun` checks
 
     def measure(photo: PhotoFile) -> PhotoMeasurement:
-        clean, pixels = to_bytes(images[photo.row]), read_photo(photo.path)
-        return measure_photo(photo, pixels, clean, expectation, detections[photo.name])
+        clean = to_bytes(origin.study.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
+        return measure_photo(photo, read_photo(photo.path), clean, expectation, detections[photo.name])
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         detections, reasons = _detect_cards(shots, expectation.card, pool)
@@ -139,8 +138,7 @@ def _attempt(function: Callable[[PhotoFile], Result], photo: PhotoFile) -> Resul
 def _detect_cards(
     photos: Sequence[PhotoFile], card: Card, pool: ThreadPoolExecutor
 ) -> tuple[dict[str, CardDetection], dict[str, str]]:
-    """The tags of each photograph, and the lens that photographs of one camera share, by name; and why the others are
-    left out."""
+    """The tags of each photograph with the lens of its camera, by name; and why the others are left out."""
 
     def examine(photo: PhotoFile) -> tuple[Capture, CardDetection]:
         pixels, capture = read_capture(photo.path)
@@ -294,8 +292,7 @@ def _size_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
 
 
 def _colour_record(measurement: PhotoMeasurement, card: Card, colours: Colours) -> dict[str, Any]:
-    """The mean colour difference (CIEDE2000) of one photograph's swatches: to the nominal colours, and to the common
-    fit at this photograph's exposure."""
+    """The mean CIEDE2000 of a photograph's swatches: to nominal colours, and to the common fit at its exposure."""
     name, is_valid = measurement.photo.name, measurement.swatches.valid.all(1)
     content: dict[str, Any] = {"stops": colours.stops[name], "delta_e": None, "delta_e_fitted": None}
     if not is_valid.any():

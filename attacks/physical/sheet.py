@@ -28,10 +28,9 @@ ANCHORS = {"start": "ls", "middle": "ms"}
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The patch of a run, an arm of it, the arm's texture over white, and the digest of its file."""
+    """The patch of a run, an arm's texture over white, and the digest of its file."""
 
     patch: PhysicalPatch
-    arm: str
     texture: Texture
     sha256: str
 
@@ -62,7 +61,7 @@ def subject(run: Path, arm: str = "eot") -> Subject:
     texture, patch = read_texture(path), read_patch(run)
     if texture.shape[:2] != patch.texture:
         raise ValueError(f"`{path}` has other texels than placement.json, {patch.texture}: not of one run")
-    return Subject(patch, arm, texture, sha256(path))
+    return Subject(patch, texture, sha256(path))
 
 
 def read_patch(run: Path) -> PhysicalPatch:
@@ -131,7 +130,7 @@ def write_sheet(
     record = {
         "schema": 2,
         "id": source.patch.id,
-        "arm": source.arm,
+        "arm": arm,
         "sha256": source.sha256,
         "card": dataclasses.asdict(sheets.card),
         "dpi": sheets.dpi,
@@ -174,11 +173,10 @@ def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
 def page_picture(card_pixels: Picture, sheets: Plan, page: Page) -> Picture:
     """A sheet in pixels; its part of the card is a copy of the card's own pixels."""
     scale, tile, (fills, texts) = sheets.dpi / INCH, page.tile, draw_page(sheets, page)
-    sheet = Image.new("RGB", (round(sheets.width * scale), round(sheets.height * scale)), "white")
+    picture = np.full((round(sheets.height * scale), round(sheets.width * scale), 3), WHITE, np.uint8)
     x, y, width, height = (round(mm * scale) for mm in (tile.x, tile.y, tile.width, tile.height))
-    part = Image.fromarray(card_pixels[y : y + height, x : x + width])
-    sheet.paste(part, (round(page.left * scale), round(page.top * scale)))
-    picture = np.array(sheet)
+    part, left, top = card_pixels[y : y + height, x : x + width], round(page.left * scale), round(page.top * scale)
+    picture[top : top + len(part), left : left + part.shape[1]] = part
     card_raster.fill_boxes(picture, card_raster.RasterGrid(scale, scale), fills)
     sheet = Image.fromarray(picture)
     draw = ImageDraw.Draw(sheet)

@@ -115,8 +115,7 @@ def seen_points(values: Floats, flat: Floats) -> Floats:
 
 
 def _normal(plane: Floats, focal: Floats) -> Floats:
-    """What a height over planes (...,3,3) adds to the image of a point (...,3): towards the camera, and as long as
-    the card's axes."""
+    """What a height over planes (...,3,3) adds to a point's image (...,3): as long as the card's axes."""
     camera = np.concatenate([focal, focal, np.ones_like(focal)], -1)
     right, down = plane[..., 0] / camera, plane[..., 1] / camera
     length = np.sqrt(np.linalg.norm(right, axis=-1) * np.linalg.norm(down, axis=-1))[..., None]

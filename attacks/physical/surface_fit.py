@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 
 from attacks.perturbations.patch.card import Box, Card
 from attacks.physical import rectify
-from attacks.physical.detect import Bytes, Floats
+from attacks.physical.detect import Bytes, Floats, crop
 from attacks.physical.rectify import MIN_TAGS, POINTS, visible
 from attacks.physical.surface import SPREAD, Surface, seen_points
 from attacks.runtime.extras import extra
@@ -162,7 +162,7 @@ def _refine(
     """The best model of the edges of tags and swatches, and the lens that they give."""
     edges = rectify.card_edges(card, tags)
     ends = Box(0, 0, card.width, card.height).corners
-    light, corner = rectify.crop(grey, rough.surface.project(ends))
+    light, corner = crop(grey, rough.surface.project(ends))
     best, lens = rough, None
 
     def to_pixels(points: Any) -> Floats:
@@ -184,8 +184,7 @@ def _refine(
 
 
 def _choose(start: Surface, places: Floats, lines: Floats, k1: float | None, soft: float) -> Solution:
-    """The model with the least criterion; a richer one only if its is smaller by `MARGIN`. A bend is tried where
-    the others leave more than `STIFF` of `soft`, the error from which on a line counts little."""
+    """The model of least criterion, a richer one if by `MARGIN`; a bend is tried where `STIFF` of `soft` is left."""
     flat = start.values * (np.arange(12) < 8) + (k1 or 0.0) * (np.arange(12) == 8)
     models = [_solve(replace(start, values=flat), (), places, lines, soft)]
     if k1 is None:
@@ -208,8 +207,7 @@ def _better(old: Solution, new: Solution) -> Solution:
 def _fit_bend(
     start: Surface, flat: Surface, extra: tuple[int, ...], places: Floats, lines: Floats, soft: float
 ) -> Solution:
-    """The best fit of a bend with the unknowns `extra`: from the present one, and, unless that fits, from bends about
-    several axes to both sides."""
+    """The best bend with the unknowns `extra`: from the present one, or else from several axes, to both sides."""
     current = _solve(start, extra, places, lines, soft) if start.is_bent else None
     if current is not None and current.error <= STIFF * soft:
         return current
@@ -222,8 +220,7 @@ def _fit_bend(
 def _solve(
     start: Surface, extra: tuple[int, ...], places: Floats, lines: Floats, soft: float = SOFT, limit: int = 40
 ) -> Solution:
-    """Robust least squares of the homography and `extra` unknowns, in pixels across the lines; `soft` is the error
-    from which on a line counts little."""
+    """Robust least squares of homography and `extra`, in pixels across lines, errors beyond `soft` count little."""
     unknowns = (*range(8), *extra)
     flat = (places - np.array(start.card) / 2) / (start.card[0] / 2)
     level = lines[:, 2] + lines[:, :2] @ start.centre
@@ -263,8 +260,7 @@ def _limited(values: Floats) -> Floats:
 
 
 def _uncertainty(solution: Solution, card: Card) -> float:
-    """The standard error of the patch's worst corner in pixels; at least half the distance to where the rival model
-    puts it."""
+    """The standard error of the patch's worst corner in pixels, at least half the way to where the rival has it."""
     surface, step = solution.surface, 1e-6
     flat = (np.array(card.patch.corners) - np.array(surface.card) / 2) / (surface.card[0] / 2)
     shifted_values = _limited(surface.values + step * np.eye(12)[list(solution.unknowns)])

@@ -115,8 +115,7 @@ def _read(pixels: Pixels, points: Points, outside: float) -> Pixels:
 
 
 def _reduce(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
-    """Average the dots of a fine raster first, down to no less than one dot per sample; and the map from the new dots
-    to the old."""
+    """Average a fine raster down to no less than a dot a sample; and the map from the new dots to the old."""
     height, width = card.shape[:2]
     reach = max(_magnification(at, x, y) for x in (0, width - 1) for y in (0, height - 1))
     factor = reach * SAMPLES
@@ -136,8 +135,7 @@ def _magnification(matrix: Matrix, x: float, y: float) -> float:
 
 
 def _warped(pixels: Pixels, matrix: Matrix, size: tuple[int, int], outside: float) -> Pixels:
-    """Warp pixels. Beyond its horizon a homography mirrors the plane; but all corners lie in front of the camera
-    (`shots.through` checks it), so nothing of the picture is visible there."""
+    """Warp pixels. All corners lie in front of the camera (`map_points`), so nothing mirrored is visible."""
     return cv2.warpPerspective(pixels, matrix, size[::-1], borderValue=(outside,) * 4)
 
 

@@ -97,7 +97,7 @@ def take_photograph(
     Args:
         scene: 8-bit sRGB (h,w,3).
         quad: the patch's upper left, upper right, lower right and lower left corner, in shares of width and height.
-        ink: the light that the card reflects (see `simulation.camera.printed`), from its upper left corner on; a
+        ink: the light that the card reflects (see `simulation.camera.print_raster`), from its upper left corner on; a
             fourth channel is the share of it that nothing hides.
         dpi: dots per inch of `ink`.
         size: (height, width) of the photograph.

@@ -183,8 +183,7 @@ def view_homography(shot: Shot) -> Matrix:
 
 
 def _tilt(shot: Shot) -> Matrix:
-    """(3,4): a pinhole before the plane: a plane turned by yaw about the vertical axis, then by pitch about the
-    horizontal one, its centre at such a depth that it is 1 / distance as large as unturned at distance 1."""
+    """(3,4): a pinhole before a plane turned by yaw, then by pitch, as far away as makes it 1 / distance as large."""
     yaw, pitch = math.radians(shot.yaw), math.radians(shot.pitch)
     c, s = math.cos(yaw), math.sin(yaw)
     turn = np.array([[c, 0, s], [0, 1, 0], [s, 0, -c]])  # of the points (x, y, height)
