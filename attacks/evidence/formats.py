@@ -51,8 +51,7 @@ def junit(facts: Facts) -> str:
 
 
 def sarif(facts: Facts) -> str:
-    """SARIF 2.1.0: a rule a requirement, an error for each that fails, and a warning for each problem of custody, at
-    the policy."""
+    """SARIF 2.1.0: a rule a requirement, an error a failure, a warning a problem of custody, at the policy."""
     results, rules = [], {}
     for run, row, worst in facts.rows:
         name = requirement_rule(row.requirement)
@@ -161,8 +160,7 @@ def _json(value: Any) -> str:
 
 
 class RunPage(NamedTuple):
-    """A run on the page: its facts, metrics.json with its `gate`, warnings, rows, and the worst picture beside its
-    original."""
+    """A run on the page: facts, metrics.json with its `gate`, warnings, rows, the worst picture and its original."""
 
     facts: RunFacts
     content: dict[str, Any]

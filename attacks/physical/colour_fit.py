@@ -107,9 +107,8 @@ def measure_swatches(photo: Bytes, homography: Floats, card: Card) -> Swatches:
 
 @dataclass(frozen=True, eq=False)
 class SceneCells:
-    """The scene on a coarse grid of the run's picture: the picture's own cells `picture` and those `photo` in the
-    photograph (R,C,3), 8 bits; which are `outside` (R,C), not under or beside the card, and of those which the
-    photograph has `visible`.
+    """The scene on a coarse grid of the run's picture, (R,C,3) in 8 bits: the `picture`'s own cells, those of the
+    `photo`; which are `outside` (R,C), not under or beside the card, and which of those the photograph has `visible`.
     Cells average encoded values: these follow a power of light, so a gain of light is a gain of the mean."""
 
     picture: Bytes

@@ -98,8 +98,7 @@ def _split(length: float, room: float, pixel: float) -> list[tuple[int, int]]:
 
 
 def draw_page(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
-    """What lies over and beside the tile of a sheet, in mm from its upper left corner: cut marks, glue marks, ruler
-    and lines of text."""
+    """What lies over and beside a sheet's tile, in mm from its upper left corner: cut and glue marks, ruler, text."""
     right, low = page.on_page(plan.card.width, plan.card.height)
     cuts = [(True, page.left), (False, page.top)]  # vertical or not, and where; a tile is glued over the one before
     cuts += [(True, right)] * (page.column == plan.columns - 1) + [(False, low)] * (page.row == plan.rows - 1)

@@ -47,8 +47,7 @@ class Capture:
     thumbnail: NDArray[np.uint8]
 
     def equals(self, capture: "Capture") -> bool:
-        """Whether both are files of one photograph: the same picture, whatever its size and format, and not of
-        different times."""
+        """Whether both are files of one photograph: one picture in any size and format, not of different times."""
         difference = self.thumbnail.astype(float) - capture.thumbnail
         differs_in_time = self.time and capture.time and self.time != capture.time
         return bool((difference**2).mean() <= SAME_LEVELS**2) and not differs_in_time

@@ -83,8 +83,7 @@ def cell_centres(box: Box) -> Floats:
 
 
 def cells_inside(to_pixels: Callable[[Any], Floats], box: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID); `to_pixels` maps
-    the box to its pixels."""
+    """Which cells (GRID,GRID) over a box, mapped by `to_pixels`, lie in a photograph of `size` (height, width)."""
     points = to_pixels(cell_centres(box))
     return np.asarray(((points >= 0) & (points <= [size[1] - 1, size[0] - 1])).all(-1))
 

@@ -76,8 +76,7 @@ class SceneMatch:
 
 
 def find(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Floats) -> SceneMatch | None:
-    """Find the run's picture round a card; None where fewer than `MATCHES` matches agree. Arguments as of
-    `attacks.physical.scene_place.place`."""
+    """Find the run's picture round a card; None where fewer than `MATCHES` matches agree. Arguments as of `place`."""
     cv2 = extra("cv2")
     height, width = picture.shape[:2]
     margins = (share * max(height, width) for share in ROUND)

@@ -102,9 +102,8 @@ def figures(scores: PhotoScores, clusters: Sequence[str]) -> dict[str, Interval]
 
 def photo_summary(values: Tensor, rows: Sequence[int], clusters: Sequence[str], low: float = -1.0) -> Interval:
     """The mean over clusters of the mean over their pictures of that of their photographs, of (P,) values in
-    `low`..1, with its 95 % interval (see `attacks.inference.bounded.interval`), over clusters; of a single cluster
-    over its pictures, and of a single picture over its photographs. `rows` and `clusters` name the picture and the
-    cluster of each."""
+    `low`..1, with its 95 % interval (see `interval`), over clusters; of a single cluster over its pictures, and of a
+    single picture over its photographs. `rows` and `clusters` name the picture and the cluster of each."""
     means = _units(values, rows, clusters)
     return interval((means if len(means) > 1 else values.double()).clamp(low, 1), low)
 
@@ -171,8 +170,7 @@ def _records(measures: Mapping[str, Interval]) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, eq=False)
 class Poses(Homography):
-    """One of several poses of the camera, (P,3,3) `matrices` from the view to the scene in the stage frame, chosen
-    by its only coordinate."""
+    """One of several poses of the camera, `matrices` (P,3,3) from view to scene, chosen by its only coordinate."""
 
     matrices: Tensor = field(repr=False)
 
@@ -191,8 +189,7 @@ class Poses(Homography):
 @dataclass(frozen=True)
 class Prediction:
     """Digital figures of the arm that was photographed, by measure: with the measured `printer`, and in the `poses`
-    of the photographs too (None: the run's patch has no place of its own in the scene, or of a picture no pose is
-    known)."""
+    of the photographs too (None: the patch has no place of its own in the scene, or a picture no known pose)."""
 
     printer: dict[str, Interval]
     poses: dict[str, Interval] | None

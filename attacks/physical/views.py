@@ -1,5 +1,4 @@
-"""The inputs of a photograph's score: the run and its print, read back from their folder, and the square that the
-encoder gets."""
+"""The inputs of a photograph's score: run and print, read back from their folder, and the square for the encoder."""
 
 from dataclasses import dataclass
 from pathlib import Path

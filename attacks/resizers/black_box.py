@@ -1,5 +1,4 @@
-"""A person's own preprocessing, known through calls alone: its values as levels, where its pixels look, its
-weights."""
+"""A person's own preprocessing, known through calls alone: its values as levels, where it looks, its weights."""
 
 import math
 from collections.abc import Callable
@@ -151,8 +150,7 @@ WEIGHT_ERROR = 1 / 255
 
 @dataclass(frozen=True)
 class ProbeLine:
-    """Where the output pixels of one axis look: pixel q of the window at `scale` (q + 1/2) + `shift` source pixels
-    from the edge."""
+    """Where output pixels of an axis look: pixel q of the window `scale` (q + 1/2) + `shift` pixels from the edge."""
 
     scale: float
     shift: float
@@ -222,8 +220,7 @@ def noise_gain(prober: Prober, seed: int) -> float:
 
 
 def predicts(weights: Separable, prober: Prober, seed: int) -> bool:
-    """Whether measured weights predict most of what a box makes of noise. They do not where pixels are turned or
-    warped."""
+    """Whether measured weights predict most of what a box makes of noise; not where pixels are turned or warped."""
     noise = prober.noise(67, 187, seed)[..., 0]
     result = prober.levels(noise).mean(2)
     return float(np.std(result - weights(noise.astype(float)))) <= float(np.std(result)) / 2

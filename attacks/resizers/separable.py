@@ -1,5 +1,4 @@
-"""A resize as two matrices, one an axis; the pixels that it never reads, and the smallest change that hides a
-picture."""
+"""A resize as two matrices, one an axis; the pixels it never reads, and the smallest change that hides a picture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

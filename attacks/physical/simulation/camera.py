@@ -44,11 +44,9 @@ def to_display(light: Pixels) -> Pixels:
 
 
 def print_raster(raster: NDArray[np.uint8], strength: float) -> Pixels:
-    """The light that paper reflects where an 8-bit sRGB raster was printed.
-
-    A generic uncalibrated printer: dot gain (Murray-Davies), impure inks, black no darker than `DENSEST`, and paper
-    that is not white. `strength` 0 is the raster itself.
-    """
+    """The light that paper reflects where an 8-bit sRGB raster was printed by a generic uncalibrated printer: dot
+    gain (Murray-Davies), impure inks, black no darker than `DENSEST`, and paper that is not white. `strength` 0 is
+    the raster itself."""
     ideal = to_light(raster / np.float32(255))
     cover = 1 - ideal
     cover = cover + 4 * DOT_GAIN * cover * (1 - cover)

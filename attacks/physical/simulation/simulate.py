@@ -1,9 +1,6 @@
 """Simulated photographs of a printed card in its scene: for tests, and to try the physical workflow without a
-printer.
-
-Light and geometry use numpy and OpenCV only, and share nothing with `transforms` but the definitions in its
-docstrings.
-"""
+printer. Light and geometry use numpy and OpenCV only, and share nothing with `transforms` but the definitions in its
+docstrings."""
 
 import dataclasses
 from pathlib import Path
