@@ -80,9 +80,9 @@ class RunFacts:
 
     @property
     def techniques(self) -> dict[str, str]:
-        printed = ["AML.T0041"] if self.content["threat"]["patch"] else []
+        access = ["AML.T0041"] if self.content["threat"]["patch"] else []
         atlas, nist = ("AML.T0043.001", "NISTAML.025") if self.blind else ("AML.T0043.000", "NISTAML.022")
-        return {key: TECHNIQUES[key] for key in (atlas, *printed, "AML.T0042", "AML.T0015", nist)}
+        return {key: TECHNIQUES[key] for key in (atlas, *access, "AML.T0042", "AML.T0015", nist)}
 
 
 @dataclass(frozen=True)

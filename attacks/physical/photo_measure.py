@@ -58,15 +58,15 @@ class Evidence:
     @property
     def refusal(self) -> str | None:
         """Why the photograph is left out; None: it is scored. The first rule that it breaks."""
-        patch, hidden, limit = self.patch, self.patch.hidden_share, f"at most {MAX_HIDDEN_SHARE:.0%}"
+        patch, hidden_share, limit = self.patch, self.patch.hidden_share, f"at most {MAX_HIDDEN_SHARE:.0%}"
         bare = f"what should stand before the patch is not there: {patch.missing_share:.1%} of its place shows it"
-        not_it = f"the patch is not the run's: correlation {patch.correlation:.3f}, at least {CORRELATION}"
+        difference = f"the patch is not the run's: correlation {patch.correlation:.3f}, at least {CORRELATION}"
         rules = [
             (patch.cut > CUT, f"{patch.cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
             (patch.better != "", f"it shows {patch.better}, not the patch of this arm as it is"),
             (patch.glare > MAX_HIDDEN_SHARE, f"glare or bare paper on {patch.glare:.1%} of the patch, {limit}"),
-            (patch.correlation < CORRELATION, not_it),
-            (hidden > MAX_HIDDEN_SHARE, f"{hidden:.1%} of the patch is covered or changed, {limit}"),
+            (patch.correlation < CORRELATION, difference),
+            (hidden_share > MAX_HIDDEN_SHARE, f"{hidden_share:.1%} of the patch is covered or changed, {limit}"),
             (patch.missing_share > MAX_MISSING, f"{bare}, at most {MAX_MISSING:.0%}"),
         ]
         rules += [] if self.place is None else _of_place(self.place)
@@ -87,18 +87,18 @@ class Evidence:
 
 def _of_place(place: ScenePlace) -> list[tuple[bool, str]]:
     value, fault = place.correlation, None if place.match is None else place.match.fault
-    elsewhere = (
+    other_scene = (
         "another scene, or the card lies wrongly in it: too few matches with the run's picture "
         f"(at least {MATCHES}), or too little correlation ({value or 0:.2f})"
     )
-    turned = f"the card is turned by {place.degrees:.1f} degrees, at most {MOST_DEGREES:g}"
-    stretched = f"the scene is {place.stretch:.3f} times as long one way, at most {MOST_STRETCH}"
+    turn = f"the card is turned by {place.degrees:.1f} degrees, at most {MOST_DEGREES:g}"
+    stretch = f"the scene is {place.stretch:.3f} times as long one way, at most {MOST_STRETCH}"
     return [
         (fault is not None, f"in its scene the card is {fault}"),
         (place.too_little, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
-        (value is not None and place.match is None and not place.belongs, elsewhere),
-        (value is None and abs(place.degrees) > MOST_DEGREES, turned),
-        (place.stretch > MOST_STRETCH, stretched),
+        (value is not None and place.match is None and not place.belongs, other_scene),
+        (value is None and abs(place.degrees) > MOST_DEGREES, turn),
+        (place.stretch > MOST_STRETCH, stretch),
     ]
 
 

@@ -172,7 +172,7 @@ def purity(swatches: Swatches, card: Card) -> float | None:
     card that all channels share, and a loss by the ink of the other two channels, in logarithms.
     """
     colours = np.array([swatch.colour for swatch in card.chart], np.float64) / 255
-    middles = np.array([[each.box.x + each.box.width / 2, each.box.y + each.box.height / 2] for each in card.chart])
+    middles = np.array([[item.box.x + item.box.width / 2, item.box.y + item.box.height / 2] for item in card.chart])
     middles = middles / [card.width, card.height] - 0.5
     rows, values = [], []
     for channel in range(3):

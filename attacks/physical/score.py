@@ -197,8 +197,8 @@ class Prediction:
     def to_dict(self, content: dict[str, Any]) -> dict[str, Any]:
         """The entry of photos.json, from the rest of its `content`; `gap` splits the difference of success between
         photographs and digital views."""
-        measured = content["digital"][content["arm"]], content["photographs"]
-        digital, photo_rate = (record["success"]["mean"] for record in measured)
+        records = content["digital"][content["arm"]], content["photographs"]
+        digital, photo_rate = (record["success"]["mean"] for record in records)
         printer = self.printer["success"].mean
         poses = None if self.poses is None else self.poses["success"].mean
         return {

@@ -79,9 +79,9 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rer
     if not isinstance(encoder, dict):
         raise ValueError("manifest.json has no `encoder`: was it written by another version?")
     for key in IDENTITY_KEYS:
-        now, then = study.identity.get(key), encoder.get(key)
-        if now != then:
-            words = f"its {key} is {str(now)[:12]}, and was {str(then)[:12]}"
+        value, previous_value = study.identity.get(key), encoder.get(key)
+        if value != previous_value:
+            words = f"its {key} is {str(value)[:12]}, and was {str(previous_value)[:12]}"
             raise ValueError(f"`encoder` is not the one of the run: {words}; put the weights of the run back")
     if len(images) != len(patch.pictures):
         raise ValueError(f"`data` has {len(images)} pictures now, and had {len(patch.pictures)} in the run")

@@ -13,7 +13,7 @@ from attacks.resizers.separable import Separable, rms
 #: Grey levels on which the values of a pipeline must be a straight line.
 GREYS = np.arange(0, 256, 15)
 #: How far from it, and from whole levels, float rounding may lead, of 255 levels.
-STRAIGHT, WHOLE = 0.02, 0.02
+STRAIGHT, ROUNDING = 0.02, 0.02
 #: To this the shares of each colour in an output channel are measured: a JPEG step does not hide an order.
 _COLOUR_ERROR = 0.02
 
@@ -97,7 +97,7 @@ class Values:
         if self.order is not None:
             inside = inside[..., np.argsort(self.order)]
         near = np.rint(inside)
-        return near if np.abs(inside - near).max() <= WHOLE else inside
+        return near if np.abs(inside - near).max() <= ROUNDING else inside
 
     def __str__(self) -> str:
         """The pipeline in words; empty for levels as they are."""

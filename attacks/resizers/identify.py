@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attacks.resizers.black_box import (
+    ROUNDING,
     WEIGHT_ERROR,
-    WHOLE,
     ProbeLine,
     Prober,
     fit_line,
@@ -23,7 +23,7 @@ from attacks.resizers.black_box import (
     predicts,
 )
 from attacks.resizers.openness import VIEWER, Openness, VisibleExample, crop_to, measure, target_picture
-from attacks.resizers.separable import NOTHING, Axes, KernelAxis, kernel_matrices, whole
+from attacks.resizers.separable import NOTHING, Axes, KernelAxis, full_axis, kernel_matrices
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
@@ -146,7 +146,7 @@ def _crops(kernel: str, profile: np.ndarray, response: np.ndarray, line: ProbeLi
 
 def _candidates(line: ProbeLine, kernel: str, length: int, count: int) -> Iterator[KernelAxis]:
     """The crops that fit a measured line: none, one of the result, one of the source."""
-    yield whole(length, count)
+    yield full_axis(length, count)
     shift = line.shift + (line.scale / 2 if kernel in CORNER else 0.0)
     virtual, offset = round(length / line.scale), round(shift / line.scale)
     if 0 <= offset <= virtual - count:
@@ -168,7 +168,7 @@ def _agrees(kernel: str, axes: Axes, picture: np.ndarray, levels: np.ndarray, ei
     if eight_bit:
         off = np.abs(np.rint(prediction) - levels)
         return bool(off.max() <= 1 and (off > 0).mean() <= TIES[kernel.split("_")[0]])
-    if levels.min() >= -WHOLE and levels.max() <= 255 + WHOLE:  # clipped, or in range by itself
+    if levels.min() >= -ROUNDING and levels.max() <= 255 + ROUNDING:  # clipped, or in range by itself
         prediction = prediction.clip(0, 255)
     return bool(np.abs(prediction - levels).max() <= 255 * (_FLOAT + _COORDINATE * max(source.shape[1:])))
 

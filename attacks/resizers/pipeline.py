@@ -59,14 +59,14 @@ def _scaled(resize: Resampler, ratio: float, pixels: np.ndarray, size: tuple[int
     return resize(pixels, size_at(ratio, (pixels.shape[0], pixels.shape[1]), size))
 
 
-def size_at(ratio: float, whole: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
-    """The (height, width) at a ratio of the `size` to which a picture `whole` is resized. Where `size` keeps the
+def size_at(ratio: float, source: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
+    """The (height, width) at a ratio of the `size` to which a picture `source` is resized. Where `size` keeps the
     aspect, the shorter side is multiplied, and the longer one follows from it, rounded as in `size`: with a pixel
     more, the resize would read other pixels."""
     short = max(1, round(ratio * min(size)))
     for rounded in (int, round):
-        if size == target_size(whole, min(size), rounded):
-            return target_size(whole, short, rounded)
+        if size == target_size(source, min(size), rounded):
+            return target_size(source, short, rounded)
     return max(1, round(ratio * size[0])), max(1, round(ratio * size[1]))
 
 
@@ -159,10 +159,10 @@ def function_pipeline(function: Callable[[Any], Any], source: tuple[int, int]) -
     it crops or pads is measured. Raises ValueError where it takes or returns something else, is random, or fails."""
     box = open_box(function, source, "pipeline")
     values = measure_values(box, source)
-    whole = replace(values, window=(slice(None), slice(None)))
+    full_values = replace(values, window=(slice(None), slice(None)))
 
     def to_levels(picture: np.ndarray) -> np.ndarray:
-        levels = whole.levels(box(picture)).clip(0, 255)
+        levels = full_values.levels(box(picture)).clip(0, 255)
         return np.broadcast_to(np.rint(levels), (*levels.shape[:2], 3)).astype(np.uint8)
 
     prober = Prober(box, values, source)

@@ -45,7 +45,7 @@ class KernelAxis(NamedTuple):
 Axes = tuple[KernelAxis, KernelAxis]
 
 
-def whole(length: int, out: int) -> KernelAxis:
+def full_axis(length: int, out: int) -> KernelAxis:
     return KernelAxis(0, length, out, 0, out)
 
 

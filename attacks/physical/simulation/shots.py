@@ -154,7 +154,7 @@ class Shot:
 
 
 #: Fields of `Shot` that are whole numbers.
-WHOLE = ("quality", "clutter", "seed")
+INTEGERS = ("quality", "clutter", "seed")
 
 
 def draw_shot(ranges: Ranges, rng: np.random.Generator) -> Shot:
@@ -169,7 +169,7 @@ def draw_shot(ranges: Ranges, rng: np.random.Generator) -> Shot:
             rng = rng.spawn(1)[0]
         if entry.name != "corners":
             values[entry.name] = float(rng.uniform(*bounds[entry.name]))
-    return Shot(**values | {name: round(values[name]) for name in WHOLE})
+    return Shot(**values | {name: round(values[name]) for name in INTEGERS})
 
 
 def view_homography(shot: Shot) -> Matrix:

@@ -62,8 +62,8 @@ def simulate(
         view = take_photograph(read_photo(path), quads[quad], sheet.card, card_light, sheet.dpi, shot, size, rng)
         files.append(out / f"{picture}--{index + 1:04d}.jpg")
         write_bytes(files[-1], encode_jpeg(view.pixels, shot.quality))
-        what = {"file": files[-1].name, "picture": picture, "quad": quad, "values": shot.to_dict()}
-        records.append(what | {f"{name}_px": getattr(view, name) for name in ("patch", "card", "tags", "scene")})
+        entry = {"file": files[-1].name, "picture": picture, "quad": quad, "values": shot.to_dict()}
+        records.append(entry | {f"{name}_px": getattr(view, name) for name in ("patch", "card", "tags", "scene")})
     truth = {
         "schema": 1,
         "id": sheet.id,
