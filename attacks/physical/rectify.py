@@ -68,18 +68,16 @@ def fit_homography(card: Card, tags: Mapping[int, Floats]) -> Fit:
     others. Raises ValueError for fewer than two tags, or tags that do not fit each other."""
     places = {tag.number: np.array(tag.box.corners) for tag in card.tags}
     card_tags = {number: corners for number, corners in tags.items() if number in places}
+    numbers = ", ".join(map(str, card_tags)) or "none"
     if len(card_tags) < MIN_TAGS:
-        numbers = ", ".join(map(str, card_tags)) or "none"
         raise ValueError(f"`tags` must be at least {MIN_TAGS} of the card's; found {numbers}")
     best = _least_squares(places, card_tags)
     if best.share > OFF and len(card_tags) > MIN_TAGS:
         fits = [_least_squares(places, {n: c for n, c in card_tags.items() if n != number}) for number in card_tags]
         best = min(fits, key=lambda candidate: candidate.worst)
     if not best.share <= OFF:
-        raise ValueError(
-            f"`tags` {', '.join(map(str, card_tags))} do not lie as on the card: {best.worst:.1f} px off (is it "
-            "bent, or are there two cards?)"
-        )
+        words = f"{best.worst:.1f} px off (is it bent, or are there two cards?)"
+        raise ValueError(f"`tags` {numbers} do not lie as on the card: {words}")
     return best
 
 

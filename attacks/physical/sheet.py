@@ -73,9 +73,8 @@ def read_patch(run: Path) -> PhysicalPatch:
     try:
         return parse_physical_patch(read_json(path))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"`{path}` is not what a run of this version writes ({type(error).__name__}: {error}); start it again"
-        ) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"`{path}` is not what a run of this version writes ({reason}); start it again") from None
 
 
 def refuse_unfinished(run: Path) -> None:

@@ -37,10 +37,8 @@ class PipelineProbe:
             return _channels_last(array.reshape(array.shape[array.ndim == 4 and len(array) == 1 :]).astype(float))
         except Exception as error:  # a foreign function may raise anything
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise ValueError(
-                f"`{self.key}` must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture; "
-                f"got {reason}"
-            ) from None
+            rule = f"must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture"
+            raise ValueError(f"`{self.key}` {rule}; got {reason}") from None
 
 
 def _channels_last(array: np.ndarray) -> np.ndarray:
