@@ -76,16 +76,11 @@ class Ranges:
 
 
 LIMITS: dict[str, Range] = {item.name: item.metadata["limits"] for item in dataclasses.fields(Ranges)}
-#: What `hard` adds to the default ranges, factor by factor; the camera is a pinhole before the scene, as a lens and a
-#: curled sheet need one.
-FACTORS: dict[str, dict[str, Any]] = {
-    "lens": {"k1": (-0.2, 0.2)},
-    "curl": {"sag": (-0.1, 0.1)},
-    "clutter": {"clutter": (4, 12), "detail": (0.1, 0.3)},
-    "covered": {"covered": (0.005, 0.02)},
-    "glare": {"glare": (0.2, 1.0)},
-    "processing": {"sharpen": (0.3, 1.5), "local": (0.0, 0.3), "quality": (60.0, 90.0)},
-}
+#: The ranges of `hard` that differ from the default; the camera is a pinhole before the scene, as a lens and a curled
+#: sheet need one.
+HARD: dict[str, Any] = {"jitter": 0.0, "yaw": (-25.0, 25.0), "pitch": (-20.0, 20.0), "distance": (1.0, 1.2)}
+HARD |= {"k1": (-0.2, 0.2), "sag": (-0.1, 0.1), "clutter": (4, 12), "detail": (0.1, 0.3), "covered": (0.005, 0.02)}
+HARD |= {"glare": (0.2, 1.0), "sharpen": (0.3, 1.5), "local": (0.0, 0.3), "quality": (60.0, 90.0)}
 #: What shows the card (see `attacks.study.printer.MEDIA`): the ranges that differ from those of paper.
 MEDIA: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -93,12 +88,8 @@ MEDIA: dict[str, dict[str, Any]] = {
     "cloth": {"fold": (0.0, 0.02), "stretch": (-0.05, 0.05)},
     "glass": {"reflection": (0.0, 0.25)},
 }
-PINHOLE: dict[str, Any] = {"jitter": 0.0, "yaw": (-25.0, 25.0), "pitch": (-20.0, 20.0), "distance": (1.0, 1.2)}
 #: Ranges by name: those that the attack is optimised for, and harder ones.
-PRESETS: dict[str, Ranges] = {
-    "kind": Ranges(),
-    "hard": Ranges(**PINHOLE, **{name: value for factor in FACTORS.values() for name, value in factor.items()}),
-}
+PRESETS: dict[str, Ranges] = {"kind": Ranges(), "hard": Ranges(**HARD)}
 
 
 def in_unit(unit: str, default: Any) -> Any:
