@@ -12,7 +12,6 @@ from transforms.resizing.resize import axes
 
 #: A smaller weight reads nothing: it is the rounding of a kernel's zero.
 NOTHING = 1e-9
-_LIKE = torch.zeros(1, dtype=torch.float64)
 
 
 class KernelAxis(NamedTuple):
@@ -66,7 +65,7 @@ class Separable:
 def kernel_matrices(kernel: str, axis: Axes, size: tuple[int, int]) -> Separable:
     """The matrices of a kernel of `transforms.resizing.resize.NAMES` on a picture of `size` (H, W), with crops."""
     a, b = axis
-    matrices = axes((a.length, b.length), (a.virtual, b.virtual), kernel, _LIKE)
+    matrices = axes((a.length, b.length), (a.virtual, b.virtual), kernel, torch.zeros(1, dtype=torch.float64))
     wide = []
     for part, length, matrix in zip(axis, size, matrices, strict=True):
         wide.append(np.zeros((part.out, length)))
