@@ -31,28 +31,27 @@ class Custody:
 
 @dataclass(frozen=True)
 class PolicyOrigin:
-    """A policy with its `lock`, where there is one, and the `witnesses` of when it existed."""
+    """A policy with the `witness` of when it existed, and its `lock`, where there are such."""
 
     policy: Policy
-    lock: PolicyLock | None = None
-    witnesses: tuple[Witness, ...] = ()
+    witness: Witness | None
+    lock: PolicyLock | None
 
 
 def policy_origin(file: Path) -> PolicyOrigin:
     """The policy in a file with what lies beside it. Raises ValueError or OSError."""
     policy = read_policy(file)
-    witness = timestamp(file)
-    return PolicyOrigin(policy, read_lock(policy, file), () if witness is None else (witness,))
+    return PolicyOrigin(policy, timestamp(file), read_lock(policy, file))
 
 
 def custody_of(origin: PolicyOrigin, previous: PreviousRun, content: Mapping[str, Any]) -> Custody:
     """The custody of a finished run, whose metrics.json has the `content`, by a policy."""
-    manifest, folder = previous.manifest, previous.folder
+    manifest, folder, witness = previous.manifest, previous.folder, origin.witness
     record, gallery, encoder = manifest["policy"], manifest["gallery"], content["encoder"]
     times = [*time_problems(folder, manifest)]
     late = [*_policy_problems(origin, record), *(times or _age_problems(origin, manifest))]
     faults = [*_contradictions(folder, manifest, content)]
-    doubts = [*faults, *(row.problem for row in origin.witnesses if row.problem)]
+    doubts = [*faults, *([witness.problem] if witness is not None and witness.problem else [])]
     lock = None if record is None else record["lock"]
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     rows = [
@@ -65,7 +64,7 @@ def custody_of(origin: PolicyOrigin, previous: PreviousRun, content: Mapping[str
         ("lock in the record", "none" if lock is None else f"{lock['date']}, SHA-256 {lock['sha256']}"),
         ("gallery", f"{gallery['size']} rows, {gallery['source']}, SHA-256 {gallery['sha256']}"),
         ("encoder", f"{encoder_name(content)}, SHA-256 of the tensors {encoder['fingerprint']}"),
-        ("external timestamp", "; ".join(witness.text for witness in origin.witnesses) or "none"),
+        ("external timestamp", "none" if witness is None else witness.text),
     ]
     return Custody(tuple(rows), (*late, *doubts), manifest["started"][:10], not (late or faults))
 
@@ -90,8 +89,8 @@ def _age_problems(origin: PolicyOrigin, manifest: Mapping[str, Any]) -> Iterator
         yield f"the lock is of {lock['date']}, and the run began before it, at {start}: the lock does not count"
     if instant(origin.policy.date) > start + timedelta(days=1):  # a day, perhaps of another zone
         yield f"the policy states its bars on {origin.policy.date}, and the run began before that, at {start}"
-    for witness in (witness for witness in origin.witnesses if witness.time > start):
-        yield f"the external timestamp is of {witness.time}, and the run began before it, at {start}"
+    if origin.witness is not None and origin.witness.time > start:
+        yield f"the external timestamp is of {origin.witness.time}, and the run began before it, at {start}"
 
 
 def _contradictions(folder: Path, manifest: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:

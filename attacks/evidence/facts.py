@@ -73,11 +73,6 @@ class RunFacts:
         return pairs[0] if pairs else None
 
     @property
-    def encoder(self) -> str:
-        """The SHA-256 of the encoder's tensors."""
-        return str(self.content["encoder"]["fingerprint"])
-
-    @property
     def blind(self) -> bool:
         """Whether the attack sees answers only. A suite follows gradients too, whatever its optimiser."""
         threat = self.content["threat"]
@@ -85,9 +80,9 @@ class RunFacts:
 
     @property
     def techniques(self) -> dict[str, str]:
-        printed = ["AML.T0041"] if self.content["threat"]["patch"] else []
+        access = ["AML.T0041"] if self.content["threat"]["patch"] else []
         atlas, nist = ("AML.T0043.001", "NISTAML.025") if self.blind else ("AML.T0043.000", "NISTAML.022")
-        return {key: TECHNIQUES[key] for key in (atlas, *printed, "AML.T0042", "AML.T0015", nist)}
+        return {key: TECHNIQUES[key] for key in (atlas, *access, "AML.T0042", "AML.T0015", nist)}
 
 
 @dataclass(frozen=True)
@@ -120,9 +115,8 @@ def run_facts(verdict: Verdict, folder: Path, origin: PolicyOrigin) -> RunFacts:
     """A finished run with its verdict on the policy of `origin`. Raises ValueError or OSError."""
     previous, content = open_run(folder)
     worst = tuple(_worst(previous, content, row.requirement) for row in verdict.rows)
-    name = folder.resolve().name
-    custody = custody_of(origin, previous, content)
-    return RunFacts(name, folder, verdict, content, sha256(folder / "files.json"), worst, custody, previous.manifest)
+    custody, files = custody_of(origin, previous, content), sha256(folder / "files.json")
+    return RunFacts(folder.resolve().name, folder, verdict, content, files, worst, custody, previous.manifest)
 
 
 def requirement_rule(requirement: Requirement) -> str:
@@ -146,8 +140,8 @@ def _worst(previous: PreviousRun, content: Mapping[str, Any], requirement: Requi
     at = int((cosine if not success.any() else cosine.masked_fill(~success, torch.inf)).argmin())
     picture, number = divmod(at, cosine.shape[1])
     values: tuple[tuple[str, float], ...] = ()
-    has_draws = run.encoder.stochastic or "passes" in mapping(content.get("encoder"))
-    if not has_draws:  # else they are coordinates of the encoder too, which is not loaded
+    if not (run.encoder.stochastic or "passes" in mapping(content.get("encoder"))):
+        # Else they are coordinates of the encoder too, which is not loaded.
         camera = defended_views(run.transforms, run.defence, content["bank"]["side"])
         views, purpose = lay_on_sheet(camera, run.printer, run.perturbation), "evaluate"
         if requirement.bank == WIDE:

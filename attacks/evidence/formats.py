@@ -51,8 +51,7 @@ def junit(facts: Facts) -> str:
 
 
 def sarif(facts: Facts) -> str:
-    """SARIF 2.1.0: a rule a requirement, an error for each that fails, and a warning for each problem of custody, at
-    the policy."""
+    """SARIF 2.1.0: a rule a requirement, an error a failure, a warning a problem of custody, at the policy."""
     results, rules = [], {}
     for run, row, worst in facts.rows:
         name = requirement_rule(row.requirement)
@@ -69,7 +68,7 @@ def sarif(facts: Facts) -> str:
 
 def _sarif_result(facts: Facts, rule: str, run: RunFacts, text: str, level: str = "error") -> dict[str, Any]:
     place = {"artifactLocation": {"uri": facts.file}, "region": {"startLine": 1}}
-    words = f"{rule} {run.encoder}" + (f" {text}" if rule == CUSTODY else "")
+    words = f"{rule} {run.content['encoder']['fingerprint']}" + (f" {text}" if rule == CUSTODY else "")
     return {
         "ruleId": rule,
         "level": level,
@@ -84,7 +83,6 @@ def cyclonedx(facts: Facts) -> str:
     the claim with its evidence, and the problems of custody as counter-evidence. Raises ValueError where the
     library's own copy of the schema refuses it."""
     validation, schema = extra("cyclonedx.validation.json"), extra("cyclonedx.schema")
-    components = [_component(run, f"encoder-{i}") for i, run in enumerate(facts.runs, 1)]
     claims: list[dict[str, Any]] = []
     evidence: list[dict[str, Any]] = []
     for i, run in enumerate(facts.runs, 1):
@@ -109,7 +107,7 @@ def cyclonedx(facts: Facts) -> str:
             "tools": {"components": [{"type": "application", "name": "viewproof", "version": facts.version}]},
             "properties": [{"name": "viewproof:verdict", "value": facts.verdict}],
         },
-        "components": components,
+        "components": [_component(run, f"encoder-{i}") for i, run in enumerate(facts.runs, 1)],
         "declarations": {"claims": claims, "evidence": evidence},
     }
     text = _json(bom)
@@ -123,8 +121,7 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
     encoder = run.content["encoder"]
     metrics: list[dict[str, Any]] = []
     for row in run.verdict.rows:
-        value = {"value": f"{row.value:.6g}", "slice": size_text(vars(row))}
-        metrics.append({"type": str(row.requirement), **value})
+        metrics.append({"type": str(row.requirement), "value": f"{row.value:.6g}", "slice": size_text(vars(row))})
         if not row.has_range:
             metrics[-1]["confidenceInterval"] = {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
     return {
@@ -132,7 +129,7 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
         "bom-ref": ref,
         "name": encoder["name"] if encoder["model"] is None else f"{encoder['name']}:{encoder['model']}",
         "description": "SHA-256 of the tensors, whatever file holds them",
-        "hashes": [{"alg": "SHA-256", "content": run.encoder}],
+        "hashes": [{"alg": "SHA-256", "content": encoder["fingerprint"]}],
         "modelCard": {"quantitativeAnalysis": {"performanceMetrics": metrics}},
     }
 
@@ -163,8 +160,7 @@ def _json(value: Any) -> str:
 
 
 class RunPage(NamedTuple):
-    """A run on the page: its facts, metrics.json with its `gate`, warnings, rows, and the worst picture beside its
-    original."""
+    """A run on the page: facts, metrics.json with its `gate`, warnings, rows, the worst picture and its original."""
 
     facts: RunFacts
     content: dict[str, Any]
@@ -175,15 +171,11 @@ class RunPage(NamedTuple):
 
 def evidence_page(facts: Facts) -> str:
     """The page, `evidence.html` and `check.html`; it fetches nothing and runs no scripts."""
-    runs = [_run_page(run) for run in facts.runs]
-    template = environment().get_template("evidence.html")
-    return template.render(facts=facts, runs=runs, not_tested=_not_tested(facts))
-
-
-def _run_page(run: RunFacts) -> RunPage:
-    gate = run.verdict.as_dict() | {"notes": run.custody.problems}
-    content = dict(run.content) | {"gate": gate}
-    return RunPage(run, content, warnings(content), _rows(run), _pictures(run))
+    runs = []
+    for run in facts.runs:
+        content = dict(run.content) | {"gate": run.verdict.as_dict() | {"notes": run.custody.problems}}
+        runs.append(RunPage(run, content, warnings(content), _rows(run), _pictures(run)))
+    return environment().get_template("evidence.html").render(facts=facts, runs=runs, not_tested=_not_tested(facts))
 
 
 def _rows(run: RunFacts) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from attacks.evidence.witness import stamp_files
 from attacks.gate.lock import lock_file
 from attacks.gate.policy import POLICY
 from attacks.gate.verdict import Verdict
-from attacks.runtime.files import atomic, make_folder, sha256, write_json, write_text
+from attacks.runtime.files import make_folder, sha256, write_bytes, write_json, write_text
 from attacks.runtime.untrusted import contents, read_untrusted
 
 #: The pieces by the names of their files.
@@ -43,8 +43,7 @@ def write_evidence(out: Path, file: Path, name: str, runs: Sequence[Path], decid
             continue
         copies.append(copy)
         if not (copy.exists() and copy.samefile(path)):
-            with atomic(copy) as temporary:
-                temporary.write_bytes(contents(path))
+            write_bytes(copy, contents(path))
     for piece, text in texts.items():
         write_text(out / piece, text)
     index = {

@@ -90,7 +90,7 @@ def measure_swatches(photo: Bytes, homography: Floats, card: Card) -> Swatches:
     height, width = photo.shape[:2]
     light, valid = np.zeros((len(card.chart), 3)), np.zeros((len(card.chart), 3), bool)
     for row, swatch in enumerate(card.chart):
-        x, y = project(homography, np.array(swatch.box.corners)).T
+        x, y = project(homography, swatch.box.corners).T
         if x.min() < 0 or y.min() < 0 or x.max() > width - 1 or y.max() > height - 1:
             continue
         # Crop first: warping the whole photograph for each swatch would be slow.
@@ -107,9 +107,8 @@ def measure_swatches(photo: Bytes, homography: Floats, card: Card) -> Swatches:
 
 @dataclass(frozen=True, eq=False)
 class SceneCells:
-    """The scene on a coarse grid of the run's picture: the picture's own cells `picture` and those `photo` in the
-    photograph (R,C,3), 8 bits; which are `outside` (R,C), not under or beside the card, and of those which the
-    photograph has `visible`.
+    """The scene on a coarse grid of the run's picture, (R,C,3) in 8 bits: the `picture`'s own cells, those of the
+    `photo`; which are `outside` (R,C), not under or beside the card, and which of those the photograph has `visible`.
     Cells average encoded values: these follow a power of light, so a gain of light is a gain of the mean."""
 
     picture: Bytes
@@ -172,15 +171,10 @@ def _cells(corners: Any) -> NDArray[np.bool_]:
 
 def pool(charts_light: Sequence[Swatches], scene_gains: Sequence[Floats | None]) -> tuple[Swatches, Floats]:
     """The median of each swatch over several photographs of one card, each divided by its gain; and the gains (P,3).
-
-    Args:
-        scene_gains: the result of `gains` for each photograph. If it is None, the gain is estimated from the chart,
-            relative to the other photographs; if all are None, relative to the median photograph, so that a common
-            exposure remains in the colours.
-    """
+    A gain that `gains` could not measure (None in `scene_gains`) is estimated from the chart, relative to the other
+    photographs; if all are None, relative to the median one, so that a common exposure remains in the colours."""
     light, valid = (np.stack([getattr(swatches, name) for swatches in charts_light]) for name in ("light", "valid"))
-    bright = valid & (light > LIGHT[40])  # in the dark a ratio is noise
-    masked = np.where(bright, light, np.nan)
+    masked = np.where(valid & (light > LIGHT[DARK]), light, np.nan)
     charts = np.ones(len(light))
     for _ in range(3):
         common = _median(masked / charts[:, None, None], 0)
@@ -203,24 +197,19 @@ def _median(values: Floats, axis: int) -> Floats:
 
 def fit_colours(source: Floats, swatches: Swatches) -> ColourFit:
     """Fit the map from `source` (S,3), linear, to the measured colours. The degree, 1 to 3, is that with the least
-    leave-one-out difference of colour, which is `held_out_error`.
-
-    Raises:
-        ValueError: too few swatches.
-    """
+    leave-one-out difference of colour, which is `held_out_error`. Raises ValueError for too few swatches."""
     degrees = fit_degrees(swatches)
     if not degrees:
-        count = swatches.valid.sum(0).min()
         raise ValueError(
             f"`swatches` must be at least {MIN_SWATCHES[1]} that the photograph shows whole and not saturated, in "
-            f"every channel; found {count} (less light, or the whole card in the picture)"
+            f"every channel; found {swatches.valid.sum(0).min()} (less light, or the whole card in the picture)"
         )
     # A colour difference needs all three channels.
     is_valid = swatches.valid.all(1)
     rows = np.flatnonzero(is_valid) if is_valid.any() else np.arange(len(source))
     held_out = {degree: _held_out(source, swatches, degree, rows) for degree in degrees}
     error = {d: float(colour_difference(light, swatches.light[rows]).mean()) for d, light in held_out.items()}
-    best = min(degrees, key=lambda degree: error[degree])
+    best = min(degrees, key=error.__getitem__)
     return ColourFit(
         degree=best,
         coefficients=least_squares_map(source, swatches, best),
@@ -249,8 +238,7 @@ def least_squares_map(source: Floats, swatches: Swatches, degree: int) -> Floats
     """The coefficients (3,K): weighted least squares over the swatches trusted in each channel. Errors in dark
     colours weigh more, as in perception: lightness follows the cube root of light."""
     rows = colour_terms(source, degree)
-    identity = np.zeros((3, rows.shape[1]))
-    identity[[0, 1, 2], [1, 2, 3]] = 1.0  # the identity
+    identity = np.eye(3, rows.shape[1], 1)
     coefficients = identity.copy()
     for channel in range(3):
         use = swatches.valid[:, channel]

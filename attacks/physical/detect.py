@@ -120,18 +120,21 @@ def _markers(cv2: Any, grey: Bytes, attempt: DetectionSettings, scale: float) ->
     ]
 
 
+def crop(grey: Bytes, points: Floats) -> tuple[NDArray[np.float32], Floats]:
+    """The linear light of the part of a photograph round points (n,2), and its upper left pixel (x, y)."""
+    limit = np.array(grey.shape[::-1])
+    (left, top), (right, low) = (np.clip(v, 0, limit).astype(int) for v in (points.min(0), points.max(0) + 1))
+    return LIGHT[grey[top:low, left:right]], np.array([left, top], np.float64)
+
+
 def refine_corners(grey: Bytes, corners: Floats) -> Floats:
     """Corners (4,2) of a dark square on white, refined as intersections of lines through its edges. If these lie far
     from the input, as for a partly hidden tag, returns the input."""
     module = float(np.linalg.norm(corners - np.roll(corners, -1, 0), axis=1).mean()) / MODULES
     margin = int(2 * module) + 4
-    left, top = np.floor(corners.min(0)).astype(int) - margin
-    right, low = np.ceil(corners.max(0)).astype(int) + margin + 1
-    x, y = max(left, 0), max(top, 0)
-    light = LIGHT[grey[y : max(low, 0), x : max(right, 0)]]
+    light, origin = crop(grey, np.array([np.floor(corners.min(0)) - margin, np.ceil(corners.max(0)) + margin]))
     if min(light.shape) < 2:
         return corners
-    origin = np.array([x, y], np.float64)
     current = corners - origin
     reach = max(2.0, REACH * module)
     for _ in range(2):

@@ -65,10 +65,6 @@ class Plan:
     columns: int
     pages: tuple[Page, ...]
 
-    def number(self, row: int, column: int) -> int:
-        """The number of a sheet, from 1."""
-        return row * self.columns + column + 1
-
 
 def plan(card: Card, paper: str, dpi: int) -> Plan:
     """The fewest sheets of a paper of `PAPERS` that hold the card; portrait if both need as many."""
@@ -102,24 +98,15 @@ def _split(length: float, room: float, pixel: float) -> list[tuple[int, int]]:
 
 
 def draw_page(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
-    """What lies over and beside the tile of a sheet, in mm from its upper left corner: cut marks, glue marks, ruler
-    and lines of text."""
-    cuts = [
-        Fill((_line(vertical, at, start, MARK, HAIR),))
-        for vertical, at in _cuts(plan, page)
-        for start in _ends(page, vertical)
-    ]
+    """What lies over and beside a sheet's tile, in mm from its upper left corner: cut and glue marks, ruler, text."""
+    right, low = page.on_page(plan.card.width, plan.card.height)
+    cuts = [(True, page.left), (False, page.top)]  # vertical or not, and where; a tile is glued over the one before
+    cuts += [(True, right)] * (page.column == plan.columns - 1) + [(False, low)] * (page.row == plan.rows - 1)
+    marks = [Fill((_line(cut[0], cut[1], at, MARK, HAIR),)) for cut in cuts for at in _ends(page, cut[0])]
     glue, numbers = _glue(plan, page)
     ruler, figures = _ruler(plan)
     rule = Fill((Box(MARGIN, plan.height - MARGIN - FOOT + 1, plan.width - 2 * MARGIN, THIN),), LIGHT)
-    return [*cuts, *glue, rule, *ruler], [*numbers, *figures, *_text(plan, page)]
-
-
-def _cuts(plan: Plan, page: Page) -> list[tuple[bool, float]]:
-    """(vertical?, position on the sheet) of each cut: the edges of the card, and those of a tile over another one."""
-    right, low = page.on_page(plan.card.width, plan.card.height)
-    ends = [(True, right)] * (page.column == plan.columns - 1) + [(False, low)] * (page.row == plan.rows - 1)
-    return [(True, page.left), (False, page.top), *ends]
+    return [*marks, *glue, rule, *ruler], [*numbers, *figures, *_text(plan, page)]
 
 
 def _ends(page: Page, vertical: bool) -> tuple[float, float]:
@@ -139,15 +126,14 @@ def _glue(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
     for vertical, row, column in ((True, page.row, page.column + 1), (False, page.row + 1, page.column)):
         if row == plan.rows or column == plan.columns:
             continue
-        number = plan.number(row, column)
-        tile = plan.pages[number - 1].tile
-        x, y = page.on_page(tile.x, tile.y)
-        at = x if vertical else y
+        number = row * plan.columns + column
+        tile = plan.pages[number].tile
+        at = page.on_page(tile.x, tile.y)[not vertical]
         for start in _ends(page, vertical):
             dashes = (start, start + (MARK - DASH) / 2, start + MARK - DASH)
             fills.append(Fill(tuple(_line(vertical, at, dash, DASH, HAIR) for dash in dashes)))
             place = (at + 0.8, start + MARK / 2 + NUMBER / 3) if vertical else (start + MARK / 2, at + NUMBER)
-            texts.append(Text(str(number), *place, NUMBER, "start" if vertical else "middle", bold=True))
+            texts.append(Text(str(number + 1), *place, NUMBER, "start" if vertical else "middle", bold=True))
     return fills, texts
 
 
@@ -179,7 +165,7 @@ def _text(plan: Plan, page: Page) -> list[Text]:
     ]
     head = f"Viewproof {card.words}"
     if several:
-        head += f", page {plan.number(page.row, page.column)} of {len(plan.pages)}"
+        head += f", page {plan.pages.index(page) + 1} of {len(plan.pages)}"
     left, top = MARGIN + RULER + 10, plan.height - MARGIN - FOOT + 5.5
     small = (Text(line, left, top + 3.4 * (i + 1), SMALL, colour=GREY) for i, line in enumerate(lines))
     return [Text(head, left, top, TEXT, bold=True), *small]

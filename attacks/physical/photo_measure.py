@@ -58,19 +58,16 @@ class Evidence:
     @property
     def refusal(self) -> str | None:
         """Why the photograph is left out; None: it is scored. The first rule that it breaks."""
-        cut, glare, hidden = self.patch.cut, self.patch.glare, self.patch.hidden_share
-        better, correlation = self.patch.better, self.patch.correlation
-        limit = f"at most {MAX_HIDDEN_SHARE:.0%}"
-        missing = self.patch.missing_share
-        bare = f"what should stand before the patch is not there: {missing:.1%} of its place shows it"
-        not_it = f"the patch is not the run's: correlation {correlation:.3f}, at least {CORRELATION}"
+        patch, hidden_share, limit = self.patch, self.patch.hidden_share, f"at most {MAX_HIDDEN_SHARE:.0%}"
+        bare = f"what should stand before the patch is not there: {patch.missing_share:.1%} of its place shows it"
+        difference = f"the patch is not the run's: correlation {patch.correlation:.3f}, at least {CORRELATION}"
         rules = [
-            (cut > CUT, f"{cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
-            (better != "", f"it shows {better}, not the patch of this arm as it is"),
-            (glare > MAX_HIDDEN_SHARE, f"glare or bare paper on {glare:.1%} of the patch, {limit}"),
-            (correlation < CORRELATION, not_it),
-            (hidden > MAX_HIDDEN_SHARE, f"{hidden:.1%} of the patch is covered or changed, {limit}"),
-            (missing > MAX_MISSING, f"{bare}, at most {MAX_MISSING:.0%}"),
+            (patch.cut > CUT, f"{patch.cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
+            (patch.better != "", f"it shows {patch.better}, not the patch of this arm as it is"),
+            (patch.glare > MAX_HIDDEN_SHARE, f"glare or bare paper on {patch.glare:.1%} of the patch, {limit}"),
+            (patch.correlation < CORRELATION, difference),
+            (hidden_share > MAX_HIDDEN_SHARE, f"{hidden_share:.1%} of the patch is covered or changed, {limit}"),
+            (patch.missing_share > MAX_MISSING, f"{bare}, at most {MAX_MISSING:.0%}"),
         ]
         rules += [] if self.place is None else _of_place(self.place)
         return next((reason for fails, reason in rules if fails), None)
@@ -90,18 +87,18 @@ class Evidence:
 
 def _of_place(place: ScenePlace) -> list[tuple[bool, str]]:
     value, fault = place.correlation, None if place.match is None else place.match.fault
-    elsewhere = (
+    other_scene = (
         "another scene, or the card lies wrongly in it: too few matches with the run's picture "
         f"(at least {MATCHES}), or too little correlation ({value or 0:.2f})"
     )
-    turned = f"the card is turned by {place.degrees:.1f} degrees, at most {MOST_DEGREES:g}"
-    stretched = f"the scene is {place.stretch:.3f} times as long one way, at most {MOST_STRETCH}"
+    turn = f"the card is turned by {place.degrees:.1f} degrees, at most {MOST_DEGREES:g}"
+    stretch = f"the scene is {place.stretch:.3f} times as long one way, at most {MOST_STRETCH}"
     return [
         (fault is not None, f"in its scene the card is {fault}"),
         (place.too_little, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
-        (value is not None and place.match is None and not place.belongs, elsewhere),
-        (value is None and abs(place.degrees) > MOST_DEGREES, turned),
-        (place.stretch > MOST_STRETCH, stretched),
+        (value is not None and place.match is None and not place.belongs, other_scene),
+        (value is None and abs(place.degrees) > MOST_DEGREES, turn),
+        (place.stretch > MOST_STRETCH, stretch),
     ]
 
 
@@ -164,15 +161,8 @@ def measure_photo(
     expected: Expected,
     detected_card: CardDetection = CardDetection(),
 ) -> PhotoMeasurement:
-    """Locate the patch in a photograph, and cut out the view.
-
-    Args:
-        picture: the run's picture that it shows, without the patch.
-        detected_card: what is known of the photograph already.
-
-    Raises:
-        ValueError: in one line, why the photograph cannot be scored.
-    """
+    """Locate the patch in a photograph, and cut out the view. `picture` is the run's, without the patch. Raises
+    ValueError: in one line, why the photograph cannot be scored."""
     card, box, record = expected.card, expected.card.patch, expected.patch
     fit = _locate_card(pixels, expected, detected_card)
     surface = fit.surface
@@ -196,17 +186,15 @@ def measure_photo(
         position if record.fixed else None,
     )
     view, frame = photo_view(pixels, record.size[0]), Box(0, 0, record.size[1], record.size[0])
-    has_scene = record.fixed and visible(scene, frame.corners)
-    scene_pose = pose(view.frame() @ scene, frame) if has_scene else None
+    of_scene = pose(view.frame() @ scene, frame) if record.fixed and visible(scene, frame.corners) else None
     of_patch = pose(view.frame() @ corners, box)
-    return PhotoMeasurement(photo, fit, swatches, gain, of_patch, scene_pose, view, patch, evidence, quad)
+    return PhotoMeasurement(photo, fit, swatches, gain, of_patch, of_scene, view, patch, evidence, quad)
 
 
 def _find_scene(
     photo: Bytes, picture: Bytes, expected: Expected, row: int, ground: Floats
 ) -> tuple[int, Floats, ScenePlace]:
-    """The placement nearest to the photograph's middle that shows its scene, or the nearest of all: its number, its
-    scene, from the picture's pixels to the photograph's, and the card there."""
+    """The placement nearest to the middle that shows its scene, else the nearest: its number, scene and place."""
     card, sides = expected.card, np.array(expected.patch.size[::-1])
     scenes = [ground @ from_corners(np.array(quad) * sides, card.patch.corners) for quad in expected.patch.quads[row]]
     off = [np.hypot(*(project(scene, sides / 2) - np.array(photo.shape[1::-1]) / 2)) for scene in scenes]

@@ -67,8 +67,7 @@ def write_photo_report(
         colour.unlink(missing_ok=True)  # of photographs before these
     else:
         write_json(colour, fit.to_dict())
-    poses = [item.scene for item in measurements[0] if item.scene is not None]
-    stages = ranges(poses, list(stops.values()))
+    stages = ranges([item.scene for item in measurements[0] if item.scene is not None], list(stops.values()))
     write_text(folder / "preset.yaml", preset_text(config, stages, None if fit is None else colour))
 
 
@@ -178,13 +177,9 @@ MAX_JITTER, FIELD_OF_VIEW = 0.499, 40.0
 
 
 def ranges(poses: Sequence[Pose], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """Stages with the measured ranges, from the smallest value to the largest; {} for no poses.
-
-    Args:
-        poses: before the scene, of each photograph in which it could be located.
-        stops: the exposure of each photograph, relative to the run's picture or to the median photograph; () if it is
-            unknown.
-    """
+    """Stages with the measured ranges, from the smallest value to the largest: of the `poses` before the scene where
+    it could be located ({} for none), and of each photograph's exposure, relative to the run's picture or to the
+    median photograph (`stops`; () if it is unknown)."""
     if not poses:
         return {}
     roll = float(scipy.stats.circmean([pose.degrees for pose in poses], 180, -180))
@@ -227,24 +222,17 @@ def preset_text(config: dict[str, Any], stages: dict[str, dict[str, Any]], colou
     # The checks by their name alone: values would win over `sanity=none` on the command line.
     body: dict[str, Any] = {key: value for key, value in config.items() if key not in ("show", "sanity")}
     body["transforms"] |= {"name": "measured", "stages": merge_stages(body["transforms"]["stages"], stages)}
-    if colour is not None:
-        body |= _printer_groups(body, str(colour.resolve()))
-        names["printer"] = body["printer"]["name"]
+    if colour is not None:  # the groups that depend on a printer have the measured one
+        file, printer = str(colour.resolve()), body.get("printer") or {"name": "none"}
+        if printer["name"] in ("none", "generic", "family"):
+            printer = {"stages": printer.get("stages", {}), "name": "measured"}
+        body["printer"], names["printer"] = {**printer, "intent": "relative", "colour": file}, printer["name"]
+        if not isinstance(body["perturbation"].get("gamut"), list | None):
+            body["perturbation"]["gamut"] = None
+        if body.get("penalty", {}).get("name") == "nps":
+            body["penalty"]["palette"] = file
     defaults = [f"override /{key}: {name}" for key, name in names.items()]
     head = "# A run once more, with the printer and the camera as measured in photographs of its first patch."
     lines = ["# @package _global_", head, "defaults:", *(f"  - {line}" for line in defaults), ""]
     dump = yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
     return "\n".join([*lines, dump])
-
-
-def _printer_groups(body: dict[str, Any], colour: str) -> dict[str, Any]:
-    """The groups that depend on a printer, with the measured one."""
-    printer = dict(body.get("printer") or {"name": "none"})
-    if printer["name"] in ("none", "generic", "family"):
-        printer = {"stages": printer.get("stages", {}), "name": "measured"}
-    groups: dict[str, Any] = {"printer": {**printer, "intent": "relative", "colour": colour}}
-    if not isinstance(body["perturbation"].get("gamut"), list | None):
-        groups["perturbation"] = {**body["perturbation"], "gamut": None}
-    if body.get("penalty", {}).get("name") == "nps":
-        groups["penalty"] = {**body["penalty"], "palette": colour}
-    return groups

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from attacks.data.images import SUFFIXES, over_white
-from attacks.runtime.decoding import decoded
-from attacks.runtime.decoding import printable_name as printable
+from attacks.runtime.decoding import decoded, printable_name
 from attacks.runtime.extras import extra
 
 #: Separates the picture's name from the rest of a file's name.
@@ -48,8 +47,7 @@ class Capture:
     thumbnail: NDArray[np.uint8]
 
     def equals(self, capture: "Capture") -> bool:
-        """Whether both are files of one photograph: the same picture, whatever its size and format, and not of
-        different times."""
+        """Whether both are files of one photograph: one picture in any size and format, not of different times."""
         difference = self.thumbnail.astype(float) - capture.thumbnail
         differs_in_time = self.time and capture.time and self.time != capture.time
         return bool((difference**2).mean() <= SAME_LEVELS**2) and not differs_in_time
@@ -62,10 +60,8 @@ def list_photos(
 
     A photograph shows `picture`, if given; else the picture whose name its own begins with, as in `street--03.jpg`,
     or whose name its subfolder has; else the run's only picture. A folder of frames of a video, `street--walk/`, or
-    any folder within that of a picture, is named like a photograph.
-
-    Raises:
-        FileNotFoundError, ValueError: no such folder, no picture named `picture`, or no photograph of any.
+    any folder within that of a picture, is named like a photograph. Raises FileNotFoundError or ValueError: no such
+    folder, no picture named `picture`, or no photograph of any.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"photographs: `{folder}` is no folder (paths are relative to {Path.cwd()})")
@@ -73,7 +69,7 @@ def list_photos(
         raise ValueError(f"`--picture` must be one of the run's pictures ({_first_names(pictures)}); got {picture!r}")
     photos, notes = [], []
     for path, entry in sorted(_files(folder, pictures)):
-        name = printable(path.relative_to(folder).as_posix())
+        name = printable_name(path.relative_to(folder).as_posix())
         if path.suffix.lower() in HEIC:
             extra("pillow_heif")
         if path.suffix.lower() in RAW:
@@ -84,13 +80,11 @@ def list_photos(
         if name_of_picture is None:
             notes.append(f"{name}: left out, the picture that it shows is unknown; name it PICTURE{PART}{path.name}")
         else:
-            clip = None if entry == path else printable(entry.relative_to(folder).as_posix())
+            clip = None if entry == path else printable_name(entry.relative_to(folder).as_posix())
             photos.append(PhotoFile(path, name, list(pictures).index(name_of_picture), clip))
     if not photos:
-        reason = f"; {notes[0]}" if notes else ""
-        raise ValueError(
-            f"photographs: `{folder}` holds none of the run's pictures ({_first_names(pictures)}){reason}"
-        )
+        reason = f"({_first_names(pictures)}){f'; {notes[0]}' if notes else ''}"
+        raise ValueError(f"photographs: `{folder}` holds none of the run's pictures {reason}")
     return photos, notes
 
 

@@ -7,7 +7,7 @@ swatches, as `surface_fit` adds them, the median falls with three tags from 1 px
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,12 @@ FINEST = 8 * LARGEST
 @dataclass(frozen=True, eq=False)
 class Fit:
     """`homography` (3,3) from mm of the card to pixels of the photograph (centres are whole numbers), the tags that
-    it was fitted to, and the error of their corners in pixels: root mean square and largest."""
+    it was fitted to, and the largest error of their corners: in pixels, and as a share of the smallest tag's side."""
 
     homography: Floats
     tags: tuple[int, ...]
-    residual: float
     worst: float
+    share: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,39 +68,28 @@ def fit_homography(card: Card, tags: Mapping[int, Floats]) -> Fit:
     others. Raises ValueError for fewer than two tags, or tags that do not fit each other."""
     places = {tag.number: np.array(tag.box.corners) for tag in card.tags}
     card_tags = {number: corners for number, corners in tags.items() if number in places}
+    numbers = ", ".join(map(str, card_tags)) or "none"
     if len(card_tags) < MIN_TAGS:
-        numbers = ", ".join(map(str, card_tags)) or "none"
         raise ValueError(f"`tags` must be at least {MIN_TAGS} of the card's; found {numbers}")
     best = _least_squares(places, card_tags)
-    if relative_error(best, card_tags) > OFF and len(card_tags) > MIN_TAGS:
+    if best.share > OFF and len(card_tags) > MIN_TAGS:
         fits = [_least_squares(places, {n: c for n, c in card_tags.items() if n != number}) for number in card_tags]
         best = min(fits, key=lambda candidate: candidate.worst)
-    if not relative_error(best, card_tags) <= OFF:
-        raise ValueError(
-            f"`tags` {', '.join(map(str, card_tags))} do not lie as on the card: {best.worst:.1f} px off (is it "
-            "bent, or are there two cards?)"
-        )
+    if not best.share <= OFF:
+        words = f"{best.worst:.1f} px off (is it bent, or are there two cards?)"
+        raise ValueError(f"`tags` {numbers} do not lie as on the card: {words}")
     return best
 
 
 def _least_squares(places: Mapping[int, Floats], tags: Mapping[int, Floats]) -> Fit:
     numbers = tuple(sorted(tags))
-    source = np.concatenate([places[number] for number in numbers])
-    target = np.concatenate([tags[number] for number in numbers])
-    matrix, _ = extra("cv2").findHomography(source, target, 0)
-    if matrix is None or not np.isfinite(matrix).all():
+    source, target = (np.concatenate([corners[number] for number in numbers]) for corners in (places, tags))
+    homography, _ = extra("cv2").findHomography(source, target, 0)
+    if homography is None or not (np.isfinite(homography).all() and visible(homography, source)):
         return Fit(np.eye(3), numbers, math.inf, math.inf)
-    homography = np.asarray(matrix, np.float64)
-    if not visible(homography, source):
-        return Fit(homography, numbers, math.inf, math.inf)
-    errors = np.linalg.norm(project(homography, source) - target, axis=1)
-    return Fit(homography, numbers, float(np.sqrt((errors**2).mean())), float(errors.max()))
-
-
-def relative_error(card_fit: Fit, tags: Mapping[int, Floats]) -> float:
-    """The largest error as a share of the smallest tag's side."""
-    sides = [np.linalg.norm(tags[number] - np.roll(tags[number], -1, 0), axis=1).mean() for number in card_fit.tags]
-    return card_fit.worst / float(min(sides))
+    worst = float(np.linalg.norm(project(homography, source) - target, axis=1).max())
+    sides = [np.linalg.norm(tags[number] - np.roll(tags[number], -1, 0), axis=1).mean() for number in numbers]
+    return Fit(homography, numbers, worst, worst / float(min(sides)))
 
 
 def project(homography: Floats, points: Any) -> Floats:
@@ -175,23 +164,12 @@ LEAST_EDGES = 8
 FAINTEST, FURTHER = 0.3, 3.0
 
 
-def crop(grey: Bytes, points: Floats) -> tuple[NDArray[np.float32], Floats]:
-    """The linear light of the part of a photograph round points (n,2), and its upper left pixel (x, y)."""
-    limit = np.array(grey.shape[::-1])
-    (left, top), (right, low) = (np.clip(v, 0, limit).astype(int) for v in (points.min(0), points.max(0) + 1))
-    return LIGHT[grey[top:low, left:right]], np.array([left, top], np.float64)
-
-
 def edge_lines(
     light: NDArray[np.float32], card: Card, edges: Floats, to_pixels: Callable[[Any], Floats]
 ) -> tuple[Floats, Floats]:
-    """The points of the card in mm (n,2), `POINTS` on each edge that is inside and has contrast; and for each point
-    the line (a, b, c) through its edge, in pixels of `light` (n,3).
-
-    Args:
-        edges: (E,2,2), see `card_edges`.
-        to_pixels: about from mm of the card to pixels of `light`.
-    """
+    """The points of the card in mm (n,2), `POINTS` on each of the `edges` (see `card_edges`) that is inside and has
+    contrast; and for each point the line (a, b, c) through its edge, in pixels of `light` (n,3), to which `to_pixels`
+    maps mm of the card about."""
     module = card.tags[0].box.width / MODULES
     inside, results = [], []
     for start, end in edges:
@@ -216,10 +194,9 @@ def edge_lines(
     return np.reshape(places, (-1, 2)), np.reshape(lines, (-1, 3))
 
 
-def card_edges(card: Card, tags: Iterable[int]) -> Floats:
+def card_edges(card: Card, tags: Sequence[int]) -> Floats:
     """The ends of each edge that is used, (E,2,2) in mm, clockwise around the dark area."""
-    numbers = set(tags)
-    edges = [side for tag in card.tags if tag.number in numbers for side in _sides(tag.box)]
+    edges = [side for tag in card.tags if tag.number in tags for side in _sides(tag.box)]
     for swatch in card.chart:
         if LIGHT[list(swatch.colour)] @ np.array([0.2126, 0.7152, 0.0722]) < BRIGHTEST:
             vertical = card.patch.y <= swatch.box.y <= card.patch.y + card.patch.height

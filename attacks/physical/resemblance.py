@@ -34,8 +34,6 @@ LIGHTEST = 0.8
 EPSILON = 2e-6
 #: Swatches of each channel that show the purity.
 PURITY_SWATCHES = 6
-#: Turns by quarters, clockwise.
-TURNS = ("", "by 90 degrees", "by 180 degrees", "by 270 degrees")
 
 
 @dataclass(frozen=True)
@@ -85,8 +83,7 @@ def cell_centres(box: Box) -> Floats:
 
 
 def cells_inside(to_pixels: Callable[[Any], Floats], box: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID); `to_pixels` maps
-    the box to its pixels."""
+    """Which cells (GRID,GRID) over a box, mapped by `to_pixels`, lie in a photograph of `size` (height, width)."""
     points = to_pixels(cell_centres(box))
     return np.asarray(((points >= 0) & (points <= [size[1] - 1, size[0] - 1])).all(-1))
 
@@ -125,7 +122,7 @@ def resemblance(
     photo, reference = _coarse(LIGHT[patch]), looks[arm]
     rivals = {f"the patch of the arm {name}": look for name, look in looks.items() if name != arm}
     for i in range(1, 8):
-        words = ("mirrored" if i > 3 else "", f"turned {TURNS[i % 4]}" if i % 4 else "")
+        words = ("mirrored" if i > 3 else "", f"turned by {90 * (i % 4)} degrees" if i % 4 else "")  # clockwise
         rotation = np.rot90(reference[:, ::-1] if i > 3 else reference, -(i % 4))
         rivals[f"its patch {' and '.join(filter(None, words))}"] = rotation
     values = {name: _likeness(photo, look, compared_cells) for name, look in ({"": reference} | rivals).items()}
@@ -175,7 +172,7 @@ def purity(swatches: Swatches, card: Card) -> float | None:
     card that all channels share, and a loss by the ink of the other two channels, in logarithms.
     """
     colours = np.array([swatch.colour for swatch in card.chart], np.float64) / 255
-    middles = np.array([[each.box.x + each.box.width / 2, each.box.y + each.box.height / 2] for each in card.chart])
+    middles = np.array([[item.box.x + item.box.width / 2, item.box.y + item.box.height / 2] for item in card.chart])
     middles = middles / [card.width, card.height] - 0.5
     rows, values = [], []
     for channel in range(3):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.colour_fit import SceneCells, scene_cells
-from attacks.physical.detect import Bytes, Floats
+from attacks.physical.detect import Bytes, Floats, grey_picture
 from attacks.physical.rectify import pose, project, rectify, visible
 from attacks.physical.resemblance import correlation
 from attacks.runtime.extras import extra
@@ -76,8 +76,7 @@ class SceneMatch:
 
 
 def find(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Floats) -> SceneMatch | None:
-    """Find the run's picture round a card; None where fewer than `MATCHES` matches agree. Arguments as of
-    `attacks.physical.scene_place.place`."""
+    """Find the run's picture round a card; None where fewer than `MATCHES` matches agree. Arguments as of `place`."""
     cv2 = extra("cv2")
     height, width = picture.shape[:2]
     margins = (share * max(height, width) for share in ROUND)
@@ -89,7 +88,7 @@ def find(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Fl
     scale = min(LARGER_BY, SIDE / max(height, width))
     size = round(scale * frame.height), round(scale * frame.width)
     flat = rectify(photo, scene, frame, size)
-    corners = np.array(Box(0, 0, card.width, card.height).corners, np.float64)
+    corners = Box(0, 0, card.width, card.height).corners
     outline = (project(np.linalg.inv(scene) @ homography, corners) + margin) * scale
     free = cv2.fillConvexPoly(np.full(size, 255, np.uint8), np.rint(outline).astype(np.int32), 0)
     kernel = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
@@ -110,14 +109,11 @@ def find(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Fl
 
 
 def _match_features(picture: Bytes, photo: Bytes, free: Bytes) -> Floats:
-    """The pixels (n,2,2) of the features that a picture and a photograph share; of those of the photograph only where
-    it is `free`. Each has one match."""
+    """The pixels (n,2,2) of features of a picture and of the `free` part of a photograph that match one to one."""
     cv2 = extra("cv2")
     sift = cv2.SIFT_create(nfeatures=FEATURES, contrastThreshold=CONTRAST)
-    points: list[Any] = []
-    for pixels, mask in ((picture, None), (photo, free)):
-        points.append(sift.detectAndCompute(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), mask))
-    (ours, first), (theirs, second) = points
+    ours, first = sift.detectAndCompute(grey_picture(picture), None)
+    theirs, second = sift.detectAndCompute(grey_picture(photo), free)
     best: dict[int, Any] = {}
     if first is not None and second is not None and len(theirs) > 1:
         for near, next_near in cv2.BFMatcher().knnMatch(first, second, k=2):
@@ -129,8 +125,7 @@ def _match_features(picture: Bytes, photo: Bytes, free: Bytes) -> Floats:
 
 
 def _blocks(picture: Bytes, photo: Bytes, free: Bytes, margin: int) -> Floats:
-    """The same of the middles of square blocks of a picture and of where each correlates best in the photograph, near
-    its place there, which is `margin` pixels further in: for scenes of few features."""
+    """The same of blocks, each where it correlates best near its place (`margin` further in): for few features."""
     cv2 = extra("cv2")
     side = max(1, max(picture.shape[:2]) // BLOCKS)
     reach, pairs = round(REACH * max(picture.shape[:2])), []
@@ -150,8 +145,7 @@ def _blocks(picture: Bytes, photo: Bytes, free: Bytes, margin: int) -> Floats:
 
 
 def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float]:
-    """How a card with this patch lies, if the scene is shifted against it: degrees clockwise, times as long one way,
-    times as large, sides of the patch away."""
+    """How a card lies whose scene is shifted against it: the last four values of `SceneMatch`."""
     target = np.array(box.corners, np.float64)
     position = project(shift, target)
     right, down = (position[[1, 2]] - position[[0, 3]]).mean(0), (position[[3, 2]] - position[[0, 1]]).mean(0)
@@ -184,9 +178,8 @@ class ScenePlace:
 
 
 def place(photo: Bytes, picture: Bytes, scene: Floats, card: Card, homography: Floats) -> ScenePlace:
-    """Compare the scene round a card with the run's picture.
-
-    From the card alone its plane is known less the farther it is from the card; its own features show where it is.
+    """Compare the scene round a card with the run's picture: from the card alone its plane is known less the farther
+    it is from the card; its own features show where it is.
 
     Args:
         scene: from the picture's pixels, 0 its edge, to the photograph's.

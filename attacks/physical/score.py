@@ -102,9 +102,8 @@ def figures(scores: PhotoScores, clusters: Sequence[str]) -> dict[str, Interval]
 
 def photo_summary(values: Tensor, rows: Sequence[int], clusters: Sequence[str], low: float = -1.0) -> Interval:
     """The mean over clusters of the mean over their pictures of that of their photographs, of (P,) values in
-    `low`..1, with its 95 % interval (see `attacks.inference.bounded.interval`), over clusters; of a single cluster
-    over its pictures, and of a single picture over its photographs. `rows` and `clusters` name the picture and the
-    cluster of each."""
+    `low`..1, with its 95 % interval (see `interval`), over clusters; of a single cluster over its pictures, and of a
+    single picture over its photographs. `rows` and `clusters` name the picture and the cluster of each."""
     means = _units(values, rows, clusters)
     return interval((means if len(means) > 1 else values.double()).clamp(low, 1), low)
 
@@ -153,14 +152,12 @@ def compare_arms(
 ) -> dict[str, Any]:
     """All photographs beside the run's own figures (`digital`, of the pictures that are photographed), and their
     difference to those of their arm. `clusters` are of all pictures of the run."""
-    photo_figures = figures(photo_scores, clusters)
-    digital_figures = {name: figures(scores_of_arm, clusters) for name, scores_of_arm in digital_scores.items()}
     differences = {name: photo_difference(photo_scores, digital_scores[arm], clusters, name) for name in MEASURES}
     several = len({clusters[row] for row in photo_scores.rows}) > 1
     units = "pictures of one cluster" if len(set(photo_scores.rows)) > 1 else "photographs of one picture"
     return {
-        "photographs": _records(photo_figures),
-        "digital": {name: _records(figures_of_arm) for name, figures_of_arm in digital_figures.items()},
+        "photographs": _records(figures(photo_scores, clusters)),
+        "digital": {name: _records(figures(of_arm, clusters)) for name, of_arm in digital_scores.items()},
         "difference": {name: row["difference"] for name, row in differences.items()},
         **{key: differences[MEASURES[0]][key] for key in ("test", "needed")},
         "intervals": f"95 %, over {'clusters of pictures' if several else units}",
@@ -173,11 +170,7 @@ def _records(measures: Mapping[str, Interval]) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, eq=False)
 class Poses(Homography):
-    """One of several poses of the camera, chosen by its only coordinate.
-
-    Args:
-        matrices: (P,3,3) from each view to the scene, in the stage frame.
-    """
+    """One of several poses of the camera, `matrices` (P,3,3) from view to scene, chosen by its only coordinate."""
 
     matrices: Tensor = field(repr=False)
 
@@ -196,8 +189,7 @@ class Poses(Homography):
 @dataclass(frozen=True)
 class Prediction:
     """Digital figures of the arm that was photographed, by measure: with the measured `printer`, and in the `poses`
-    of the photographs too (None: the run's patch has no place of its own in the scene, or of a picture no pose is
-    known)."""
+    of the photographs too (None: the patch has no place of its own in the scene, or a picture no known pose)."""
 
     printer: dict[str, Interval]
     poses: dict[str, Interval] | None
@@ -205,8 +197,8 @@ class Prediction:
     def to_dict(self, content: dict[str, Any]) -> dict[str, Any]:
         """The entry of photos.json, from the rest of its `content`; `gap` splits the difference of success between
         photographs and digital views."""
-        measured = content["digital"][content["arm"]], content["photographs"]
-        digital, photo_rate = (record["success"]["mean"] for record in measured)
+        records = content["digital"][content["arm"]], content["photographs"]
+        digital, photo_rate = (record["success"]["mean"] for record in records)
         printer = self.printer["success"].mean
         poses = None if self.poses is None else self.poses["success"].mean
         return {

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,16 +80,14 @@ def score_photos(
     arm: str = "eot",
 ) -> ScoringResult:
     """Score a folder of photographs and write the results. Those that do not show the arm's patch in its scene (see
-    `attacks.physical.photo_measure`) are listed with the reason, and left out of all figures.
+    `attacks.physical.photo_measure`) are listed with the reason, and left out of all figures. Raises ValueError or
+    OSError in one line; also where no photograph could be scored.
 
     Args:
         picture: of the run, that all photographs show (see `list_photos`).
         out: the folder; None: see `arm_folder`.
         program: see `rerun`.
         arm: of the run, whose print was photographed.
-
-    Raises:
-        ValueError, OSError: in one line; also where no photograph could be scored.
     """
     folder = arm_folder(run, "photos", arm) if out is None else out
     if out is None:
@@ -99,18 +98,16 @@ def score_photos(
     shots, notes = list_photos(photos, patch.pictures, picture)
     expectation = expected(run, arm)
     origin = rerun(run, device, program)  # before the photographs: it may raise
-    scored_photos: list[PhotoMeasurement] = []
-    refused_photos: list[PhotoMeasurement] = []
-    images = origin.study.queries.images  # as in pictures/clean, which `rerun` checks
+    scored_photos, refused_photos = list[PhotoMeasurement](), list[PhotoMeasurement]()
 
     def measure(photo: PhotoFile) -> PhotoMeasurement:
-        clean, pixels = to_bytes(images[photo.row]), read_photo(photo.path)
-        return measure_photo(photo, pixels, clean, expectation, detections[photo.name])
+        clean = to_bytes(origin.study.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
+        return measure_photo(photo, read_photo(photo.path), clean, expectation, detections[photo.name])
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         detections, reasons = _detect_cards(shots, expectation.card, pool)
         items = [photo for photo in shots if photo.name in detections]
-        for photo, result in zip(items, pool.map(_attempt(measure), items), strict=True):
+        for photo, result in zip(items, pool.map(partial(_attempt, measure), items), strict=True):
             if isinstance(result, str):
                 reasons[photo.name] = result
             else:
@@ -130,32 +127,25 @@ def score_photos(
     return ScoringResult(folder, content, (*notes, *content["notes"]))
 
 
-def _attempt(function: Callable[[PhotoFile], Result]) -> Callable[[PhotoFile], Result | str]:
-    """The function, with what it raises of a photograph as a text."""
-
-    def attempt(photo: PhotoFile) -> Result | str:
-        try:
-            return function(photo)
-        except (ValueError, OSError) as error:
-            return " ".join(str(error).split())
-
-    return attempt
+def _attempt(function: Callable[[PhotoFile], Result], photo: PhotoFile) -> Result | str:
+    """What a function makes of a photograph; what it raises, as a text."""
+    try:
+        return function(photo)
+    except (ValueError, OSError) as error:
+        return " ".join(str(error).split())
 
 
 def _detect_cards(
     photos: Sequence[PhotoFile], card: Card, pool: ThreadPoolExecutor
 ) -> tuple[dict[str, CardDetection], dict[str, str]]:
-    """The tags of each photograph, and the lens that photographs of one camera share, by name; and why the others are
-    left out."""
+    """The tags of each photograph with the lens of its camera, by name; and why the others are left out."""
 
     def examine(photo: PhotoFile) -> tuple[Capture, CardDetection]:
         pixels, capture = read_capture(photo.path)
         return capture, detect_card(pixels, card)
 
-    captures: dict[str, Capture] = {}
-    detections: dict[str, CardDetection] = {}
-    reasons: dict[str, str] = {}
-    for photo, result in zip(photos, pool.map(_attempt(examine), photos), strict=True):
+    captures, detections, reasons = dict[str, Capture](), dict[str, CardDetection](), dict[str, str]()
+    for photo, result in zip(photos, pool.map(partial(_attempt, examine), photos), strict=True):
         if isinstance(result, str):
             reasons[photo.name] = result
         elif names := [name for name, capture in captures.items() if capture.equals(result[0])]:
@@ -164,8 +154,8 @@ def _detect_cards(
             captures[photo.name], detections[photo.name] = result
     for camera in {capture.camera for capture in captures.values()}:
         names = [name for name, capture in captures.items() if capture.camera == camera]
-        cards = (detections[name].fit for name in names)
-        k1 = shared_lens([card_fit.lens for card_fit in cards if card_fit is not None and card_fit.lens is not None])
+        fits = (detections[name].fit for name in names)
+        k1 = shared_lens([fit.lens for fit in fits if fit is not None and fit.lens is not None])
         detections |= {name: dataclasses.replace(detections[name], k1=k1) for name in names}
     return detections, reasons
 
@@ -190,13 +180,12 @@ def expected(run: Path, arm: str) -> Expected:
 def colours_of_photos(measurements: Sequence[PhotoMeasurement], card: Card) -> Colours:
     """Fit the colours of all photographs together, at the exposure of the run's pictures if at least half of the
     photographs can be compared with them, else at the median photograph's."""
-    charts = [(measurement.photo.name, measurement.swatches, measurement.gain) for measurement in measurements]
-    comparable = sum(gain is not None for _, _, gain in charts)
-    if 2 * comparable < len(charts):
-        comparable = 0
-    scene_gains = [gain if comparable else None for _, _, gain in charts]
-    common, gains = colour_fit.pool([swatches for _, swatches, _ in charts], scene_gains)
-    by_name = {name: gain for (name, _, _), gain in zip(charts, gains, strict=True)}
+    scene_gains = [item.gain for item in measurements]
+    comparable = sum(gain is not None for gain in scene_gains)
+    if 2 * comparable < len(scene_gains):
+        comparable, scene_gains = 0, [None] * len(scene_gains)
+    common, gains = colour_fit.pool([item.swatches for item in measurements], scene_gains)
+    by_name = {item.photo.name: gain for item, gain in zip(measurements, gains, strict=True)}
     try:
         return Colours(colour_fit.fit_colours(colour_fit.nominal(card), common), by_name, comparable, "")
     except ValueError as error:
@@ -303,17 +292,14 @@ def _size_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
 
 
 def _colour_record(measurement: PhotoMeasurement, card: Card, colours: Colours) -> dict[str, Any]:
-    """The mean colour difference (CIEDE2000) of one photograph's swatches: to the nominal colours, and to the common
-    fit at this photograph's exposure."""
-    stops = colours.stops.get(measurement.photo.name)
-    content: dict[str, Any] = {"stops": stops, "delta_e": None, "delta_e_fitted": None}
-    is_valid = measurement.swatches.valid.all(1)
+    """The mean CIEDE2000 of a photograph's swatches: to nominal colours, and to the common fit at its exposure."""
+    name, is_valid = measurement.photo.name, measurement.swatches.valid.all(1)
+    content: dict[str, Any] = {"stops": colours.stops[name], "delta_e": None, "delta_e_fitted": None}
     if not is_valid.any():
         return content
     source, light_of_photo = colour_fit.nominal(card)[is_valid], measurement.swatches.light[is_valid]
     content["delta_e"] = float(colour_fit.colour_difference(source, light_of_photo).mean())
     if colours.fit is not None:
-        light = colour_fit.colour_terms(source, colours.fit.degree) @ np.asarray(colours.fit.coefficients).T
-        light *= colours.gains[measurement.photo.name]
+        light = colour_fit.colour_terms(source, colours.fit.degree) @ colours.fit.coefficients.T * colours.gains[name]
         content["delta_e_fitted"] = float(colour_fit.colour_difference(light, light_of_photo).mean())
     return content

@@ -5,7 +5,6 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
@@ -29,10 +28,9 @@ ANCHORS = {"start": "ls", "middle": "ms"}
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The patch of a run, an arm of it, the arm's texture over white, and the digest of its file."""
+    """The patch of a run, an arm's texture over white, and the digest of its file."""
 
     patch: PhysicalPatch
-    arm: str
     texture: Texture
     sha256: str
 
@@ -52,11 +50,8 @@ def arm_folder(run: Path, kind: str, arm: str) -> Path:
 
 
 def subject(run: Path, arm: str = "eot") -> Subject:
-    """Read what a run of a patch left in its folder.
-
-    Raises:
-        ValueError: no such folder, not the run of a patch, or a file in it that is not what a run writes.
-    """
+    """Read what a run of a patch left in its folder. Raises ValueError where there is none, where it is not the run
+    of a patch, and where a file in it is not what a run writes."""
     if not run.is_dir():
         raise ValueError(f"run `{run}` is no folder (paths are relative to {Path.cwd()})")
     if not (run / "patch.png").is_file():
@@ -66,7 +61,7 @@ def subject(run: Path, arm: str = "eot") -> Subject:
     texture, patch = read_texture(path), read_patch(run)
     if texture.shape[:2] != patch.texture:
         raise ValueError(f"`{path}` has other texels than placement.json, {patch.texture}: not of one run")
-    return Subject(patch, arm, texture, sha256(path))
+    return Subject(patch, texture, sha256(path))
 
 
 def read_patch(run: Path) -> PhysicalPatch:
@@ -78,9 +73,8 @@ def read_patch(run: Path) -> PhysicalPatch:
     try:
         return parse_physical_patch(read_json(path))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"`{path}` is not what a run of this version writes ({type(error).__name__}: {error}); start it again"
-        ) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"`{path}` is not what a run of this version writes ({reason}); start it again") from None
 
 
 def refuse_unfinished(run: Path) -> None:
@@ -123,8 +117,7 @@ def write_sheet(
         paper: one of `PAPERS`.
         out: the folder; None: see `arm_folder`.
 
-    Raises:
-        ValueError: see `subject`, `card`, `card_picture` and `refuse_links`.
+    Raises ValueError, see `subject`, `card`, `card_picture` and `refuse_links`.
     """
     if out is None:
         refuse_links(run)
@@ -132,7 +125,21 @@ def write_sheet(
     sheets = plan(source.patch.printed_card(arm, width), paper, dpi)
     folder = arm_folder(run, "print", arm) if out is None else out
     write_sheets(folder, sheets, source.texture)
-    write_json(folder / "sheet.json", _record(sheets, source))
+    place = ("left", "top", "row", "column")
+    record = {
+        "schema": 2,
+        "id": source.patch.id,
+        "arm": arm,
+        "sha256": source.sha256,
+        "card": dataclasses.asdict(sheets.card),
+        "dpi": sheets.dpi,
+        "paper": sheets.paper,
+        "page": {"width": sheets.width, "height": sheets.height},
+        "pages": [
+            dataclasses.asdict(page.tile) | {key: getattr(page, key) for key in place} for page in sheets.pages
+        ],
+    }
+    write_json(folder / "sheet.json", record)
     return PrintResult(folder, sheets, _notes(source.patch, sheets.card.patch.width))
 
 
@@ -165,11 +172,10 @@ def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
 def page_picture(card_pixels: Picture, sheets: Plan, page: Page) -> Picture:
     """A sheet in pixels; its part of the card is a copy of the card's own pixels."""
     scale, tile, (fills, texts) = sheets.dpi / INCH, page.tile, draw_page(sheets, page)
-    sheet = Image.new("RGB", (round(sheets.width * scale), round(sheets.height * scale)), "white")
+    picture = np.full((round(sheets.height * scale), round(sheets.width * scale), 3), WHITE, np.uint8)
     x, y, width, height = (round(mm * scale) for mm in (tile.x, tile.y, tile.width, tile.height))
-    part = Image.fromarray(card_pixels[y : y + height, x : x + width])
-    sheet.paste(part, (round(page.left * scale), round(page.top * scale)))
-    picture = np.array(sheet)
+    part, left, top = card_pixels[y : y + height, x : x + width], round(page.left * scale), round(page.top * scale)
+    picture[top : top + len(part), left : left + part.shape[1]] = part
     card_raster.fill_boxes(picture, card_raster.RasterGrid(scale, scale), fills)
     sheet = Image.fromarray(picture)
     draw = ImageDraw.Draw(sheet)
@@ -184,23 +190,6 @@ def _save(path: Path, picture: Picture, dpi: int) -> None:
     srgb.add(b"sRGB", b"\0")
     with atomic(path) as temporary:
         Image.fromarray(picture).save(temporary, "PNG", dpi=(dpi, dpi), compress_level=FAST, pnginfo=srgb)
-
-
-def _record(sheets: Plan, source: Subject) -> dict[str, Any]:
-    place = ("left", "top", "row", "column")
-    return {
-        "schema": 2,
-        "id": source.patch.id,
-        "arm": source.arm,
-        "sha256": source.sha256,
-        "card": dataclasses.asdict(sheets.card),
-        "dpi": sheets.dpi,
-        "paper": sheets.paper,
-        "page": {"width": sheets.width, "height": sheets.height},
-        "pages": [
-            dataclasses.asdict(page.tile) | {key: getattr(page, key) for key in place} for page in sheets.pages
-        ],
-    }
 
 
 def _notes(patch: PhysicalPatch, width: float) -> tuple[str, ...]:

@@ -115,8 +115,7 @@ def seen_points(values: Floats, flat: Floats) -> Floats:
 
 
 def _normal(plane: Floats, focal: Floats) -> Floats:
-    """What a height over planes (...,3,3) adds to the image of a point (...,3): towards the camera, and as long as
-    the card's axes."""
+    """What a height over planes (...,3,3) adds to a point's image (...,3): as long as the card's axes."""
     camera = np.concatenate([focal, focal, np.ones_like(focal)], -1)
     right, down = plane[..., 0] / camera, plane[..., 1] / camera
     length = np.sqrt(np.linalg.norm(right, axis=-1) * np.linalg.norm(down, axis=-1))[..., None]
@@ -131,9 +130,7 @@ def remap(photo: Bytes, size: tuple[int, int], to_pixels: Callable[[Floats], Flo
         x, y = np.meshgrid(np.arange(size[1]), np.arange(top, min(top + ROWS, size[0])))
         points = to_pixels(np.stack([x, y], -1).reshape(-1, 2).astype(np.float64)).reshape(*x.shape, 2)
         positions = np.clip(points, -1e4, 1e5).astype(np.float32)
-        bands.append(
-            cv2.remap(photo, positions, None, cv2.INTER_CUBIC, borderMode=cv2.BORDER_CONSTANT, borderValue=(255,) * 3)
-        )
+        bands.append(cv2.remap(photo, positions, None, cv2.INTER_CUBIC, borderValue=(255,) * 3))
     return np.concatenate(bands)
 
 
@@ -149,8 +146,7 @@ def flattened(photo: Bytes, surface: Surface, card: Card) -> tuple[Bytes, Floats
         return photo, surface.homography
     corners = np.array([[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]])
     sides = np.linalg.norm(surface.project(corners) - surface.project(np.roll(corners, -1, 0)), axis=1)
-    longest = max(sides.max() / min(card.width, card.height), 8 / min(card.width, card.height))
-    scale = min(longest, MAX_SIDE / max(card.width, card.height))
+    scale = min(max(8, sides.max()) / min(card.width, card.height), MAX_SIDE / max(card.width, card.height))
     size = (max(1, round(card.height * scale)), max(1, round(card.width * scale)))
     picture = remap(photo, size, lambda pixels: surface.project((pixels + 0.5) / scale))
     return picture, np.array([[scale, 0, -0.5], [0, scale, -0.5], [0, 0, 1]])

@@ -9,15 +9,15 @@ least Bayesian information criterion (Schwarz 1978) is used; `FLOOR` and `MARGIN
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from attacks.perturbations.patch.card import Card
+from attacks.perturbations.patch.card import Box, Card
 from attacks.physical import rectify
-from attacks.physical.detect import Bytes, Floats
+from attacks.physical.detect import Bytes, Floats, crop
 from attacks.physical.rectify import MIN_TAGS, POINTS, visible
 from attacks.physical.surface import SPREAD, Surface, seen_points
 from attacks.runtime.extras import extra
@@ -112,8 +112,7 @@ def locate(grey: Bytes, card: Card, tags: Mapping[int, Floats], k1: float | None
         tags: the corners (4,2) of those that were detected, by number.
         k1: of the lens, if it is known from other photographs of the same camera.
 
-    Raises:
-        ValueError: fewer than two tags, or tags that do not lie on one card however it is bent.
+    Raises ValueError for fewer than two tags, and for tags that do not lie on one card however it is bent.
     """
     places = {tag.number: np.array(tag.box.corners) for tag in card.tags if tag.number in tags}
     refusal = None
@@ -126,11 +125,9 @@ def locate(grey: Bytes, card: Card, tags: Mapping[int, Floats], k1: float | None
     source, corners = (np.concatenate([points[number] for number in places]) for points in (places, tags))
     matrix = extra("cv2").findHomography(source, corners, 0)[0] if refusal else plane.homography
     start = _of_plane(np.eye(3) if matrix is None else matrix, grey.shape, card, k1 or 0.0)
-    horizontal, down = np.eye(3)[:2]
-    lines = np.concatenate([np.c_[0 * corners + axis[:2], -corners @ axis[:2]] for axis in (horizontal, down)])
+    lines = np.concatenate([np.c_[0 * corners + axis, -corners @ axis] for axis in np.eye(2)])
     rough = _choose(start, np.concatenate([source, source]), lines, k1, COARSE)
-    ends = [[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]]
-    if not visible(rough.surface.homography, ends):
+    if not visible(rough.surface.homography, Box(0, 0, card.width, card.height).corners):
         raise refusal or ValueError("the card would lie behind the camera")
     solution, lens = _refine(grey, card, list(places), rough, k1)
     if solution.surface.is_plane and refusal is not None:
@@ -164,12 +161,16 @@ def _refine(
 ) -> tuple[Solution, tuple[float, float] | None]:
     """The best model of the edges of tags and swatches, and the lens that they give."""
     edges = rectify.card_edges(card, tags)
-    ends = np.array([[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]])
-    light, corner = rectify.crop(grey, rough.surface.project(ends))
+    ends = Box(0, 0, card.width, card.height).corners
+    light, corner = crop(grey, rough.surface.project(ends))
     best, lens = rough, None
+
+    def to_pixels(points: Any) -> Floats:
+        return best.surface.project(points) - corner
+
     for _ in range(ROUNDS):
         current = best.surface
-        places, lines = rectify.edge_lines(light, card, edges, partial(_shift, current, corner))
+        places, lines = rectify.edge_lines(light, card, edges, to_pixels)
         if len(places) < rectify.LEAST_EDGES * len(POINTS):
             return best, None
         lines[:, 2] -= lines[:, :2] @ corner
@@ -182,23 +183,17 @@ def _refine(
     return best, lens
 
 
-def _shift(surface: Surface, corner: Floats, points: Any) -> Floats:
-    return surface.project(points) - corner
-
-
 def _choose(start: Surface, places: Floats, lines: Floats, k1: float | None, soft: float) -> Solution:
-    """The model with the least criterion; a richer one only if its is smaller by `MARGIN`. A bend is tried where
-    the others leave more than `STIFF` of `soft`, the error from which on a line counts little."""
-    free = LENS if k1 is None else ()
+    """The model of least criterion, a richer one if by `MARGIN`; a bend is tried where `STIFF` of `soft` is left."""
     flat = start.values * (np.arange(12) < 8) + (k1 or 0.0) * (np.arange(12) == 8)
     models = [_solve(replace(start, values=flat), (), places, lines, soft)]
-    if free:
+    if k1 is None:
         models.append(_solve(models[0].surface, LENS, places, lines, soft))
     best = reduce(_better, models)
     if best.error > STIFF * soft or start.is_bent:
         start_values = np.where(np.arange(12) == 8, k1 or 0.0, start.values)
         models.append(_fit_bend(replace(start, values=start_values), models[0].surface, BEND, places, lines, soft))
-        if free:
+        if k1 is None:
             current = start if start.is_bent else models[-1].surface
             models.append(_fit_bend(current, models[1].surface, LENS + BEND, places, lines, soft))
     best, minimum = reduce(_better, models), min(models, key=lambda model: model.criterion)
@@ -212,8 +207,7 @@ def _better(old: Solution, new: Solution) -> Solution:
 def _fit_bend(
     start: Surface, flat: Surface, extra: tuple[int, ...], places: Floats, lines: Floats, soft: float
 ) -> Solution:
-    """The best fit of a bend with the unknowns `extra`: from the present one, and, unless that fits, from bends about
-    several axes to both sides."""
+    """The best bend with the unknowns `extra`: from the present one, or else from several axes, to both sides."""
     current = _solve(start, extra, places, lines, soft) if start.is_bent else None
     if current is not None and current.error <= STIFF * soft:
         return current
@@ -226,8 +220,7 @@ def _fit_bend(
 def _solve(
     start: Surface, extra: tuple[int, ...], places: Floats, lines: Floats, soft: float = SOFT, limit: int = 40
 ) -> Solution:
-    """Robust least squares of the homography and `extra` unknowns, in pixels across the lines; `soft` is the error
-    from which on a line counts little."""
+    """Robust least squares of homography and `extra`, in pixels across lines, errors beyond `soft` count little."""
     unknowns = (*range(8), *extra)
     flat = (places - np.array(start.card) / 2) / (start.card[0] / 2)
     level = lines[:, 2] + lines[:, :2] @ start.centre
@@ -267,8 +260,7 @@ def _limited(values: Floats) -> Floats:
 
 
 def _uncertainty(solution: Solution, card: Card) -> float:
-    """The standard error of the patch's worst corner in pixels; at least half the distance to where the rival model
-    puts it."""
+    """The standard error of the patch's worst corner in pixels, at least half the way to where the rival has it."""
     surface, step = solution.surface, 1e-6
     flat = (np.array(card.patch.corners) - np.array(surface.card) / 2) / (surface.card[0] / 2)
     shifted_values = _limited(surface.values + step * np.eye(12)[list(solution.unknowns)])

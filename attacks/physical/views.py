@@ -1,5 +1,4 @@
-"""The inputs of a photograph's score: the run and its print, read back from their folder, and the square that the
-encoder gets."""
+"""The inputs of a photograph's score: run and print, read back from their folder, and the square for the encoder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,47 +64,31 @@ class Rerun:
 
 
 def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rerun:
-    """Build the parts of a run again, and check that encoder and pictures are unchanged.
-
-    Args:
-        program: the file or plug-in of the encoder; must be named to run its code.
-
-    Raises:
-        FileNotFoundError, ValueError: in one line: not a run of a patch, an encoder that is a program and was not
-            named, or other weights or pictures than in the run.
-    """
+    """Build the parts of a run again, and check that encoder and pictures are unchanged. The `program`, a file or
+    plug-in of the encoder, must be named to run its code. Raises FileNotFoundError or ValueError in one line: not a
+    run of a patch, an encoder that is a program and was not named, or other weights or pictures than in the run."""
     patch, previous = read_patch(folder), previous_run(folder)
     run = previous.run
     refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device
     run.penalty = groups.NoPenaltyConfig()  # a term of the attack, which may need a network of its own
-    if getattr(run.data, "cache", None) is not None:
+    if hasattr(run.data, "cache"):
         run.data.cache = None  # a folder of the run's own machine
     study = build(run)
-    _check_encoder(study.identity, previous.manifest.get("encoder"))
-    _check_pictures(folder, patch, study)
-    return Rerun(folder, study, previous.manifest, patch)
-
-
-def _check_encoder(encoder: dict[str, Any], previous: Any) -> None:
-    if not isinstance(previous, dict):
+    encoder, images = previous.manifest.get("encoder"), study.queries.images
+    if not isinstance(encoder, dict):
         raise ValueError("manifest.json has no `encoder`: was it written by another version?")
     for key in IDENTITY_KEYS:
-        if encoder.get(key) != previous.get(key):
-            raise ValueError(
-                f"`encoder` is not the one of the run: its {key} is {str(encoder.get(key))[:12]}, and was "
-                f"{str(previous.get(key))[:12]}; put the weights of the run back"
-            )
-
-
-def _check_pictures(folder: Path, patch: PhysicalPatch, study: Study) -> None:
-    images = study.queries.images
+        value, previous_value = study.identity.get(key), encoder.get(key)
+        if value != previous_value:
+            words = f"its {key} is {str(value)[:12]}, and was {str(previous_value)[:12]}"
+            raise ValueError(f"`encoder` is not the one of the run: {words}; put the weights of the run back")
     if len(images) != len(patch.pictures):
         raise ValueError(f"`data` has {len(images)} pictures now, and had {len(patch.pictures)} in the run")
     for name, image in zip(patch.pictures, images, strict=True):
-        previous, _ = load_image(folder / "pictures" / "clean" / f"{name}.png")
-        if previous.shape != image.shape or not torch.equal(previous, image.cpu()):
+        if not torch.equal(load_image(folder / "pictures" / "clean" / f"{name}.png")[0], image.cpu()):
             raise ValueError(f"`data`: picture {name} is no longer what it was in the run; put the file back")
+    return Rerun(folder, study, previous.manifest, patch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,5 +114,5 @@ def photo_view(photo: NDArray[np.uint8], size: int) -> View:
     side = min(height, width)
     left, top = (width - side) // 2, (height - side) // 2
     box = (left, top, left + side, top + side)
-    resized: Any = Image.fromarray(photo).resize((size, size), Image.Resampling.BICUBIC, box)
-    return View(torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255, left, top, side)
+    resized = np.array(Image.fromarray(photo).resize((size, size), Image.Resampling.BICUBIC, box))
+    return View(torch.from_numpy(resized).permute(2, 0, 1).float() / 255, left, top, side)

@@ -1,5 +1,4 @@
-"""A person's own preprocessing, known through calls alone: its values as levels, where its pixels look, its
-weights."""
+"""A person's own preprocessing, known through calls alone: its values as levels, where it looks, its weights."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from attacks.resizers.separable import Separable, rms
 #: Grey levels on which the values of a pipeline must be a straight line.
 GREYS = np.arange(0, 256, 15)
 #: How far from it, and from whole levels, float rounding may lead, of 255 levels.
-STRAIGHT, WHOLE = 0.02, 0.02
+STRAIGHT, ROUNDING = 0.02, 0.02
 #: To this the shares of each colour in an output channel are measured: a JPEG step does not hide an order.
 _COLOUR_ERROR = 0.02
 
@@ -38,10 +37,8 @@ class PipelineProbe:
             return _channels_last(array.reshape(array.shape[array.ndim == 4 and len(array) == 1 :]).astype(float))
         except Exception as error:  # a foreign function may raise anything
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise ValueError(
-                f"`{self.key}` must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture; "
-                f"got {reason}"
-            ) from None
+            rule = f"must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture"
+            raise ValueError(f"`{self.key}` {rule}; got {reason}") from None
 
 
 def _channels_last(array: np.ndarray) -> np.ndarray:
@@ -93,14 +90,12 @@ class Values:
         """What the pipeline returned (h,w,C), inside the window, as levels 0..255, colours in their order."""
         inside: np.ndarray = (result[self.window] - self.low) / self.gain
         if not self.straight:  # a curve that rises is undone, roughly: no kernel will be named
-            curves = np.maximum.accumulate(self.curve.T, axis=1)
-            inside = np.stack(
-                [np.interp(x, y, GREYS) for x, y in zip(np.moveaxis(inside, 2, 0), curves, strict=True)], 2
-            )
-        if self.order is not None and len(self.order) == 3:
+            planes = zip(np.moveaxis(inside, 2, 0), np.maximum.accumulate(self.curve.T, axis=1), strict=True)
+            inside = np.stack([np.interp(x, y, GREYS) for x, y in planes], 2)
+        if self.order is not None:
             inside = inside[..., np.argsort(self.order)]
         near = np.rint(inside)
-        return near if np.abs(inside - near).max() <= WHOLE else inside
+        return near if np.abs(inside - near).max() <= ROUNDING else inside
 
     def __str__(self) -> str:
         """The pipeline in words; empty for levels as they are."""
@@ -133,11 +128,10 @@ def measure_values(box: PipelineProbe, size: tuple[int, int]) -> Values:
     low, gain = tones[0], (tones[-1] - tones[0]) / 255
     gain = np.where(gain == 0, np.inf, gain)
     off = max(float(np.abs((r[window] - low) / gain - g).max()) for r, g in zip(flat, GREYS, strict=True))
-    curve = (tones - low) / gain
     shares = np.stack([(np.median(result[window], axis=(0, 1)) - low) / gain for result in colours], axis=1) / 255
     order = tuple(int(row.argmax()) for row in shares)
     plain = len({*order}) == 3 and np.abs(shares - np.eye(3)[list(order)]).max() <= _COLOUR_ERROR
-    return Values(window, low, gain, off <= STRAIGHT, curve, order if plain else None)
+    return Values(window, low, gain, off <= STRAIGHT, (tones - low) / gain, order if plain else None)
 
 
 #: A superposition of four 8-bit results is off by at most this many levels (root mean square) where only rounding is.
@@ -154,8 +148,7 @@ WEIGHT_ERROR = 1 / 255
 
 @dataclass(frozen=True)
 class ProbeLine:
-    """Where the output pixels of one axis look: pixel q of the window at `scale` (q + 1/2) + `shift` source pixels
-    from the edge."""
+    """Where output pixels of an axis look: pixel q of the window `scale` (q + 1/2) + `shift` pixels from the edge."""
 
     scale: float
     shift: float
@@ -177,8 +170,7 @@ class Prober:
     def line_response(self, axis: int, line: np.ndarray) -> np.ndarray:
         """A picture that varies along one axis alone -> the mean profile of the result."""
         grey = self.levels(np.broadcast_to(line[:, None] if axis == 0 else line, self.size))
-        profile: np.ndarray = grey.mean(axis=(1 - axis, 2))
-        return profile
+        return np.asarray(grey.mean(axis=(1 - axis, 2)))
 
     def noise(self, low: int, high: int, seed: int) -> np.ndarray:
         """Colour noise (H,W,3), levels `low` to `high`, equally likely."""
@@ -226,8 +218,7 @@ def noise_gain(prober: Prober, seed: int) -> float:
 
 
 def predicts(weights: Separable, prober: Prober, seed: int) -> bool:
-    """Whether measured weights predict most of what a box makes of noise. They do not where pixels are turned or
-    warped."""
+    """Whether measured weights predict most of what a box makes of noise; not where pixels are turned or warped."""
     noise = prober.noise(67, 187, seed)[..., 0]
     result = prober.levels(noise).mean(2)
     return float(np.std(result - weights(noise.astype(float)))) <= float(np.std(result)) / 2
@@ -240,17 +231,13 @@ def measure_weights(prober: Prober, lines: tuple[ProbeLine, ProbeLine]) -> Separ
     for axis, line in enumerate(lines):
         length = prober.size[axis]
         period = min(length, _TEETH * math.ceil(max(abs(line.scale), 1)))
-        columns = []
-        for phase in range(period):
-            tooth = np.where(np.arange(length) % period == phase, 127, 0)
-            columns.append((prober.line_response(axis, 128 + tooth) - prober.line_response(axis, 128 - tooth)) / 254)
-        responses = np.stack(columns, axis=1)  # output pixel, phase
-        count = len(responses)
-        centre = line.scale * (np.arange(count)[:, None] + 0.5) + line.shift - 0.5
+        teeth = (np.where(np.arange(length) % period == phase, 127, 0) for phase in range(period))
+        columns = [prober.line_response(axis, 128 + t) - prober.line_response(axis, 128 - t) for t in teeth]
+        responses = np.stack(columns, axis=1) / 254  # output pixel, phase
+        centre = line.scale * (np.arange(len(responses))[:, None] + 0.5) + line.shift - 0.5
         phases = np.arange(period)
         nearest = (phases + period * np.rint((centre - phases) / period)).astype(int)
         inside = (nearest >= 0) & (nearest < length)
-        matrix = np.zeros((count, length))
-        np.add.at(matrix, (np.nonzero(inside)[0], nearest[inside]), responses[inside])
-        matrices.append(matrix)
+        matrices.append(np.zeros((len(responses), length)))
+        np.add.at(matrices[-1], (np.nonzero(inside)[0], nearest[inside]), responses[inside])
     return Separable(*matrices)

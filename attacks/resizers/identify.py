@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attacks.resizers.black_box import (
+    ROUNDING,
     WEIGHT_ERROR,
-    WHOLE,
     ProbeLine,
     Prober,
     fit_line,
@@ -23,7 +23,7 @@ from attacks.resizers.black_box import (
     predicts,
 )
 from attacks.resizers.openness import VIEWER, Openness, VisibleExample, crop_to, measure, target_picture
-from attacks.resizers.separable import NOTHING, Axes, KernelAxis, kernel_matrices, whole
+from attacks.resizers.separable import NOTHING, Axes, KernelAxis, full_axis, kernel_matrices
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
@@ -68,16 +68,14 @@ def identify(function: Callable[[Any], Any], image: Tensor, size: tuple[int, int
 
     It is given flat pictures, ramps and noise of `size`. A kernel is named only if its prediction, with the crop or
     padding that was measured, equals the results on two pictures of colour noise: in 8 bits exactly (see `TIES`), in
-    floating point to float32's rounding. If none does, the weights are measured, by some hundred calls.
+    floating point to float32's rounding. If none does, the weights are measured, by some hundred calls. Raises
+    ValueError where `function` takes or returns something else, is random, or fails.
 
     Args:
         function: an 8-bit array (H,W,3), or a PIL image, -> an array (h,w,3) or (3,h,w), a tensor or a PIL image, of
             any values that are a straight line of levels.
         image: (3,H,W) in [0,1], the photograph that is attacked.
         size: (H, W) of the pictures that it is given.
-
-    Raises:
-        ValueError: it takes or returns something else, is random, or fails.
     """
     box = open_box(function, size)
     prober = Prober(box, measure_values(box, size), size)
@@ -105,8 +103,7 @@ def _openness(
         axis = _measured_axes(lines, (len(resizer.rows), len(resizer.columns)), size)
 
     def call(pixels: np.ndarray) -> np.ndarray:
-        grey: np.ndarray = prober.levels(np.rint(255 * pixels[0])).mean(2)[None] / 255
-        return grey
+        return np.asarray(prober.levels(np.rint(255 * pixels[0])).mean(2)[None] / 255)
 
     picture = np.rint(crop_to(image, size).mean(0, keepdims=True) * 255) / 255
     target = target_picture((len(resizer.rows), len(resizer.columns))).mean(0, keepdims=True)
@@ -139,17 +136,17 @@ def _matches(
 
 def _crops(kernel: str, profile: np.ndarray, response: np.ndarray, line: ProbeLine) -> list[KernelAxis]:
     """The crops of one axis with which a kernel makes `response` of `profile`, to some levels."""
-    length = len(profile)
-    matrices = {
-        candidate: kernel_matrices(kernel, (candidate, candidate), (length, length)).rows
-        for candidate in _candidates(line, kernel, length, len(response))
-    }
-    return [axis for axis, matrix in matrices.items() if np.abs(matrix @ profile - response).max() <= _SCREEN]
+    length, axes = len(profile), []
+    for axis in dict.fromkeys(_candidates(line, kernel, length, len(response))):
+        matrix = kernel_matrices(kernel, (axis, axis), (length, length)).rows
+        if np.abs(matrix @ profile - response).max() <= _SCREEN:
+            axes.append(axis)
+    return axes
 
 
 def _candidates(line: ProbeLine, kernel: str, length: int, count: int) -> Iterator[KernelAxis]:
     """The crops that fit a measured line: none, one of the result, one of the source."""
-    yield whole(length, count)
+    yield full_axis(length, count)
     shift = line.shift + (line.scale / 2 if kernel in CORNER else 0.0)
     virtual, offset = round(length / line.scale), round(shift / line.scale)
     if 0 <= offset <= virtual - count:
@@ -165,14 +162,13 @@ def _agrees(kernel: str, axes: Axes, picture: np.ndarray, levels: np.ndarray, ei
     rows, columns = axes
     source = np.ascontiguousarray(picture[rows.source, columns.source].transpose(2, 0, 1))
     images = torch.from_numpy(source)[None].float() / 255  # float32: torch's nearest then rounds as in its float32
-    out = (rows.virtual, columns.virtual)
     images = images if eight_bit or "nearest" in kernel else images.double()
-    resized = resize(images, out, kernel, eight_bit=eight_bit)
+    resized = resize(images, (rows.virtual, columns.virtual), kernel, eight_bit=eight_bit)
     prediction = 255 * resized[0, :, rows.output, columns.output].permute(1, 2, 0).double().numpy()
     if eight_bit:
         off = np.abs(np.rint(prediction) - levels)
         return bool(off.max() <= 1 and (off > 0).mean() <= TIES[kernel.split("_")[0]])
-    if levels.min() >= -WHOLE and levels.max() <= 255 + WHOLE:  # clipped, or in range by itself
+    if levels.min() >= -ROUNDING and levels.max() <= 255 + ROUNDING:  # clipped, or in range by itself
         prediction = prediction.clip(0, 255)
     return bool(np.abs(prediction - levels).max() <= 255 * (_FLOAT + _COORDINATE * max(source.shape[1:])))
 

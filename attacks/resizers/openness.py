@@ -15,13 +15,13 @@ from attacks.resizers.separable import (
     TOLERANCE,
     Call,
     Separable,
+    full_axis,
     hidden_gain,
     hide_picture,
     kernel_matrices,
     psnr,
     rms,
     unread,
-    whole,
 )
 from transforms import resize
 from transforms.resizing.resize import NAMES
@@ -130,7 +130,7 @@ def openness_table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]
             raise ValueError(f"`--ratios` must be above 1 and at most 16 source pixels per pixel; got {ratio:g}")
         size = (round(SIDE * ratio),) * 2
         picture = crop_to(image, size)
-        axis = (whole(size[0], SIDE), whole(size[1], SIDE))
+        axis = (full_axis(size[0], SIDE), full_axis(size[1], SIDE))
         viewer = kernel_matrices(VIEWER, axis, size)
         for kernel in NAMES:
 

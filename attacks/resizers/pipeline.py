@@ -59,14 +59,14 @@ def _scaled(resize: Resampler, ratio: float, pixels: np.ndarray, size: tuple[int
     return resize(pixels, size_at(ratio, (pixels.shape[0], pixels.shape[1]), size))
 
 
-def size_at(ratio: float, whole: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
-    """The (height, width) at a ratio of the `size` to which a picture `whole` is resized. Where `size` keeps the
+def size_at(ratio: float, source: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
+    """The (height, width) at a ratio of the `size` to which a picture `source` is resized. Where `size` keeps the
     aspect, the shorter side is multiplied, and the longer one follows from it, rounded as in `size`: with a pixel
     more, the resize would read other pixels."""
     short = max(1, round(ratio * min(size)))
     for rounded in (int, round):
-        if size == target_size(whole, min(size), rounded):
-            return target_size(whole, short, rounded)
+        if size == target_size(source, min(size), rounded):
+            return target_size(source, short, rounded)
     return max(1, round(ratio * size[0])), max(1, round(ratio * size[1]))
 
 
@@ -100,15 +100,13 @@ def _pillow(kernel: Image.Resampling, pixels: np.ndarray, size: tuple[int, int])
 
 
 def _opencv(cv2: Any, flag: str, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    resized: np.ndarray = cv2.resize(pixels, size[::-1], interpolation=getattr(cv2, flag))
-    return resized
+    return np.asarray(cv2.resize(pixels, size[::-1], interpolation=getattr(cv2, flag)))
 
 
 def _torch(mode: str, antialias: bool, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    corners = None if "nearest" in mode else False
     images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = F.interpolate(
-        images, size, mode=mode, antialias=antialias, align_corners=None if "nearest" in mode else False
-    )
+    resized = F.interpolate(images, size, mode=mode, antialias=antialias, align_corners=corners)
     return np.ascontiguousarray(resized[0].permute(1, 2, 0).numpy())
 
 
@@ -152,8 +150,7 @@ def kernel_pipeline(kernel: str, source: tuple[int, int], size: tuple[int, int])
 
 def function_name(function: Callable[[Any], Any]) -> str:
     """The name of a function for the record of a run."""
-    kind = type(function)
-    source = function if hasattr(function, "__qualname__") else kind
+    source = function if hasattr(function, "__qualname__") else type(function)
     return f"{GIVEN}{source.__module__}.{source.__qualname__}"
 
 
@@ -162,10 +159,10 @@ def function_pipeline(function: Callable[[Any], Any], source: tuple[int, int]) -
     it crops or pads is measured. Raises ValueError where it takes or returns something else, is random, or fails."""
     box = open_box(function, source, "pipeline")
     values = measure_values(box, source)
-    whole = replace(values, window=(slice(None), slice(None)))
+    full_values = replace(values, window=(slice(None), slice(None)))
 
     def to_levels(picture: np.ndarray) -> np.ndarray:
-        levels = whole.levels(box(picture)).clip(0, 255)
+        levels = full_values.levels(box(picture)).clip(0, 255)
         return np.broadcast_to(np.rint(levels), (*levels.shape[:2], 3)).astype(np.uint8)
 
     prober = Prober(box, values, source)

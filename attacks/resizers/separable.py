@@ -1,5 +1,4 @@
-"""A resize as two matrices, one an axis; the pixels that it never reads, and the smallest change that hides a
-picture."""
+"""A resize as two matrices, one an axis; the pixels it never reads, and the smallest change that hides a picture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from transforms.resizing.resize import axes
 
 #: A smaller weight reads nothing: it is the rounding of a kernel's zero.
 NOTHING = 1e-9
-_LIKE = torch.zeros(1, dtype=torch.float64)
 
 
 class KernelAxis(NamedTuple):
@@ -46,7 +44,7 @@ class KernelAxis(NamedTuple):
 Axes = tuple[KernelAxis, KernelAxis]
 
 
-def whole(length: int, out: int) -> KernelAxis:
+def full_axis(length: int, out: int) -> KernelAxis:
     return KernelAxis(0, length, out, 0, out)
 
 
@@ -61,14 +59,13 @@ class Separable:
         return Separable(self.rows[:, window[0]], self.columns[:, window[1]])
 
     def __call__(self, pictures: np.ndarray) -> np.ndarray:
-        resized: np.ndarray = self.rows @ pictures @ self.columns.T
-        return resized
+        return np.asarray(self.rows @ pictures @ self.columns.T)
 
 
 def kernel_matrices(kernel: str, axis: Axes, size: tuple[int, int]) -> Separable:
     """The matrices of a kernel of `transforms.resizing.resize.NAMES` on a picture of `size` (H, W), with crops."""
     a, b = axis
-    matrices = axes((a.length, b.length), (a.virtual, b.virtual), kernel, _LIKE)
+    matrices = axes((a.length, b.length), (a.virtual, b.virtual), kernel, torch.zeros(1, dtype=torch.float64))
     wide = []
     for part, length, matrix in zip(axis, size, matrices, strict=True):
         wide.append(np.zeros((part.out, length)))
@@ -97,12 +94,10 @@ def hidden_gain(resizer: Separable, viewer: Separable) -> float:
         visible = matrix @ scipy.linalg.orth(other.T)
         pairs.append((matrix @ matrix.T, visible @ visible.T))
     (a, p), (b, q) = pairs
-    shape = (len(a), len(b))
 
     def product(vector: np.ndarray) -> np.ndarray:
-        x = vector.reshape(shape)
-        image: np.ndarray = a @ x @ b - p @ x @ q
-        return image.ravel()
+        x = vector.reshape(len(a), len(b))
+        return np.asarray(a @ x @ b - p @ x @ q).ravel()
 
     start = np.random.default_rng(0).standard_normal(len(a) * len(b))  # else ARPACK draws its own
     if np.linalg.norm(product(start)) <= NOTHING * np.linalg.norm(start):

@@ -12,6 +12,7 @@ from attacks.resizers.separable import (
     TOLERANCE,
     KernelAxis,
     Separable,
+    full_axis,
     hidden_gain,
     hide_picture,
     kernel_matrices,
@@ -19,14 +20,13 @@ from attacks.resizers.separable import (
     psnr,
     rms,
     unread,
-    whole,
 )
 from tests.helpers.resizers import OPENCV, PILLOW, TORCH, shrinker
 from tests.helpers.sampling import mostly_slow
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
-AXES, SIZE = (whole(21, 6), whole(13, 5)), (21, 13)
+AXES, SIZE = (full_axis(21, 6), full_axis(13, 5)), (21, 13)
 
 
 def dense(resizer):
@@ -49,7 +49,7 @@ def test_hidden_gain_is_the_largest_singular_value_on_the_null_space_of_the_view
 
 
 def test_hidden_gain_is_nothing_for_the_viewer_itself_and_at_most_the_area_for_a_copy():
-    axes = (whole(64, 16), whole(64, 16))
+    axes = (full_axis(64, 16), full_axis(64, 16))
     viewer = kernel_matrices("pil_lanczos", axes, (64, 64))
     assert hidden_gain(viewer, viewer) == 0
     assert 15 < hidden_gain(kernel_matrices("cv2_nearest", axes, (64, 64)), viewer) <= 16 + 1e-9
@@ -67,7 +67,7 @@ def test_crops_are_those_of_arrays(kernel):
 @pytest.mark.parametrize("kernel", ["pil_bilinear", "cv2_cubic", "cv2_nearest", "cv2_area"])
 def test_nearest_picture_equals_that_of_a_general_solver(kernel):
     rng = np.random.default_rng(0)
-    picture, resizer = rng.random((7, 6)), kernel_matrices(kernel, (whole(7, 3), whole(6, 2)), (7, 6))
+    picture, resizer = rng.random((7, 6)), kernel_matrices(kernel, (full_axis(7, 3), full_axis(6, 2)), (7, 6))
     target, tolerance = resizer(rng.random((7, 6))), 0.02
     limit = tolerance**2 * target.size
     solution = minimize(
@@ -89,7 +89,8 @@ def test_nearest_picture_equals_that_of_a_general_solver(kernel):
 
 
 def test_a_picture_that_is_resized_to_the_target_already_stays():
-    picture, resizer = np.random.default_rng(0).random((9, 9)), kernel_matrices("pil_box", (whole(9, 3),) * 2, (9, 9))
+    picture = np.random.default_rng(0).random((9, 9))
+    resizer = kernel_matrices("pil_box", (full_axis(9, 3),) * 2, (9, 9))
     np.testing.assert_allclose(nearest_picture(picture, resizer(picture), resizer, 0.01), picture, rtol=0, atol=1e-12)
 
 
@@ -101,7 +102,7 @@ def test_the_library_itself_resizes_the_attacked_file_to_the_target(photo, kerne
     def by_library(pixels):
         return call((pixels * 255).round().astype(np.uint8).transpose(1, 2, 0)).transpose(2, 0, 1) / 255
 
-    resizer = kernel_matrices(kernel, (whole(70, 20), whole(90, 24)), size)
+    resizer = kernel_matrices(kernel, (full_axis(70, 20), full_axis(90, 24)), size)
     attacked, resized = hide_picture(picture, target_picture(out), resizer, by_library)
     assert rms(by_library(attacked) - target_picture(out)) == rms(resized - target_picture(out)) <= TOLERANCE
     np.testing.assert_allclose(attacked * 255, (attacked * 255).round(), rtol=0, atol=1e-9)

@@ -44,11 +44,9 @@ def to_display(light: Pixels) -> Pixels:
 
 
 def print_raster(raster: NDArray[np.uint8], strength: float) -> Pixels:
-    """The light that paper reflects where an 8-bit sRGB raster was printed.
-
-    A generic uncalibrated printer: dot gain (Murray-Davies), impure inks, black no darker than `DENSEST`, and paper
-    that is not white. `strength` 0 is the raster itself.
-    """
+    """The light that paper reflects where an 8-bit sRGB raster was printed by a generic uncalibrated printer: dot
+    gain (Murray-Davies), impure inks, black no darker than `DENSEST`, and paper that is not white. `strength` 0 is
+    the raster itself."""
     ideal = to_light(raster / np.float32(255))
     cover = 1 - ideal
     cover = cover + 4 * DOT_GAIN * cover * (1 - cover)
@@ -93,9 +91,8 @@ def render(
             view = _warped(scene, fine @ scene_at, extent, grey)
             card_layer = _warped(ink, fine @ card_at @ dots, extent, 0.0)
         else:
-            x, y = np.meshgrid(np.arange(extent[1]), np.arange(extent[0]))
             back: Matrix = np.linalg.inv(fine)
-            points: Points = np.stack([x, y], -1) @ back[:2, :2].T + back[:2, 2]
+            points: Points = np.stack(np.meshgrid(*map(np.arange, extent[::-1])), -1) @ back[:2, :2].T + back[:2, 2]
             view = _read(scene, warp.scene(points, scene_at), grey)
             card_layer = np.zeros((*extent, 4), np.float32)
             edge = map_points(fine, warp.outline())
@@ -116,8 +113,7 @@ def _read(pixels: Pixels, points: Points, outside: float) -> Pixels:
 
 
 def _reduce(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
-    """Average the dots of a fine raster first, down to no less than one dot per sample; and the map from the new dots
-    to the old."""
+    """Average a fine raster down to no less than a dot a sample; and the map from the new dots to the old."""
     height, width = card.shape[:2]
     reach = max(_magnification(at, x, y) for x in (0, width - 1) for y in (0, height - 1))
     factor = reach * SAMPLES
@@ -137,8 +133,7 @@ def _magnification(matrix: Matrix, x: float, y: float) -> float:
 
 
 def _warped(pixels: Pixels, matrix: Matrix, size: tuple[int, int], outside: float) -> Pixels:
-    """Warp pixels. Beyond its horizon a homography mirrors the plane; but all corners lie in front of the camera
-    (`shots.through` checks it), so nothing of the picture is visible there."""
+    """Warp pixels. All corners lie in front of the camera (`map_points`), so nothing mirrored is visible."""
     return cv2.warpPerspective(pixels, matrix, size[::-1], borderValue=(outside,) * 4)
 
 

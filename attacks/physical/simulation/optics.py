@@ -41,15 +41,13 @@ class CameraLens:
     def ideal(self, pixels: Points) -> Points:
         """The inverse: the root of k1 r^3 + r in closed form. NaN beyond the fold of a negative k1."""
         if self.k1 == 0:
-            return np.asarray(pixels, np.float64)
-        off = (np.asarray(pixels, np.float64) - self.centre) / self.focal
+            return pixels
+        off = (pixels - self.centre) / self.focal
         radius = np.sqrt((off**2).sum(-1, keepdims=True))
         root = math.sqrt(3 * abs(self.k1))
+        sine, inverse = (np.sinh, np.arcsinh) if self.k1 > 0 else (np.sin, np.arcsin)
         with np.errstate(invalid="ignore"):
-            if self.k1 > 0:
-                straight = 2 / root * np.sinh(np.arcsinh(1.5 * root * radius) / 3)
-            else:
-                straight = 2 / root * np.sin(np.arcsin(1.5 * root * radius) / 3)
+            straight = 2 / root * sine(inverse(1.5 * root * radius) / 3)
         return np.asarray(self.centre + self.focal * off * straight / np.maximum(radius, 1e-12))
 
 
@@ -60,7 +58,7 @@ class Sheet:
     Args:
         camera: (3,4), from (right, down, height over the scene's plane, 1) in mm to pixels of an ideal photograph.
         middle: of the card, in mm.
-        across: the direction in which the sheet is curled, in degrees clockwise from the right.
+        direction: in which the sheet is curled, in degrees clockwise from the right.
         radius: of the cylinder in mm; positive: the middle is nearest to the camera; infinite: flat.
         rise: the height of the middle in mm.
     """
@@ -143,13 +141,9 @@ class LensWarp:
 
 
 def sheet_light(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, float]) -> Sheet:
-    """The card of `size` (width, height) in mm as it lies in a photograph. Curled, it touches the scene with its
-    edges or with its middle, and lies about where it would lie flat.
-
-    Args:
-        view: (3,4) from the stage frame of the scene, with the height over it, to pixels.
-        placement: (3,3) from mm of the card to that frame.
-    """
+    """The card of `size` (width, height) in mm as it lies in a photograph, by its `placement` (3,3) in the scene's
+    stage frame, which `view` (3,4) maps to pixels, with the height over it. Curled, it touches the scene with its
+    edges or with its middle, and lies about where it would lie flat."""
     middle = np.array(size) / 2
     if shot.sag != 0:  # a sheet can be rolled, and not sheared: the similarity that is closest to `over`
         card = middle * [[-1, -1], [1, -1], [1, 1], [-1, 1]]

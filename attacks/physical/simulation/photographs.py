@@ -91,19 +91,17 @@ def take_photograph(
     size: tuple[int, int],
     rng: np.random.Generator,
 ) -> Photograph:
-    """Place the card in the scene, its patch exactly on `quad`, and photograph it.
+    """Place the card in the scene, its patch exactly on `quad`, and photograph it. Raises ValueError where the quad
+    is not convex, or a corner of the card lies behind the camera.
 
     Args:
         scene: 8-bit sRGB (h,w,3).
         quad: the patch's upper left, upper right, lower right and lower left corner, in shares of width and height.
-        ink: the light that the card reflects (see `simulation.camera.printed`), from its upper left corner on; a
+        ink: the light that the card reflects (see `simulation.camera.print_raster`), from its upper left corner on; a
             fourth channel is the share of it that nothing hides.
         dpi: dots per inch of `ink`.
         size: (height, width) of the photograph.
         rng: for the sensor's noise.
-
-    Raises:
-        ValueError: the quad is not convex, or a corner of the card lies behind the camera.
     """
     plane = shots.from_shares((scene.shape[0], scene.shape[1]))
     eye = np.asarray(shots.frame(size) @ shots.view_homography(shot))  # from the scene to the photograph

@@ -76,16 +76,11 @@ class Ranges:
 
 
 LIMITS: dict[str, Range] = {item.name: item.metadata["limits"] for item in dataclasses.fields(Ranges)}
-#: What `hard` adds to the default ranges, factor by factor; the camera is a pinhole before the scene, as a lens and a
-#: curled sheet need one.
-FACTORS: dict[str, dict[str, Any]] = {
-    "lens": {"k1": (-0.2, 0.2)},
-    "curl": {"sag": (-0.1, 0.1)},
-    "clutter": {"clutter": (4, 12), "detail": (0.1, 0.3)},
-    "covered": {"covered": (0.005, 0.02)},
-    "glare": {"glare": (0.2, 1.0)},
-    "processing": {"sharpen": (0.3, 1.5), "local": (0.0, 0.3), "quality": (60.0, 90.0)},
-}
+#: The ranges of `hard` that differ from the default; the camera is a pinhole before the scene, as a lens and a curled
+#: sheet need one.
+HARD: dict[str, Any] = {"jitter": 0.0, "yaw": (-25.0, 25.0), "pitch": (-20.0, 20.0), "distance": (1.0, 1.2)}
+HARD |= {"k1": (-0.2, 0.2), "sag": (-0.1, 0.1), "clutter": (4, 12), "detail": (0.1, 0.3), "covered": (0.005, 0.02)}
+HARD |= {"glare": (0.2, 1.0), "sharpen": (0.3, 1.5), "local": (0.0, 0.3), "quality": (60.0, 90.0)}
 #: What shows the card (see `attacks.study.printer.MEDIA`): the ranges that differ from those of paper.
 MEDIA: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -93,12 +88,8 @@ MEDIA: dict[str, dict[str, Any]] = {
     "cloth": {"fold": (0.0, 0.02), "stretch": (-0.05, 0.05)},
     "glass": {"reflection": (0.0, 0.25)},
 }
-PINHOLE: dict[str, Any] = {"jitter": 0.0, "yaw": (-25.0, 25.0), "pitch": (-20.0, 20.0), "distance": (1.0, 1.2)}
 #: Ranges by name: those that the attack is optimised for, and harder ones.
-PRESETS: dict[str, Ranges] = {
-    "kind": Ranges(),
-    "hard": Ranges(**PINHOLE, **{name: value for factor in FACTORS.values() for name, value in factor.items()}),
-}
+PRESETS: dict[str, Ranges] = {"kind": Ranges(), "hard": Ranges(**HARD)}
 
 
 def in_unit(unit: str, default: Any) -> Any:
@@ -154,7 +145,7 @@ class Shot:
 
 
 #: Fields of `Shot` that are whole numbers.
-WHOLE = ("quality", "clutter", "seed")
+INTEGERS = ("quality", "clutter", "seed")
 
 
 def draw_shot(ranges: Ranges, rng: np.random.Generator) -> Shot:
@@ -169,7 +160,7 @@ def draw_shot(ranges: Ranges, rng: np.random.Generator) -> Shot:
             rng = rng.spawn(1)[0]
         if entry.name != "corners":
             values[entry.name] = float(rng.uniform(*bounds[entry.name]))
-    return Shot(**values | {name: round(values[name]) for name in WHOLE})
+    return Shot(**values | {name: round(values[name]) for name in INTEGERS})
 
 
 def view_homography(shot: Shot) -> Matrix:
@@ -183,8 +174,7 @@ def view_homography(shot: Shot) -> Matrix:
 
 
 def _tilt(shot: Shot) -> Matrix:
-    """(3,4): a pinhole before the plane: a plane turned by yaw about the vertical axis, then by pitch about the
-    horizontal one, its centre at such a depth that it is 1 / distance as large as unturned at distance 1."""
+    """(3,4): a pinhole before a plane turned by yaw, then by pitch, as far away as makes it 1 / distance as large."""
     yaw, pitch = math.radians(shot.yaw), math.radians(shot.pitch)
     c, s = math.cos(yaw), math.sin(yaw)
     turn = np.array([[c, 0, s], [0, 1, 0], [s, 0, -c]])  # of the points (x, y, height)
@@ -207,11 +197,8 @@ def from_shares(size: tuple[int, int]) -> Matrix:
 
 
 def four_point_homography(src: Sequence[Sequence[float]] | Points, dst: Sequence[Sequence[float]] | Points) -> Matrix:
-    """The homography of four points to four points: eight equations, solved.
-
-    Raises:
-        ValueError: `dst` is not convex, or three of its points lie in a line.
-    """
+    """The homography of four points to four points: eight equations, solved. Raises ValueError where `dst` is not
+    convex, or three of its points lie in a line."""
     corners = np.asarray(dst, float)
     side = np.c_[np.roll(corners, -1, 0) - corners, np.zeros(4)]
     turns = np.sign(np.cross(side, np.roll(side, -1, 0))[:, 2].round(9))
@@ -225,11 +212,7 @@ def four_point_homography(src: Sequence[Sequence[float]] | Points, dst: Sequence
 
 
 def map_points(matrix: Matrix, points: Sequence[Sequence[float]] | Points) -> Points:
-    """Points through a homography.
-
-    Raises:
-        ValueError: one of them lies behind the camera.
-    """
+    """Points through a homography. Raises ValueError where one of them lies behind the camera."""
     x, y, w = matrix @ np.c_[np.asarray(points, float), np.ones(len(points))].T
     if not (w > 1e-6).all():
         raise ValueError("a corner lies behind the camera: reduce `jitter`, `yaw` or `pitch`, or go further away")

@@ -1,9 +1,6 @@
 """Simulated photographs of a printed card in its scene: for tests, and to try the physical workflow without a
-printer.
-
-Light and geometry use numpy and OpenCV only, and share nothing with `transforms` but the definitions in its
-docstrings.
-"""
+printer. Light and geometry use numpy and OpenCV only, and share nothing with `transforms` but the definitions in its
+docstrings."""
 
 import dataclasses
 from pathlib import Path
@@ -35,7 +32,7 @@ def simulate(
     """Write `count` photographs of a run's printed card, `<picture>--0001.jpg` and so on, and `truth.json`.
 
     Photograph i depends on (seed, i) alone; one camera takes all of them. They cycle through the run's pictures, and
-    through the quads of each.
+    through the quads of each. Raises ValueError or FileNotFoundError for an argument out of range and a missing file.
 
     Args:
         run: a run of a patch, with what `viewproof print` made of it.
@@ -43,9 +40,6 @@ def simulate(
         size: (height, width).
         ink: 0 is an ideal printer, 1 a generic one; linear in between. A screen has none.
         medium: that shows the card, one of `shots.MEDIA`, which sets its ranges; None: the run's.
-
-    Raises:
-        ValueError, FileNotFoundError: a file is missing, or an argument out of range.
     """
     limits = [("count", count, 1, 9999), ("seed", seed, 0, 2**63), ("ink", ink, 0, 1)]
     for name, value, low, high in [*limits, *(("size", side, 32, 8192) for side in size)]:
@@ -66,10 +60,10 @@ def simulate(
         rng = np.random.default_rng((seed, index))
         shot = dataclasses.replace(draw_shot(ranges, rng), k1=lens)
         view = take_photograph(read_photo(path), quads[quad], sheet.card, card_light, sheet.dpi, shot, size, rng)
-        files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
+        files.append(out / f"{picture}--{index + 1:04d}.jpg")
         write_bytes(files[-1], encode_jpeg(view.pixels, shot.quality))
-        what = {"file": files[-1].name, "picture": picture, "quad": quad, "values": shot.to_dict()}
-        records.append(what | {f"{name}_px": getattr(view, name) for name in ("patch", "card", "tags", "scene")})
+        entry = {"file": files[-1].name, "picture": picture, "quad": quad, "values": shot.to_dict()}
+        records.append(entry | {f"{name}_px": getattr(view, name) for name in ("patch", "card", "tags", "scene")})
     truth = {
         "schema": 1,
         "id": sheet.id,
