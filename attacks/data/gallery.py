@@ -307,8 +307,9 @@ class Gallery:
         """This gallery followed by those of `shelf` with new pixels, and the row of each of `shelf`. A duplicate
         name gets a prefix."""
         first_rows = {d: row for row, d in reversed(list(enumerate(self.digests)))}
-        rows, names, labels, new_rows = [], list(self.names), list(self.labels), list[int]()
-        used = set(names)
+        positions, names, labels = list(self.positions), list(self.names), list(self.labels)
+        originals, clusters = list(self.originals), list(self.clusters)
+        rows, used, first = list[int](), set(names), dict[str, int]()
         for i, (name, pixels) in enumerate(zip(shelf.names, shelf.digests, strict=True)):
             if pixels in first_rows:
                 row = first_rows[pixels]
@@ -319,25 +320,15 @@ class Gallery:
                 name = f"gallery/{name}"
             used.add(name)
             rows.append(len(names))
-            new_rows.append(i)
+            originals.append(first.setdefault(pixels, len(names)))
+            clusters.append(shelf.cluster(i, name))
+            positions.append((len(self.shelves), i))
             names.append(name)
             labels.append(shelf.labels[i])
-        first = dict(zip(reversed(self.digests), reversed(self.originals), strict=True))
-        new = enumerate(new_rows, start=len(self.positions))
-        union = replace(
-            self,
-            shelves=(*self.shelves, shelf),
-            positions=(*self.positions, *((len(self.shelves), i) for i in new_rows)),
-            names=tuple(names),
-            labels=tuple(labels),
-            vectors=None,
-            originals=(*self.originals, *(first.setdefault(shelf.digests[i], row) for row, i in new)),
-            clusters=(
-                *self.clusters,
-                *(shelf.cluster(i, name) for i, name in zip(new_rows, names[len(self.positions) :], strict=True)),
-            ),
-        )
-        return union, rows
+        columns: dict[str, Any] = {"positions": positions, "names": names, "labels": labels}
+        columns |= {"originals": originals, "clusters": clusters}
+        columns = {key: tuple(column) for key, column in columns.items()}
+        return replace(self, shelves=(*self.shelves, shelf), vectors=None, **columns), rows
 
 
 def on_shelf(shelf: Shelf) -> Gallery:

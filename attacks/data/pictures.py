@@ -43,17 +43,13 @@ class IndexRecord(NamedTuple):
     notes: tuple[str, ...]
 
 
-class Stamp(NamedTuple):
-    """What tells an unchanged file: bytes, and nanoseconds of its modification and of the change of its entry."""
-
-    bytes: int
-    modification_ns: int
-    change_ns: int
+#: What tells an unchanged file: bytes, and nanoseconds of its modification and of the change of its entry.
+Stamp = tuple[int, ...]
 
 
 def stamp(path: Path) -> Stamp:
     status = path.stat()
-    return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class PictureIndex:
@@ -75,12 +71,10 @@ class PictureIndex:
             return {}, f"the index {self.file} cannot be read, and all pictures are decoded: {error.strerror}"
         if digest.decode(errors="replace") != hashlib.sha256(body).hexdigest():
             return {}, f"the index {self.file} is not as it was written, and all pictures are decoded"
-        files = json.loads(body)
-        return {
-            name: (Stamp(*at), IndexRecord(d, tuple(size), tuple(n))) for name, (at, d, size, n) in files.items()
-        }, ""
+        files = json.loads(body).items()
+        return {name: (tuple(at), IndexRecord(d, tuple(size), tuple(n))) for name, (at, d, size, n) in files}, ""
 
-    def record(self, path: Path, current: Stamp) -> IndexRecord | None:
+    def record(self, path: Path, current: Stamp | None) -> IndexRecord | None:
         """What is known of a file with the stamp `current`; None if it is new or has changed."""
         old_stamp, record = self._files.get(str(path.absolute()), (None, None))
         return record if old_stamp == current else None
@@ -116,10 +110,9 @@ class Shelf:
     """Named pictures, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
 
     `digests` are the sha256 of their pixels; `shapes` their (height, width); `labels` the person or thing on each,
-    None if unknown; `clusters` the
-    cluster of each, None if it is alone; `entries` the rows of the listing. `changes` are the conversions of each,
-    `missing` the files left out, `notes` these and what was ignored. `forget` frees the memory of pictures that
-    `load` has at hand.
+    None if unknown; `clusters` the cluster of each, None if it is alone; `entries` the rows of the listing. `changes`
+    are the conversions of each, `missing` the files left out, `notes` these and what was ignored. `forget` frees the
+    memory of pictures that `load` has at hand.
     """
 
     names: tuple[str, ...]
@@ -202,10 +195,8 @@ def read_files(
         FileNotFoundError, ValueError: see `list_entries`; unreadable files, or no readable one.
     """
     entries, notes = list_entries(path)
-    if cache is None:
-        return read_entries(entries, notes, size, unreadable, room=room)
-    index = PictureIndex(Path(cache), Path(path), size)
-    return read_entries(entries, [*notes, *filter(None, [index.trouble])], size, unreadable, index, room)
+    index = None if cache is None else PictureIndex(Path(cache), Path(path), size)
+    return read_entries(entries, notes, size, unreadable, index, room)
 
 
 def read_entries(
@@ -220,10 +211,8 @@ def read_entries(
     for column in ("weight", "split"):
         missing_in, present = ([e for e in entries if (column in e.cells) is has] for has in (False, True))
         if missing_in and present:
-            raise ValueError(
-                f"{missing_in[0].where}: `{column}` must be in every row or in none; got an empty cell, and "
-                f"{present[0].cells[column]} in {present[0].where}: fill the column"
-            )
+            other = f"an empty cell, and {present[0].cells[column]} in {present[0].where}: fill the column"
+            raise ValueError(f"{missing_in[0].where}: `{column}` must be in every row or in none; got {other}")
     readable: list[Entry] = []
     readings: list[_Reading] = []
     squares: dict[int, Tensor] = {}
@@ -231,9 +220,8 @@ def read_entries(
     # in one piece: small blocks that stay would split the heap between the large ones that go
     capacity = 0 if size is None else (MAX_CACHE if room is None else room) // (3 * size * size)
     store = torch.empty(min(len(entries), capacity), size or 0, size or 0, 3, dtype=torch.uint8)
-    for entry, reading in zip(
-        entries, in_threads(lambda entry: _read_entry(entry, size, index), entries), strict=True
-    ):
+    results = in_threads(lambda entry: _read_entry(entry, size, index), entries)
+    for entry, reading in zip(entries, results, strict=True):
         if isinstance(reading, Exception):
             failed.append((entry, reading))
             continue
@@ -245,7 +233,7 @@ def read_entries(
         raise _refusal(failed, len(entries), unreadable)
     missing = tuple(f"{entry.name}: left out, {_reason(entry, error)}" for entry, error in failed)
     files = {entry.path: (item.at, item.record) for entry, item in zip(readable, readings, strict=True) if item.at}
-    trouble = "" if index is None else index.write(files)
+    before, after = ("", "") if index is None else (index.trouble, index.write(files))
     return Shelf(
         names=tuple(entry.name for entry in readable),
         digests=tuple(item.record.digest for item in readings),
@@ -253,7 +241,7 @@ def read_entries(
         labels=tuple(entry.label for entry in readable),
         load=lambda i: _levels(squares[i]) if i in squares else cut_to(load_image(readable[i].path)[0], size),
         changes=tuple(_changes(entry, item.record, size) for entry, item in zip(readable, readings, strict=True)),
-        notes=(*notes, *missing, *filter(None, [trouble])),
+        notes=(*notes, *filter(None, [before]), *missing, *filter(None, [after])),
         missing=missing,
         clusters=tuple(entry.cluster for entry in readable),
         entries=tuple(readable),
@@ -271,16 +259,12 @@ class _Reading(NamedTuple):
 
 def _read_entry(entry: Entry, size: int | None, index: PictureIndex | None) -> _Reading | Exception:
     try:
-        first_stamp = None if index is None else stamp(entry.path)
-        if (
-            index is not None
-            and first_stamp is not None
-            and (record := index.record(entry.path, first_stamp)) is not None
-        ):
-            return _Reading(record, first_stamp)
+        before = None if index is None else stamp(entry.path)
+        if index is not None and (record := index.record(entry.path, before)) is not None:
+            return _Reading(record, before)
         image, notes = load_image(entry.path)
         cut = cut_to(image, size)
-        at = first_stamp if index is not None and stamp(entry.path) == first_stamp else None
+        at = before if index is not None and stamp(entry.path) == before else None
     except Exception as error:  # Pillow's errors for broken files have no common base class
         return error
     full_size = (image.shape[2], image.shape[1])

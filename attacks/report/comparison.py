@@ -16,10 +16,10 @@ from markupsafe import Markup
 from attacks.inference.bounded import Interval
 from attacks.inference.pairs import LEVEL
 from attacks.report.columns import Column, csv_rows, page_table
-from attacks.report.curve import curve_of
 from attacks.report.environment import TEMPLATES, environment
 from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_pair_scores
 from attacks.report.runs import ARM, GROUPS, RUNS, RunSummary, collect
+from attacks.report.settings import curve_of
 from attacks.report.words import ARMS, p_value
 from attacks.runtime.files import write_text
 from attacks.runtime.tables import write_rows

@@ -146,4 +146,4 @@ def draw_failures(path: Path, failures: Sequence[PictureFailure]) -> None:
     values = [[row.picture, row.arm, f"{row.high:.2g}", f"{row.estimate:.2g}"] for row in rows]
     names = ["picture", "arm", "P at most", "estimate"]
     with atomic(path) as temporary:
-        view_sheet_figure(None, views, names, values, min(COLUMNS, len(views))).save(temporary, format="PNG")
+        view_sheet_figure(None, views, names, values, COLUMNS).save(temporary, format="PNG")

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attacks.gate.verdict import count_text as count_text
+from attacks.gate.verdict import counts_text as counts_text
 from attacks.gate.verdict import level_text
 from attacks.runtime.untrusted import mapping
 
@@ -205,10 +206,6 @@ def sample_words(content: Mapping[str, Any]) -> str:
 def fit_arms(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """By bank and arm the measures of the pictures that a perturbation was made from, where others are held out."""
     return mapping(mapping(content.get("split")).get("arms"))
-
-
-def counts_text(pictures: int, clusters: int) -> str:
-    return f"{count_text(pictures, 'picture')} in {count_text(clusters, 'cluster')}"
 
 
 def short(value: float) -> str:
