@@ -1,7 +1,6 @@
 """Pictures (tiles of the bundled photographs, or files) and galleries of them."""
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -138,11 +137,9 @@ def evenly(clusters: Sequence[str], count: int | None) -> list[int]:
     if count is None:
         return list(range(length))
     if not 1 <= count <= length:
-        number_text = "there is 1 picture" if length == 1 else f"there are {length} pictures"
-        nearest = max(1, min(count, length))
-        raise ValueError(
-            f"`data.count` must lie in 1..{length}, for {number_text}; got {count}: set data.count={nearest}"
-        )
+        reason = "there is 1 picture" if length == 1 else f"there are {length} pictures"
+        fix = f"set data.count={max(1, min(count, length))}"
+        raise ValueError(f"`data.count` must lie in 1..{length}, for {reason}; got {count}: {fix}")
     members: dict[str, list[int]] = {}
     for row, cluster in enumerate(clusters):
         members.setdefault(cluster, []).append(row)
@@ -289,10 +286,8 @@ class Gallery:
     def alone(self, rows: Tensor) -> Tensor | None:
         """Whether rows (n,) are the only ones of their identity: (n,) bool; None where no label was given twice."""
         vector_labels = () if self.vectors is None else self.vectors.labels or ()
-        if (
-            self.label_numbers is None
-            or max(Counter(filter(None, (*self.labels, *vector_labels))).values(), default=0) < 2
-        ):
+        labels = [*filter(None, (*self.labels, *vector_labels))]
+        if self.label_numbers is None or len({*labels}) == len(labels):
             return None
         return self.label_numbers.bincount()[self.label_numbers[rows]] == 1
 
@@ -363,7 +358,6 @@ def _number_keys(keys: Sequence[object]) -> Tensor:
 
 def _common_label(first_label: str | None, second_label: str | None, name: str, other: str) -> str | None:
     if None not in (first_label, second_label) and first_label != second_label:
-        raise ValueError(
-            f"`{name}` and `{other}` have the same pixels and two identities, {first_label} and {second_label}"
-        )
+        identities = f"{first_label} and {second_label}"
+        raise ValueError(f"`{name}` and `{other}` have the same pixels and two identities, {identities}")
     return second_label if first_label is None else first_label

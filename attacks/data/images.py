@@ -141,9 +141,7 @@ def as_path(pictures: Any, folder: Path) -> Path:
         rows = []
         for number, record in enumerate(_records(pictures)):
             if number == MOST_PICTURES:
-                raise ValueError(
-                    f"`pictures` may be at most {MOST_PICTURES:,}: save more as files, give their folder"
-                )
+                raise ValueError(f"`pictures` may be at most {number:,}: save more as files, give their folder")
             cells = {column: _cell(scratch, number, column, value) for column, value in record.items()}
             rows.append({column: text for column, text in cells.items() if text or column not in COLUMNS})
         if not rows:
@@ -203,16 +201,13 @@ def _cell(folder: Path, number: int, column: str, value: Any) -> str:
 
 def _picture(value: Any, number: int, column: str) -> Tensor:
     if isinstance(value, Image.Image):
-        raw = torch.frombuffer(bytearray(value.convert("RGB").tobytes()), dtype=torch.uint8)
-        value = raw.view(value.height, value.width, 3).permute(2, 0, 1)
+        value = torch.from_numpy(np.array(value.convert("RGB"))).permute(2, 0, 1)
     if column == "mask" and isinstance(value, Tensor) and (value.ndim == 2 or value.shape[0] == 1):
         value = (value.float() if value.dtype == torch.bool else value).expand(3, *value.shape[-2:])
     if not isinstance(value, Tensor) or value.ndim != 3 or value.shape[0] != 3:
         kind = f"one shaped {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ValueError(
-            "`pictures` must be paths, or pictures (3,H,W) or batches (N,3,H,W), perhaps with labels, or mappings by "
-            f"column; got {kind}"
-        )
+        rule = "be paths, or pictures (3,H,W) or batches (N,3,H,W), perhaps with labels, or mappings by column"
+        raise ValueError(f"`pictures` must {rule}; got {kind}")
     if value.dtype == torch.uint8:
         return value.cpu().float() / 255
     return checked(value.detach(), f"pictures[{number}]", slack=0, rank=3).float()
@@ -225,10 +220,8 @@ def _items(pictures: Any) -> Iterable[Any]:
         return (pictures[i] for i in range(len(pictures)))  # a Dataset need not end by IndexError
     if isinstance(pictures, Iterable) and not isinstance(pictures, dict | bytes):
         return pictures
-    raise ValueError(
-        "`pictures` must be a path, a list of paths, a tensor, or a list, Dataset or DataLoader of pictures; got "
-        f"{type(pictures).__name__}"
-    )
+    rule = "a path, a list of paths, a tensor, or a list, Dataset or DataLoader of pictures"
+    raise ValueError(f"`pictures` must be {rule}; got {type(pictures).__name__}")
 
 
 def _word(label: Any) -> str | None:

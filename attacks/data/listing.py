@@ -46,9 +46,8 @@ def list_entries(path: str | Path) -> tuple[list[Entry], list[str]]:
     if (suffix := path.suffix.lower()) not in (".txt", *TABLES):
         return [Entry(path, printable_name(path.name))], []
     if not path.is_file():  # reading a pipe would block
-        raise ValueError(
-            f"`{printable_name(str(path))}` is not a plain file: it should be a text of paths, or a table"
-        )
+        rule = "it should be a text of paths, or a table"
+        raise ValueError(f"`{printable_name(str(path))}` is not a plain file: {rule}")
     if suffix in TABLES:
         entries, notes = read_table(path)
         return name_entries(entries), notes

@@ -296,12 +296,9 @@ def _refusal(failed: list[tuple[Entry, Exception]], count: int, unreadable: str)
     if len(failed) == 1:
         kind = FileNotFoundError if isinstance(failed[0][1], FileNotFoundError) else ValueError
         return kind(first if count == 1 else f"{first}; data.unreadable=skip leaves it out")
-    names = ", ".join(entry.name for entry, _ in failed[:FIRST])
-    ellipsis = ", ..." if len(failed) > FIRST else ""
-    return ValueError(
-        f"{len(failed)} of {count} pictures cannot be read: {names}{ellipsis} (data.unreadable=skip leaves them "
-        f"out); the first: {first}"
-    )
+    names = ", ".join([*(entry.name for entry, _ in failed[:FIRST]), *["..."] * (len(failed) > FIRST)])
+    fix = f"(data.unreadable=skip leaves them out); the first: {first}"
+    return ValueError(f"{len(failed)} of {count} pictures cannot be read: {names} {fix}")
 
 
 def digest(image: Tensor) -> str:
@@ -319,12 +316,10 @@ def cut_to(image: Tensor, size: int | None) -> Tensor:
 
 def refuse_slender(image: Tensor) -> None:
     """Raise ValueError for a picture (3,H,W) that is too slender to be resized."""
-    short, long = sorted(image.shape[1:])
-    if long > SLENDER * short:
-        raise ValueError(
-            f"a picture of {image.shape[2]}x{image.shape[1]} is too slender: crop it, the longer side is at most "
-            f"{SLENDER} times the shorter"
-        )
+    height, width = image.shape[1:]
+    if max(height, width) > SLENDER * min(height, width):
+        fix = f"crop it, the longer side is at most {SLENDER} times the shorter"
+        raise ValueError(f"a picture of {width}x{height} is too slender: {fix}")
 
 
 def square(image: Tensor, size: int) -> Tensor:
@@ -356,10 +351,8 @@ def read_mask(entry: Entry, size: tuple[int, int]) -> tuple[Tensor, list[str]]:
         raise type(error)(f"{entry.where}: `mask`: {error}") from None
     mask = image.mean(0)
     if mask.shape != size:
-        raise ValueError(
-            f"{entry.where}: `mask` must be as large as its photograph `{entry.name}`, {size[1]}x{size[0]}; "
-            f"{file.name} has {mask.shape[1]}x{mask.shape[0]}"
-        )
+        rule = f"must be as large as its photograph `{entry.name}`, {size[1]}x{size[0]}"
+        raise ValueError(f"{entry.where}: `mask` {rule}; {file.name} has {mask.shape[1]}x{mask.shape[0]}")
     if not bool((mask > 0.5).any()):
         raise ValueError(f"{entry.where}: `mask` {file.name} is dark all over: nothing could show or change there")
     return mask, notes
@@ -373,9 +366,8 @@ def masks_of(entries: Sequence[Entry], size: int | None) -> Tensor:
         image, _ = load_image(entry.path)
         mask = cut_to(read_mask(entry, (image.shape[1], image.shape[2]))[0][None], size) > 0.5
         if not bool(mask.any()):
-            raise ValueError(
-                f"{entry.where}: `mask` is dark in the central square of `{entry.name}`: nothing changes"
-            )
+            place = f"in the central square of `{entry.name}`"
+            raise ValueError(f"{entry.where}: `mask` is dark {place}: nothing changes")
         return mask.float()
 
     return torch.stack(list(in_threads(cut, entries)))

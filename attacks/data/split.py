@@ -28,10 +28,8 @@ def assign_split(
     for row, cluster in enumerate(clusters):
         other = first.setdefault(cluster, row)
         if words and words[other] != words[row]:
-            raise ValueError(
-                f"`split` must be the same for all pictures of a cluster; {names[other]} and {names[row]} count "
-                f"as one, and have {words[other]} and {words[row]}"
-            )
+            clash = f"{names[other]} and {names[row]} count as one, and have {words[other]} and {words[row]}"
+            raise ValueError(f"`split` must be the same for all pictures of a cluster; {clash}")
     if words:
         if len({*words}) < 2:
             raise ValueError(f"`split` must be fit for some pictures and judge for others; got {words[0]} only")

@@ -121,10 +121,8 @@ def _text(value: object) -> str:
 
 def _check_header(location: str, cells: list[str]) -> list[str]:
     if "path" not in cells:
-        raise ValueError(
-            f"{location}: the header must have the column `path`, and may have {', '.join(COLUMNS[1:])}, separated "
-            f"by commas; got {short_path(', '.join(cells))}"
-        )
+        rule = f"must have the column `path`, and may have {', '.join(COLUMNS[1:])}, separated by commas"
+        raise ValueError(f"{location}: the header {rule}; got {short_path(', '.join(cells))}")
     others = [name for name in cells if name not in COLUMNS]
     for name in cells:
         near = difflib.get_close_matches(name.lower(), (*COLUMNS, *NO_ERRORS), 1, LIKENESS)
@@ -176,12 +174,9 @@ def read_text(path: Path) -> str:
         line_count = raw.count(b"\n", 0, error.start)
         raise ValueError(f"`{path}` line {line_count + 1}: this is not UTF-8 text; save it as UTF-8") from None
     for number, line in enumerate(lines_of(text), 1):
-        if "\0" in line:
-            raise ValueError(f"`{path}` line {number}: a zero byte is no text; is it a file of paths?")
-        if len(line) > LONGEST:
-            raise ValueError(
-                f"`{path}` line {number}: a line of {len(line)} characters is no path; is it a file of paths?"
-            )
+        if "\0" in line or len(line) > LONGEST:
+            problem = "a zero byte is no text" if "\0" in line else f"a line of {len(line)} characters is no path"
+            raise ValueError(f"`{path}` line {number}: {problem}; is it a file of paths?")
     return text
 
 

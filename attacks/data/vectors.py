@@ -49,15 +49,15 @@ def read_vectors(path: str | Path) -> Vectors:
         with np.errstate(over="ignore"):
             array = open_memmap(path, mode="c")  # unlike `np.load` it takes no zip and no pickle
     except Exception as error:  # a forged header may fail in any way
-        raise ValueError(
-            f"`data.gallery` must be a whole .npy file of numbers, not of Python objects; `{path}` cannot be mapped "
-            f"({' '.join(str(error).split())}): write it with numpy.save(file, embeddings.astype('float32'))"
-        ) from None
+        problem = f"`{path}` cannot be mapped ({' '.join(str(error).split())})"
+        rule = f"must be a whole .npy file of numbers, not of Python objects; {problem}"
+        fix = "write it with numpy.save(file, embeddings.astype('float32'))"
+        raise ValueError(f"`data.gallery` {rule}: {fix}") from None
     if array.ndim != 2 or 0 in array.shape or array.dtype.name not in KINDS or not array.dtype.isnative:
-        raise ValueError(
-            f"`data.gallery` must hold rows of float16, float32 or float64; `{path}` has {array.dtype.str} of shape "
-            f"{array.shape}: save embeddings.astype('float32'), a row for each picture"
+        content = (
+            f"{array.dtype.str} of shape {array.shape}: save embeddings.astype('float32'), a row for each picture"
         )
+        raise ValueError(f"`data.gallery` must hold rows of float16, float32 or float64; `{path}` has {content}")
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
     for start in range(0, len(array), BLOCK):
         block = np.ascontiguousarray(array[start : start + BLOCK])
@@ -85,32 +85,26 @@ def has_direction(rows: Tensor) -> Tensor:
 def _names(path: Path, count: int) -> tuple[tuple[str, ...], tuple[str | None, ...] | None]:
     lists = [path.with_suffix(ending) for ending in (".csv", ".txt") if path.with_suffix(ending).is_file()]
     if len(lists) != 1:
-        raise FileNotFoundError(
-            f"`data.gallery`: beside `{path}` must lie one list of names, {path.stem}.txt (a name a line) or "
-            f"{path.stem}.csv (columns name, perhaps identity); there are {len(lists)}"
-        )
+        rule = f"{path.stem}.txt (a name a line) or {path.stem}.csv (columns name, perhaps identity)"
+        problem = f"beside `{path}` must lie one list of names, {rule}; there are {len(lists)}"
+        raise FileNotFoundError(f"`data.gallery`: {problem}")
     (file,) = lists
-    labels = None
+    labels: tuple[str | None, ...] = ()
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        names = file.read_text(encoding="utf-8-sig").splitlines()
         if file.suffix == ".csv":
-            table = list(by_column(csv.DictReader(lines, strict=True)))
+            table = list(by_column(csv.DictReader(names, strict=True)))
             names = [row["name"] for row in table]
-            labels = tuple(row["identity"] or None for row in table) if "identity" in (table or [{}])[0] else None
-        else:
-            names = lines
+            labels = tuple(row.get("identity") or None for row in table)
     except (ValueError, csv.Error, KeyError) as error:
-        raise ValueError(
-            f"`data.gallery`: `{file}` must be UTF-8, a name a line, or a table with the column name; got {error!r}"
-        ) from None
+        rule = "must be UTF-8, a name a line, or a table with the column name"
+        raise ValueError(f"`data.gallery`: `{file}` {rule}; got {error!r}") from None
     if len(names) != count:
-        raise ValueError(
-            f"`data.gallery`: `{file}` must name every row of `{path.name}`; got {len(names)} names for {count} rows"
-        )
+        rule = f"must name every row of `{path.name}`; got {len(names)} names for {count} rows"
+        raise ValueError(f"`data.gallery`: `{file}` {rule}")
     names = [printable_name(name) for name in names]
     if len(set(names)) < count or "" in names:
         name = "" if "" in names else Counter(names).most_common(1)[0][0]
-        raise ValueError(
-            f"`data.gallery`: the names in `{file}` must differ and not be empty; got {name!r}: rename it"
-        )
-    return tuple(names), labels if labels is not None and any(labels) else None
+        rule = f"the names in `{file}` must differ and not be empty"
+        raise ValueError(f"`data.gallery`: {rule}; got {name!r}: rename it")
+    return tuple(names), labels if any(labels) else None

@@ -163,8 +163,8 @@ def message_line(error: BaseException, words: Iterable[str] = ()) -> str:
     parts, keys = [str(error).partition("Config search path")[0]], []
     if isinstance(error, CompactHydraException) and error.__cause__ is not None:
         cause, node = str(error.__cause__), getattr(error.__cause__, "parent_node", None)
-        is_unknown_key = "is not in struct" in cause or "not in '" in cause
-        keys = [str(k) for k in node if k != "hydra"] if is_unknown_key and isinstance(node, DictConfig) else []
+        if isinstance(node, DictConfig) and ("is not in struct" in cause or "not in '" in cause):
+            keys = [str(k) for k in node if k != "hydra"]
         parts += [cause, f"known here are {', '.join(keys)}" if keys else ""]
     lines = [line for part in parts for line in part.splitlines() if line.strip()]
     choices_listed = [line.strip() for line in lines if line.startswith("\t")]

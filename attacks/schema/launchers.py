@@ -108,10 +108,8 @@ def own_gpu(environment: MutableMapping[str, str] = os.environ) -> None:
     """Restrict a worker process of joblib to one of several GPUs, by the number of the worker, which keeps it for all
     its jobs. Slurm, submitit and Ray assign GPUs themselves."""
     worker = re.fullmatch(r"LokyProcess-(\d+)", multiprocessing.current_process().name)
-    if worker:
-        gpus = _gpus(environment)
-        if len(gpus) > 1:
-            environment[DEVICES] = gpus[(int(worker[1]) - 1) % len(gpus)]
+    if worker and len(gpus := _gpus(environment)) > 1:
+        environment[DEVICES] = gpus[(int(worker[1]) - 1) % len(gpus)]
 
 
 def _gpus(environment: MutableMapping[str, str], driver: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:

@@ -42,7 +42,8 @@ def reference_page() -> str:
     """docs/configuration.md."""
     parts = [HEAD.rstrip()]
     for prefix, schema in OF_THE_RUN.items():
-        parts += [f"\n## {prefix[:-1] or 'run'}\n", f"{_about(schema)}\n", *_table(prefix, options(schema))]
+        about = " ".join(str(inspect.getdoc(schema)).split())
+        parts += [f"\n## {prefix[:-1] or 'run'}\n", f"{about}\n", *_table(prefix, options(schema))]
     parts += ["\n## config\n", "Presets: each changes what it names and leaves the rest.\n", _choices("config")]
     for group in (*CHOICES, *OPEN):
         parts += [f"\n## {group}\n", _choices(group)]
@@ -124,10 +125,6 @@ def _line(prefix: str, item: Option) -> str:
 
 def _default(item: Option) -> str:
     return item.default if isinstance(item.default, str) else json.dumps(item.default)  # MISSING is "???"
-
-
-def _about(schema: type) -> str:
-    return " ".join((inspect.getdoc(schema) or "").partition("\n\n")[0].split())
 
 
 if __name__ == "__main__":
