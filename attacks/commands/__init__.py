@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        typed = os.environ.get("COMP_LINE", "").split()
-        argcomplete.autocomplete(_parser(typed[1] if len(typed) > 1 else ""), always_complete_options=False)
+        line = os.environ.get("COMP_LINE", "").split()
+        argcomplete.autocomplete(_parser(line[1] if len(line) > 1 else ""), always_complete_options=False)
     if words[:1] == ["run"]:
         sys.argv[:] = ["viewproof run", *words[1:]]
         import_module("attacks.run").cli()

@@ -25,16 +25,10 @@ LONGEST_NAME = 200
 
 
 def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
-    """Read one picture.
-
-    Returns:
-        (3,H,W) float32 in [0,1], every value a multiple of 1/255, and what was converted on the way, in words: an
-        alpha channel is laid over white, 12 or 16 bits are reduced to 8, grey and palette become RGB, the EXIF
-        orientation is applied, and of several frames or pages the first is taken. A colour profile is not applied.
-
-    Raises:
-        FileNotFoundError, ValueError: see `attacks.runtime.decoding.decoded`.
-    """
+    """Read one picture: (3,H,W) float32 in [0,1], every value a multiple of 1/255, and what was converted on the way,
+    in words: an alpha channel is laid over white, 12 or 16 bits are reduced to 8, grey and palette become RGB, the
+    EXIF orientation is applied, and of several frames or pages the first is taken. A colour profile is not applied.
+    Raises FileNotFoundError or ValueError (see `attacks.runtime.decoding.decoded`)."""
     picture, notes = decoded(path)
     array = np.array(over_white(picture))
     del picture  # the largest is a quarter of a gigabyte, and its tensor one

@@ -28,8 +28,6 @@ PIXELS = 2**24
 FIRST = 3
 #: Bytes of decoded squares that a shelf keeps: 21,845 of 128 pixels. Those beyond are decoded again when used.
 MAX_CACHE = 2**30
-
-
 #: Version of the index files, and of how a picture is decoded and cut.
 FORMAT = 1
 CODECS = ("jpg", "libjpeg_turbo", "webp", "zlib", "libtiff")
@@ -107,13 +105,11 @@ def in_threads(function: Callable[[A], B], items: Sequence[A]) -> Iterator[B]:
 
 @dataclass(frozen=True)
 class Shelf:
-    """Named pictures, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
-
-    `digests` are the sha256 of their pixels; `shapes` their (height, width); `labels` the person or thing on each,
-    None if unknown; `clusters` the cluster of each, None if it is alone; `entries` the rows of the listing. `changes`
-    are the conversions of each, `missing` the files left out, `notes` these and what was ignored. `forget` frees the
-    memory of pictures that `load` has at hand.
-    """
+    """Named pictures, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it. `digests` are the
+    sha256 of their pixels; `shapes` their (height, width); `labels` the person or thing on each, None if unknown;
+    `clusters` the cluster of each, None if it is alone; `entries` the rows of the listing; `changes` the conversions
+    of each; `missing` the files left out; `notes` these and what was ignored. `forget` frees the memory of pictures
+    that `load` has at hand."""
 
     names: tuple[str, ...]
     digests: tuple[str, ...]
@@ -191,9 +187,7 @@ def read_files(
         unreadable: "refuse" or "skip" files that are missing or that Pillow cannot read.
         cache: a folder with the index of an earlier run, by which unchanged files are not read (see `PictureIndex`).
 
-    Raises:
-        FileNotFoundError, ValueError: see `list_entries`; unreadable files, or no readable one.
-    """
+    Raises FileNotFoundError or ValueError as `list_entries` does, and for unreadable files, or no readable one."""
     entries, notes = list_entries(path)
     index = None if cache is None else PictureIndex(Path(cache), Path(path), size)
     return read_entries(entries, notes, size, unreadable, index, room)
@@ -233,7 +227,7 @@ def read_entries(
         raise _refusal(failed, len(entries), unreadable)
     missing = tuple(f"{entry.name}: left out, {_reason(entry, error)}" for entry, error in failed)
     files = {entry.path: (item.at, item.record) for entry, item in zip(readable, readings, strict=True) if item.at}
-    before, after = ("", "") if index is None else (index.trouble, index.write(files))
+    read_trouble, write_trouble = ("", "") if index is None else (index.trouble, index.write(files))
     return Shelf(
         names=tuple(entry.name for entry in readable),
         digests=tuple(item.record.digest for item in readings),
@@ -241,7 +235,7 @@ def read_entries(
         labels=tuple(entry.label for entry in readable),
         load=lambda i: _levels(squares[i]) if i in squares else cut_to(load_image(readable[i].path)[0], size),
         changes=tuple(_changes(entry, item.record, size) for entry, item in zip(readable, readings, strict=True)),
-        notes=(*notes, *filter(None, [before]), *missing, *filter(None, [after])),
+        notes=(*notes, *filter(None, [read_trouble]), *missing, *filter(None, [write_trouble])),
         missing=missing,
         clusters=tuple(entry.cluster for entry in readable),
         entries=tuple(readable),
@@ -259,12 +253,12 @@ class _Reading(NamedTuple):
 
 def _read_entry(entry: Entry, size: int | None, index: PictureIndex | None) -> _Reading | Exception:
     try:
-        before = None if index is None else stamp(entry.path)
-        if index is not None and (record := index.record(entry.path, before)) is not None:
-            return _Reading(record, before)
+        first_stamp = None if index is None else stamp(entry.path)
+        if index is not None and (record := index.record(entry.path, first_stamp)) is not None:
+            return _Reading(record, first_stamp)
         image, notes = load_image(entry.path)
         cut = cut_to(image, size)
-        at = before if index is not None and stamp(entry.path) == before else None
+        at = first_stamp if index is not None and stamp(entry.path) == first_stamp else None
     except Exception as error:  # Pillow's errors for broken files have no common base class
         return error
     full_size = (image.shape[2], image.shape[1])

@@ -32,13 +32,10 @@ class Photo(NamedTuple):
 
 def read_scenes_table(path: str | Path) -> tuple[list[Photo], list[str]]:
     """The photographs of a table (see `read_table`) and the placements in each, in the order of the file, and notes.
-
     A row is a placement: the corners `x1,y1` ... `x4,y4` (upper left, upper right, lower right, lower left of the
     texture) in pixels of the photograph as displayed, where 0 is its left or upper edge and its width the right one;
-    or a `mask`, in whose light part it lies; or both.
-
-    Raises FileNotFoundError or ValueError in one line, with the line of the table.
-    """
+    or a `mask`, in whose light part it lies; or both. Raises FileNotFoundError or ValueError in one line, with the
+    line of the table."""
     path = Path(path)
     if not path.is_file():
         problem = f"is no file (paths are relative to {Path.cwd()})"
@@ -121,8 +118,7 @@ def _area(points: Tensor) -> float:
 
 
 def read_scenes(path: str, size: int, unreadable: str = "refuse") -> tuple[Shelf, list[Photo]]:
-    """The photographs of a table, each cut to a `square`, and the placements in each. Raises FileNotFoundError or
-    ValueError, in one line."""
+    """The photographs of a table, each cut to a `square`, and their placements. Raises as `read_scenes_table`."""
     table, notes = read_scenes_table(BUNDLED_TABLE if path == "bundled" else path)
     photos = {photo.entry.name: photo for photo in table}
     shelf = read_entries([photo.entry for photo in photos.values()], notes, size, unreadable)
@@ -131,13 +127,11 @@ def read_scenes(path: str, size: int, unreadable: str = "refuse") -> tuple[Shelf
 
 def placements_in(photos: Sequence[Photo], size: int, texture: tuple[int, int]) -> tuple[Placements, list[str]]:
     """The placements of a texture of this (height, width) in the squares of these photographs, and notes. One with
-    fewer placements than another is padded with placements of cover 0. Raises ValueError in one line, with the line
-    of the table."""
+    fewer placements than another is padded with some of cover 0. Raises ValueError with the line of the table."""
     largest = max(len(photo.placements) for photo in photos)
     quads = torch.empty(len(photos), largest, 4, 2, dtype=torch.float64)
     visible = torch.zeros(len(photos), largest, 1, 1)
-    covers: dict[tuple[int, int], Tensor] = {}
-    masks: dict[tuple[int, int], Tensor] = {}
+    parts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # the cover and the mask of a placement
     notes: list[str] = []
     for i, (entry, placements) in enumerate(photos):
         image, _ = load_image(entry.path)
@@ -149,14 +143,14 @@ def placements_in(photos: Sequence[Photo], size: int, texture: tuple[int, int]) 
             notes += [*mask_notes, *check_corners(placement, entry.name, corners, size_of_photo, quads[i, k])]
             visible[i, k] = 1
             if mask is not None:
-                masks[i, k] = (square(mask[None], size)[0] > 0.5).float()
-                covers[i, k] = cover_of(masks[i, k], quads[i, k], texture)
-                if not bool((covers[i, k] > 1 / 255).any()):
+                light = (square(mask[None], size)[0] > 0.5).float()
+                parts[i, k] = cover_of(light, quads[i, k], texture), light
+                if not bool((parts[i, k][0] > 1 / 255).any()):
                     raise ValueError(f"{placement.where}: `mask` is dark all over the quad; the patch would not show")
         quads[i, len(placements) :] = quads[i, 0]
-    if not covers:
+    if not parts:
         return Placements(quads, None if bool(visible.all()) else visible), notes
     cover, mask = visible.repeat(1, 1, *texture), visible.repeat(1, 1, size, size)
-    for index, part in covers.items():
-        cover[index], mask[index] = part, masks[index]
+    for index, part in parts.items():
+        cover[index], mask[index] = part
     return Placements(quads, cover, mask), notes

@@ -70,11 +70,8 @@ def read_table(path: Path) -> tuple[list[Entry], list[str]]:
     one picture in every interval), `weight` (a number above 0), `split` (fit or judge), `target` (a picture, or a
     class), `mask` (a picture), `eps` (a radius) and the corners `x1` to `y4` of a place (see `attacks.data.scenes`).
     A cell may be empty, where every row need not have one. A .csv is UTF-8, with commas; a .parquet needs the extra
-    `parquet`. Files in it are relative to its folder.
-
-    Raises ValueError with the line: a malformed file, a row without `path`, a column that is there twice or is like
-    one of `COLUMNS`.
-    """
+    `parquet`. Files in it are relative to its folder. Raises ValueError, with the line, for a malformed file, a row
+    without `path`, or a column that is there twice or is like one of `COLUMNS`."""
     entries, notes, header = list[Entry](), list[str](), None
     for number, cells in _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path):
         if not any(cells):

@@ -36,12 +36,8 @@ class Vectors:
 
 def read_vectors(path: str | Path) -> Vectors:
     """The embeddings of a `.npy` file. Beside it lies a `.txt` of the same name, a name a line, or a `.csv` with the
-    column `name` and optionally `identity`. The file is read once, to check it.
-
-    Raises:
-        FileNotFoundError, ValueError: a file is missing; not a table of numbers; a row that is not `has_direction`;
-            other names.
-    """
+    column `name` and optionally `identity`. The file is read once, to check it. Raises FileNotFoundError or
+    ValueError: no file; no table of numbers; a row that is not `has_direction`; other names."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"`data.gallery`: `{path}` is no file (paths are relative to {Path.cwd()})")
@@ -54,21 +50,18 @@ def read_vectors(path: str | Path) -> Vectors:
         fix = "write it with numpy.save(file, embeddings.astype('float32'))"
         raise ValueError(f"`data.gallery` {rule}: {fix}") from None
     if array.ndim != 2 or 0 in array.shape or array.dtype.name not in KINDS or not array.dtype.isnative:
-        content = (
-            f"{array.dtype.str} of shape {array.shape}: save embeddings.astype('float32'), a row for each picture"
-        )
-        raise ValueError(f"`data.gallery` must hold rows of float16, float32 or float64; `{path}` has {content}")
+        rule = f"must hold rows of float16, float32 or float64; `{path}` has {array.dtype.str} of shape {array.shape}"
+        raise ValueError(f"`data.gallery` {rule}: save embeddings.astype('float32'), a row for each picture")
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
     for start in range(0, len(array), BLOCK):
         block = np.ascontiguousarray(array[start : start + BLOCK])
         digest.update(block.data)
         is_normal = np.abs(block).max(1) >= np.finfo(array.dtype).tiny  # below, digits are lost
         if not (good := has_direction(torch.from_numpy(block)).numpy() & is_normal).all():
-            bad = start + int((~good).argmax())
-            raise ValueError(
-                "`data.gallery` must hold finite rows whose length float32 can hold, such as 1; got another, row "
-                f"{bad} (from 0) of `{path}`: scale the rows to length 1; leave out zeros, and their names"
-            )
+            row = f"row {start + int((~good).argmax())} (from 0) of `{path}`"
+            rule = f"must hold finite rows whose length float32 can hold, such as 1; got another, {row}"
+            fix = "scale the rows to length 1; leave out zeros, and their names"
+            raise ValueError(f"`data.gallery` {rule}: {fix}")
     names, labels = _names(path, len(array))
     for text in (*names, *(labels or ())):
         digest.update(f"{text}\n".encode())

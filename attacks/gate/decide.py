@@ -34,16 +34,13 @@ AT_RANDOM, NEVER_FAILS = "an encoder that answers at random meets it", "no encod
 def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[Row], sequential: bool) -> Verdict:
     """The verdict on each requirement, from the ends of its interval: PASS where the whole interval meets the bar,
     FAIL where none of it does, else UNDECIDED. A row passes, or fails, wrongly with a probability of at most 2.5 %.
-    No row passes where the attack is weak or a check failed.
+    No row passes where the attack is weak or a check failed. Raises ValueError where the run lacks what a row needs.
 
     Args:
         run: its name.
         content: of metrics.json.
         rows: of per_image.csv, in the order of the attack; those of held-out pictures decide.
-        sequential: by confidence sequences, which hold however often one looks at growing results.
-
-    Raises ValueError where the run lacks what a row asks for.
-    """
+        sequential: by confidence sequences, which hold however often one looks at growing results."""
     reasons, rows = weaknesses(content), judged_rows(rows)
     decisions = [_not_beaten(decided_row(row, rows, sequential), rows) for row in policy.requirements]
     decisions = _beyond_chance(decisions, content)
@@ -118,9 +115,8 @@ def _empty_reason(row: RequirementResult) -> str:
 
 
 def _not_beaten(decision: RequirementResult, rows: Sequence[Row]) -> RequirementResult:
-    """A row on the worst cluster of the attack with EOT passes only if that of each other attack meets the bar, too;
-    else it is undecided. Whatever they do on average, one that breaks a cluster shows that the encoder can be broken
-    there."""
+    """UNDECIDED for a row on the worst cluster that the attack with EOT meets and another attack does not: one that
+    breaks a cluster, whatever it does on average, shows that the encoder can be broken there."""
     requirement = decision.requirement
     if (decision.verdict, requirement.of, requirement.arm) != ("PASS", "worst", ATTACK):
         return decision

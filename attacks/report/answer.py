@@ -27,7 +27,6 @@ from attacks.report.words import (
 NOT_HELD_OUT = "Judged on the pictures it was made from: says nothing of others"
 #: When a view was taken, by the arm.
 WHEN = {"clean": "before an attack", "noise": "after random noise", "eot": "after the attack"}
-OTHER = "after another attack"
 #: What to do about a flaw of a run.
 MENDING = {
     TASK: "Have untouched pictures recognised first: narrower views, a clean gallery, or another encoder.",
@@ -199,7 +198,9 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     if gate["verdict"] == "UNDECIDED":  # between the ends: which of them is the question
         share, mean = share.partition("(")[2].removesuffix(")"), ends
     predicate = fate(content, measure)
-    moment = WHEN.get(requirement["arm"], OTHER) + (" (wider views)" if requirement["bank"] == "wide" else "")
+    moment = WHEN.get(requirement["arm"], "after another attack") + (
+        " (wider views)" if requirement["bank"] == "wide" else ""
+    )
     bar_text = f"{bar:g}" if is_mean else f"{100 * bar:g} %"
     need = f"{side} {bar_text} {'is required' if side == 'at least' else 'is allowed'}"
     if of == "p10":

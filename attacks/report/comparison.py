@@ -98,8 +98,7 @@ def _table(rows: Sequence[Standing], pairs: Sequence[RunPair]) -> list[Standing]
     tests = [pair for pair in pairs if (pair.bank, pair.measure) == ("same", measure)]
     tests = [pair for pair in tests if pair.first in names and pair.second in names]
     fewest = max((pair.clusters_needed or 0 for pair in tests), default=0) or None
-    different = [pair for pair in tests if pair.p is not None and pair.p < LEVEL]
-    differing = {frozenset((pair.first, pair.second)) for pair in different}
+    differing = {frozenset((pair.first, pair.second)) for pair in tests if pair.p is not None and pair.p < LEVEL}
     marks = {} if fewest else significance_letters(names, differing)
     rows = [row._replace(letters=marks.get(row.run.name, ""), clusters_needed=fewest) for row in rows]
     return [row._replace(place=place) for place, row in enumerate(rows, 1)]

@@ -25,8 +25,7 @@ LONGEST, MOST_TICKS = 60, 12
 
 
 def to_svg(figure: Figure, name: str, title: str, desc: str) -> Markup:
-    """The figure as an `<svg role="img">` with a title and a description. `name`, unique on the page, is the prefix
-    of all ids."""
+    """The figure as an `<svg role="img">` with a title and a description; `name`: the unique prefix of its ids."""
     text, metadata = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with mpl.rc_context({"svg.hashsalt": "viewproof", "svg.fonttype": "none", "axes.unicode_minus": False}):
         figure.savefig(text, format="svg", metadata=metadata, transparent=True, bbox_inches="tight", pad_inches=0.04)
@@ -68,9 +67,8 @@ def axis_label(text: str) -> str:
 
 
 def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) -> Markup:
-    """The mean loss on the views of the looks (the first ones of one bank, a few: see `attacks.solvers.selection`),
-    over the encoder passes of the steps; a ring at the chosen step; and, faint, each step's own estimate, of the arms
-    with views."""
+    """The mean loss on the few views of the looks (see `attacks.solvers.selection`) over the encoder passes of the
+    steps, with a ring at the chosen step; and, faint, each step's own estimate, of the arms with views."""
     figure, axis = _axis((7.6, 3.6))
     curves = {row.arm for row in trace} - {"bare"}  # whose loss is that of another encoder
     for arm in (arm for arm in reversed(ARMS) if arm in curves):

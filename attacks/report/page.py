@@ -54,8 +54,8 @@ def page(
     captions = (f"Untouched: {worst}", f"Attacked, the worst: {success} are {fate(content)}")
     tables = (Path(table) for table in manifest.get("artefacts", {}).get("files", ()) if table.endswith(".csv"))
     templates = environment().list_templates()  # tables of figures show a section without one of its own
-    others = [table.stem for table in tables if isinstance(content.get(table.stem), dict)]
-    others = [key for key in others if f"sections/{key}.html" not in templates]
+    keys = [table.stem for table in tables if isinstance(content.get(table.stem), dict)]
+    keys = [key for key in keys if f"sections/{key}.html" not in templates]
     pictures = Images(
         name,
         from_file(out / "views.png", f"{arms} clean embedding"),
@@ -64,7 +64,7 @@ def page(
         from_file(out / "explanations.png", f"Explanations of {example} before and after the attack"),
         from_file(out / "failure.png", "The views that fail most, with the values of their coordinates"),
         from_file(out / "deployment.png", "An attacked picture, and what each resizer makes of it"),
-        {key: from_file(out / f"{key}.png", f"The drawing of {key}") for key in others},
+        {key: from_file(out / f"{key}.png", f"The drawing of {key}") for key in keys},
     )
     return render_page(content, manifest, warnings, trace, pictures)
 

@@ -156,15 +156,15 @@ def draw_deployment(path: str | Path, example: deployment.Example) -> None:
     columns = max(map(len, rows))
     figure = Figure(figsize=(4.4 + 1.62 * columns, 4.3), dpi=110, layout="constrained")
     grid: Any = figure.add_gridspec(2, columns + 1, width_ratios=(2.4, *[1.0] * columns))
-    _framed(figure.add_subplot(grid[:, 0]), example.viewed, "the file, as people see it", False)
+    _frame(figure.add_subplot(grid[:, 0]), example.viewed, "the file, as people see it", False)
     for row, row_names in enumerate(rows):
         for column, name in enumerate(row_names):
             axis = figure.add_subplot(grid[row, column + 1])
-            _framed(axis, example.resized[name], name.replace("antialiased ", "antialiased\n"), example.success[name])
+            _frame(axis, example.resized[name], name.replace("antialiased ", "antialiased\n"), example.success[name])
     _save(figure, path)
 
 
-def _framed(axis: Axes, picture: Tensor, title: str, success: bool) -> None:
+def _frame(axis: Axes, picture: Tensor, title: str, success: bool) -> None:
     axis.imshow(picture.numpy())
     axis.set(xticks=[], yticks=[])
     axis.set_title(title, fontsize=9, color=SUCCESS if success else LIGHT["ink"])

@@ -25,8 +25,8 @@ def differing_settings(runs: Sequence[Mapping[str, str]]) -> dict[str, list[str 
     columns = {key: [settings.get(key) for settings in runs] for key in keys}
     columns = {key: column for key, column in columns.items() if len({*column}) > 1}
     groups = [key.removesuffix(".name") for key in columns if key.count(".") == 1 and key.endswith(".name")]
-    others = {key: column for key, column in columns.items() if key.partition(".")[0] not in groups}
-    return others | {group: columns[f"{group}.name"] for group in groups}
+    remainder = {key: column for key, column in columns.items() if key.partition(".")[0] not in groups}
+    return remainder | {group: columns[f"{group}.name"] for group in groups}
 
 
 class Curve(NamedTuple):

@@ -47,8 +47,8 @@ def from_file(path: Path, alt: str, caption: str = "") -> Picture | None:
 
 
 def perturbation(clean_file: Path, attacked_file: Path, captions: tuple[str, str]) -> list[Picture]:
-    """The picture, the attacked one, with their captions, and their difference, to scale and amplified. Empty if a
-    file is missing."""
+    """The picture and the attacked one, with their captions, and their difference, to scale and amplified; empty
+    where a file is missing."""
     if not (clean_file.is_file() and attacked_file.is_file()):
         return []
     clean_pixels, attacked_pixels = (_centre(path) for path in (clean_file, attacked_file))

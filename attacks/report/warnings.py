@@ -100,8 +100,8 @@ def _weak_attack(content: Mapping[str, Any]) -> str:
         return f"{text}: lower eps, or shrink the patch" if is_noise else ""
     remedy = "turn the checks on (sanity=short)" if content["sanity"] is None else "do what Sanity checks says"
     signs = [(fault, remedy) for fault in check_faults(content)]
-    ahead = {arm for arm, (lead, goal) in leads.items() if lead > AHEAD or (lead >= 0 and goal > AHEAD)}
-    stronger = {*stronger_arms(content), *(ahead - {"noise"}), *(["noise"] if is_noise else [])}
+    leaders = {arm for arm, (lead, goal) in leads.items() if lead > AHEAD or (lead >= 0 and goal > AHEAD)}
+    stronger = {*stronger_arms(content), *(leaders - {"noise"}), *(["noise"] if is_noise else [])}
     for arm in (arm for arm in OTHERS if arm in stronger):
         reach = (arms[arm][key]["mean"] for key in ("success", "cosine"))
         signs.append(("{} reaches {:.2f}, cosine {:.2f}".format(OTHERS[arm][0], *reach), OTHERS[arm][1]))
@@ -129,10 +129,9 @@ def _above_clean(content: Mapping[str, Any]) -> str:
     success = {arm: content["arms"][arm]["success"]["mean"] for arm in ("clean", "bare") if arm in content["arms"]}
     if content["threat"]["targeted"] or success.get("bare", 1.0) >= success["clean"] - HARDLY:
         return ""
-    return (
-        f"An attack on the bare encoder has a success of {success['bare']:.2f}, and untouched pictures have "
-        f"{success['clean']:.2f}, so that such files do not test the defence: read the attack through it"
-    )
+    text = f"An attack on the bare encoder has a success of {success['bare']:.2f}, and untouched pictures have"
+    effect = "such files do not test the defence: read the attack through it"
+    return f"{text} {success['clean']:.2f}, so that {effect}"
 
 
 def _small_gallery(content: Mapping[str, Any]) -> str:

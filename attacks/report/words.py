@@ -21,8 +21,6 @@ ARMS = {
 BANKS = {"same": "Views from the attack's own ranges", "wide": "Views from wider ranges"}
 #: What the cosine of objectives that are no loss is to.
 OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean features"}
-
-
 #: The words that need a definition: a card at each section of a page, an entry in its glossary and in the docs.
 GLOSSARY = {
     "success": "The share of unseen views in which the encoder is wrong; "

@@ -54,8 +54,7 @@ def register() -> None:
 
 
 def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
-    """The checked configuration that the command line `config=PRESET OVERRIDES...` gives, for use in Python. Raises
-    ValueError in one line."""
+    """The checked configuration of the command line `config=PRESET OVERRIDES...`. Raises ValueError in one line."""
     register()
     try:
         overrides = [stored_preset(f"config={preset}"), *overrides]

@@ -27,7 +27,6 @@ A group with a folder has a YAML file for each choice. The choices of the others
 [their keys](../docs/configuration.md). `config=NAME`, or `experiment=NAME`, is a preset.
 This page is written by `python -m attacks.schema.reference groups > configs/README.md`.
 """
-BAR = "\\|"
 EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
 Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.gradients=400
 Your own pictures:   python -m attacks.run config=quickstart data=folder data.path=my/pictures
@@ -114,7 +113,7 @@ def _table(prefix: str, rows: list[Option]) -> Iterator[str]:
         kind = item.type.removesuffix(" | None")
         note = kind if item.default in (MISSING, "null") and kind != "any" else "or null" if kind != item.type else ""
         default = f"`{_default(item)}` {note and f'({note})'}".strip().replace("`null` (or null)", "`null`")
-        cells = [text.replace("|", BAR) for text in (f"`{prefix}{item.key}`", default, item.range, item.meaning)]
+        cells = [text.replace("|", r"\|") for text in (f"`{prefix}{item.key}`", default, item.range, item.meaning)]
         yield f"|{'|'.join(cells)}|"
 
 
