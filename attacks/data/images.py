@@ -22,6 +22,8 @@ from transforms.doors import OVERSHOOT, checked
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 #: The most bytes of a name before its ending: systems allow 255 for all of it.
 LONGEST_NAME = 200
+#: The most pictures that are written, and their table.
+MOST_PICTURES, LISTING = 5_000, "pictures.csv"
 
 
 def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
@@ -103,12 +105,6 @@ def file_names(names: tuple[str, ...]) -> list[str]:
 
 def _inside(name: str) -> str:
     return name.replace("/", "-").replace("\\", "-").encode()[:LONGEST_NAME].decode(errors="ignore")
-
-
-#: The most pictures that are written.
-MOST_PICTURES = 5_000
-#: The table of the written pictures.
-LISTING = "pictures.csv"
 
 
 def as_path(pictures: Any, folder: Path) -> Path:

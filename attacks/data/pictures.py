@@ -31,6 +31,10 @@ MAX_CACHE = 2**30
 #: Version of the index files, and of how a picture is decoded and cut.
 FORMAT = 1
 CODECS = ("jpg", "libjpeg_turbo", "webp", "zlib", "libtiff")
+#: Results in memory at a time.
+SLAB = 64
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class IndexRecord(NamedTuple):
@@ -88,12 +92,6 @@ class PictureIndex:
         except OSError as error:
             return f"the index of pictures cannot be kept in {self.file.parent}: {' '.join(str(error).split())}"
         return ""
-
-
-A = TypeVar("A")
-B = TypeVar("B")
-#: Results in memory at a time.
-SLAB = 64
 
 
 def in_threads(function: Callable[[A], B], items: Sequence[A]) -> Iterator[B]:

@@ -21,7 +21,6 @@ CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
 COLUMNS = ("path", "identity", "cluster", "weight", "split", "target", "mask", "eps", *CORNERS)
 #: A column that is so like one of `COLUMNS` is a typing error; `height`, which pictures have, is none of `weight`.
 LIKENESS, NO_ERRORS = 0.8, ("height",)
-#: The endings of tables.
 TABLES = (".csv", ".parquet")
 #: The value of a key that each row of a table answers by its own column: `objective.target`, `perturbation.mask`,
 #: `perturbation.eps`.

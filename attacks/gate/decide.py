@@ -21,7 +21,6 @@ from attacks.gate.verdict import RANGE_REASON, RequirementResult, Verdict, Word,
 from attacks.inference.bounded import interval
 from attacks.inference.plan import further_clusters
 
-#: The arms whose values depend on an attack.
 ATTACK_ARMS = ("no_eot", "one_view", "bare", "eot")
 #: What a run without `no_eot` says of it.
 ONE_ATTACK = "without views the attack is made once: ask for `arm: eot`"

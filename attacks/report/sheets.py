@@ -18,6 +18,11 @@ from attacks.runtime.files import atomic
 
 #: Larger pictures are cropped to the centre: resampling would change the perturbation.
 LARGEST = 384
+#: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
+GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
+LEADING = FONT + 3
+#: Views of the sheet, and in a row of it.
+MAX_VIEWS, COLUMNS = 12, 6
 
 
 class Picture(NamedTuple):
@@ -80,13 +85,6 @@ def _picture(values: np.ndarray, alt: str, caption: str) -> Picture:
 
 def _uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
-
-
-#: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
-GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
-LEADING = FONT + 3
-#: Views of the sheet, and in a row of it.
-MAX_VIEWS, COLUMNS = 12, 6
 
 
 def wrap(text: str, width: float, font: Any) -> list[str]:

@@ -17,7 +17,6 @@ ARMS = {
     "noise": "random noise",
     "clean": "clean",
 }
-#: The banks of views.
 BANKS = {"same": "Views from the attack's own ranges", "wide": "Views from wider ranges"}
 #: What the cosine of objectives that are no loss is to.
 OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean features"}

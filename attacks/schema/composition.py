@@ -29,6 +29,12 @@ from attacks.schema.task import OBJECTIVES
 
 #: Hydra 1.3 wants `version_base`; 1.4 has the same rules by default and warns about the argument.
 RULES = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+#: What OmegaConf calls a type -> what a value of it is.
+TYPES = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
+#: Errors of a path that no folder can be made of.
+UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
+#: Lines of Hydra's messages: the advice to add an unknown key with +, and OmegaConf's internals.
+NOISE = ("To append", "full_key", "object_type", "reference_type")
 
 
 @cache
@@ -190,20 +196,12 @@ def _of_the_preset(text: str, words: Sequence[str]) -> str | None:
     return None
 
 
-#: What OmegaConf calls a type -> what a value of it is.
-TYPES = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
-
-
 def _of_another_type(text: str) -> str | None:
     """One line for a value that is not of its key's type."""
     form = r"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) (\w+)"
     value, key = re.search(form, text), re.search(r"full_key: ([\w.]+)", text)
     kind = value and TYPES.get(value[2])
     return f"`{key[1]}` must be {kind}; got {_short(value[1])}" if key and value and kind else None
-
-
-#: Errors of a path that no folder can be made of.
-UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
 
 
 def _is_directory_of_run(name: object, words: Sequence[str]) -> bool:
@@ -220,7 +218,3 @@ def _short(text: str) -> str:
 
 def _plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in masked(text))
-
-
-#: Lines of Hydra's messages: the advice to add an unknown key with +, and OmegaConf's internals.
-NOISE = ("To append", "full_key", "object_type", "reference_type")
