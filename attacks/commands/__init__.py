@@ -46,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     after an error, which is printed in one line."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "_ARGCOMPLETE" in os.environ:
-        _complete()
+        import argcomplete
+
+        line = os.environ.get("COMP_LINE", "").split()
+        argcomplete.autocomplete(_parser(line[1] if len(line) > 1 else ""), always_complete_options=False)
     if words[:1] == ["run"]:
         sys.argv[:] = ["viewproof run", *words[1:]]
         import_module("attacks.run").cli()
@@ -89,13 +92,6 @@ def add_encoder(parser: ArgumentParser, device: str | None = None, dest: str = "
     parser.add_argument("--device", default=device, help=text)
     text = f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did"
     parser.add_argument("--encoder-code", dest=dest, metavar="MODEL", help=text)
-
-
-def _complete() -> None:
-    import argcomplete
-
-    words = os.environ.get("COMP_LINE", "").split()
-    argcomplete.autocomplete(_parser(words[1] if len(words) > 1 else ""), always_complete_options=False)
 
 
 def _of_a_run(**_: Any) -> Iterator[str]:

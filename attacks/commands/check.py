@@ -17,13 +17,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from attacks.commands.gate import attack_into, refuse_other_words, run_verdict
+from attacks.commands.gate import attack_into, run_verdict, split_words
 from attacks.data.listing import list_entries
 from attacks.evidence.custody import policy_origin
 from attacks.evidence.facts import Facts, run_facts
 from attacks.evidence.formats import evidence_page
 from attacks.experiment.clean_views import PICTURES
-from attacks.experiment.directory import finished, previous_run
+from attacks.experiment.directory import previous_run
 from attacks.experiment.rehearsal import rehearse
 from attacks.experiment.results import headline
 from attacks.gate.policy import policy_file, read_policy
@@ -80,8 +80,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"`--minutes` must be above 0 and at most 100000; got {options.minutes:g}")
     use, into = USES[options.use], options.into or Path(f"outputs/check-{datetime.now():%Y-%m-%d-%H-%M-%S}")
     refuse_file(into, "--into")
-    command = _limited(options, run_words(options), into)
-    (refuse_other_words if finished(into) else attack_into)(command, into)
+    attack_into(_limited(options, run_words(options), into), into)
     origin = policy_origin(policy_file(use.policy))
     verdict = run_verdict(origin, into)
     facts = run_facts(verdict, into, origin)
@@ -110,8 +109,7 @@ def _limited(options: argparse.Namespace, command: list[str], into: Path) -> lis
 
 def _rehearsal(command: list[str], minutes: float, least: int) -> int:
     """How many photographs are tried, after the audit, which is printed."""
-    preset = next(word.removeprefix("config=") for word in command if word.startswith("config="))
-    overrides = [word for word in command if not word.startswith("config=")]
+    preset, overrides = split_words(command)
     audit = rehearse(compose(preset, overrides), preset, overrides)
     count = audit.fitting(minutes, least)
     print(f"photographs: {audit.pictures}; files that cannot be read: {audit.unreadable}\ngallery: {audit.gallery}")

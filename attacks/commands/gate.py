@@ -29,6 +29,7 @@ from attacks.gate.verdict import CODES, Verdict, worst_word
 from attacks.runtime.command_line import printable
 from attacks.runtime.tables import read_rows
 from attacks.runtime.untrusted import read_untrusted, refuse_file
+from attacks.schema.composition import compose
 from attacks.schema.presets import config_word
 
 
@@ -61,7 +62,9 @@ def run(options: argparse.Namespace) -> int:
     if options.words is not None:
         if options.into is None:
             raise ValueError("`--run` needs --into DIR, the run directory, where the same command goes on")
-        (refuse_other_words if finished(options.into) else attack_into)(_words(options), options.into)
+        words = [config_word(word) for word in shlex.split(options.words)]
+        size = [] if any(word.startswith("evaluate.batch=") for word in words) else ["evaluate.batch=8"]
+        attack_into([*words, *size, f"require={options.policy}", f"evaluate.most={options.most}"], options.into)
     verdicts = [run_verdict(policy_origin(file), folder) for folder in runs]
     print(*("\n".join(map(printable, str(verdict).splitlines())) for verdict in verdicts), sep="\n\n")
     if options.out is not None:
@@ -93,22 +96,18 @@ def run_verdict(origin: PolicyOrigin, folder: Path) -> Verdict:
     return replace(verdict, notes=custody_of(origin, previous, content).problems)
 
 
-def _words(options: argparse.Namespace) -> list[str]:
-    words = [config_word(word) for word in shlex.split(options.words)]
-    size = [] if any(word.startswith("evaluate.batch=") for word in words) else ["evaluate.batch=8"]
-    return [*words, *size, f"require={options.policy}", f"evaluate.most={options.most}"]
-
-
-def refuse_other_words(words: list[str], into: Path) -> None:
-    """Raise ValueError unless the finished run was begun with these words: its verdict would be that of another."""
-    preset = next((word.partition("=")[2] for word in words if word.startswith("config=")), "quickstart")
-    overrides = [word for word in words if not word.startswith("config=")]
-    configuration = import_module("attacks.run").compose(preset, overrides)
-    refuse_other_command(previous_run(into).manifest, configuration, into)
+def split_words(words: list[str]) -> tuple[str, list[str]]:
+    """The preset among the words of a run, and the others."""
+    presets = [word.removeprefix("config=") for word in words if word.startswith("config=")]
+    return next(iter(presets), "quickstart"), [word for word in words if not word.startswith("config=")]
 
 
 def attack_into(words: list[str], into: Path) -> None:
-    """Begin the run with these words, or go on with it."""
+    """Begin the run with these words, or go on with it. Raises ValueError where it is finished and was begun with
+    other words: its verdict would be that of another."""
+    if finished(into):
+        refuse_other_command(previous_run(into).manifest, compose(*split_words(words)), into)
+        return
     sys.argv[:] = ["viewproof run", *words, f"hydra.run.dir={into}"]
     try:
         import_module("attacks.run").cli()

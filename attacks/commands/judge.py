@@ -56,12 +56,12 @@ def run(options: argparse.Namespace) -> None:
     exclusions = {digest for result in results for digest in result.fit_pixels}
     views = None if options.views is None else compose("smoke", words({"transforms": options.views})).transforms
     encoders = [(text, encoder_run(text)) for text in options.on]
-    named = [node.encoder for _, node in encoders]  # behind another defence, too
+    chosen_encoders = [node.encoder for _, node in encoders]  # behind another defence, too
     encoders += [(str(previous.folder), previous.run) for previous, _ in runs if is_loadable(previous.run)]
     settings = [(node.encoder, node.defence) for _, node in encoders]
     encoders = [row for i, row in enumerate(encoders) if settings[i] not in settings[:i]]
     for _, node in encoders:
-        if node.encoder not in named:
+        if node.encoder not in chosen_encoders:
             refuse_program(node, None, f"--on '{node.encoder.name}:{getattr(node.encoder, 'model', None)}'")
     columns: list[list[Transfer]] = []
     for text, node in encoders:

@@ -69,13 +69,11 @@ def _from_rates(options: argparse.Namespace) -> tuple[Floats, str]:
     samples = rate_samples(options.baseline, *shape)
     if options.bar is not None:
         return samples, f"{text}{options.baseline:g}"
-    if not options.baseline + options.effect <= 1:
-        raise ValueError(
-            f"`--baseline` and EFFECT must be at most 1 in all; got {options.baseline + options.effect:g}"
-        )
-    differences = rate_samples(options.baseline + options.effect, *shape, seed=1) - samples
-    text += f"{options.baseline:g} without EOT and {options.baseline + options.effect:g} with it, independent"
-    return differences, text
+    total = options.baseline + options.effect
+    if not total <= 1:
+        raise ValueError(f"`--baseline` and EFFECT must be at most 1 in all; got {total:g}")
+    text += f"{options.baseline:g} without EOT and {total:g} with it, independent"
+    return rate_samples(total, *shape, seed=1) - samples, text
 
 
 def _from_pilot(options: argparse.Namespace) -> tuple[Floats, str]:
@@ -85,10 +83,8 @@ def _from_pilot(options: argparse.Namespace) -> tuple[Floats, str]:
         text = f"{len(values)} {text} success has an unweighted mean of {float(values.mean()):.2f}"
         return pilot_samples(values), text
     differences, measure, other = pilot(options.pilot)
-    text = (
-        f"{len(differences)} {text} differences in {measure} between {ARM} and {other} have mean "
-        f"{float(differences.mean()):+.2f}, standard deviation {float(differences.std()):.2f}"
-    )
+    text = f"{len(differences)} {text} differences in {measure} between {ARM} and {other} have mean "
+    text += f"{float(differences.mean()):+.2f}, standard deviation {float(differences.std()):.2f}"
     return pilot_samples(differences, options.effect), text
 
 

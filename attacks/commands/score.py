@@ -13,7 +13,6 @@ makes a second patch for that printer and for the poses that were photographed.
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from attacks.commands import add_encoder
@@ -40,7 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     arguments = vars(options)
     if (chart := arguments.pop("chart")) is not None:
-        _chart(chart, options)
+        if options.run is not None:
+            raise ValueError("`--chart` is of no run: drop RUN and PHOTOS")
+        out = options.out or Path("printer.json")
+        printer = measured_printer(chart, out)
+        print(
+            f"{out}: dE2000 {printer.nominal_error:.1f} before, {printer.held_out_error:.1f} on held-out swatches "
+            f"after a fit of degree {printer.degree} ({printer.swatches} swatches); use it with printer=measured "
+            f"printer.colour={out}"
+        )
         return
     if options.photos is None:
         raise ValueError("`RUN PHOTOS` are missing: a run and a folder of photographs of its print, or --chart PHOTO")
@@ -49,15 +56,3 @@ def run(options: argparse.Namespace) -> None:
     print_notes(content.notes)
     print(photo_table(content.content))
     print(f"written: {content.folder}; a second patch: viewproof run config={content.folder / 'preset.yaml'}")
-
-
-def _chart(photos: Sequence[Path], options: argparse.Namespace) -> None:
-    if options.run is not None:
-        raise ValueError("`--chart` is of no run: drop RUN and PHOTOS")
-    out = options.out or Path("printer.json")
-    printer = measured_printer(photos, out)
-    print(
-        f"{out}: dE2000 {printer.nominal_error:.1f} before, {printer.held_out_error:.1f} on held-out swatches after "
-        f"a fit of degree {printer.degree} ({printer.swatches} swatches); use it with printer=measured "
-        f"printer.colour={out}"
-    )

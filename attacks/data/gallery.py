@@ -1,11 +1,10 @@
 """Pictures (tiles of the bundled photographs, or files) and galleries of them."""
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,13 +30,11 @@ class Pictures:
     """Named pictures, in memory of one shape (for many, see `attacks.data.pictures.Shelf`).
 
     `images` (N,3,H,W) are in [0,1], every value a multiple of 1/255; `notes` list the conversions of the files;
-    `placements` are those of a patch; `clusters` name for each picture those that count as one with it, such as the
-    tiles of a photograph (by default each picture is alone); `split` is fit or judge of each (see
-    `attacks.data.split`), empty where each has a perturbation of its own; `weights` are shares of the traffic over
-    the largest, the same in a cluster, empty where all count alike; `entries` are the rows of a listing, empty of
-    bundled tiles. With a `store`, which has as many pictures, none are in memory, and their shapes may differ:
-    `images` is (0,3,H,W) of the first one's shape.
-    """
+    `placements` are those of a patch; `clusters` name those that count as one, such as the tiles of a photograph (by
+    default each picture is alone); `split` is fit or judge of each (see `attacks.data.split`), empty where each has a
+    perturbation of its own; `weights` are shares of the traffic over the largest, the same in a cluster, empty where
+    all count alike; `entries` are the rows of a listing, empty of bundled tiles. With a `store` none are in memory,
+    and their shapes may differ: `images` is (0,3,H,W) of the first one's shape."""
 
     names: tuple[str, ...]
     images: Tensor
@@ -130,19 +127,15 @@ def no_pictures(store: Shelf) -> Tensor:
 
 
 def evenly(clusters: Sequence[str], count: int | None) -> list[int]:
-    """`count` rows, as evenly over the clusters as their sizes allow, and evenly within each; None: all.
-
-    With fewer rows than clusters, every so many clusters give one. Raises ValueError if there are fewer rows.
-    """
+    """`count` rows, as evenly over the clusters as their sizes allow, and evenly within each; None: all. With fewer
+    rows than clusters, every so many clusters give one. Raises ValueError if there are fewer rows."""
     length = len(clusters)
     if count is None:
         return list(range(length))
     if not 1 <= count <= length:
-        number_text = "there is 1 picture" if length == 1 else f"there are {length} pictures"
-        nearest = max(1, min(count, length))
-        raise ValueError(
-            f"`data.count` must lie in 1..{length}, for {number_text}; got {count}: set data.count={nearest}"
-        )
+        reason = "there is 1 picture" if length == 1 else f"there are {length} pictures"
+        fix = f"set data.count={max(1, min(count, length))}"
+        raise ValueError(f"`data.count` must lie in 1..{length}, for {reason}; got {count}: {fix}")
     members: dict[str, list[int]] = {}
     for row, cluster in enumerate(clusters):
         members.setdefault(cluster, []).append(row)
@@ -187,12 +180,11 @@ def tiles(size: int, photos: Sequence[str] | None = None) -> Pictures:
         if name not in files:
             raise ValueError(f"`photos` must name bundled photographs ({', '.join(files)}); got {name!r}")
         photo = files[name]
-        for row in range(photo.shape[1] // size):
-            for column in range(photo.shape[2] // size):
-                tile = photo[:, row * size : (row + 1) * size, column * size : (column + 1) * size]
-                if contrast(tile) > FLAT:
-                    names.append(f"{name}-{row}-{column}")
-                    pictures.append(tile)
+        for row, column in product(range(photo.shape[1] // size), range(photo.shape[2] // size)):
+            tile = photo[:, row * size : (row + 1) * size, column * size : (column + 1) * size]
+            if contrast(tile) > FLAT:
+                names.append(f"{name}-{row}-{column}")
+                pictures.append(tile)
     if not pictures:
         largest = max(min(files[name].shape[1:]) for name in selection)
         raise ValueError(f"`size` must be at most {largest}, the side of the largest photograph here; got {size}")
@@ -218,14 +210,10 @@ class Duplicate(NamedTuple):
 @dataclass(frozen=True)
 class Gallery:
     """The pictures that a view is compared with, from one or more shelves, and perhaps rows of `vectors` after them.
-
     `positions` hold each picture's shelf and number on it, `names` each row's unique name, `labels` the person or
     thing on each picture, `originals` the row of the first picture that shows the same (by default with equal
     pixels), and `clusters` the cluster of each picture. `source` says where the others than the queries are from, and
-    `duplicates` are the near duplicates among the pictures.
-
-    Raises ValueError if equal pixels have two labels.
-    """
+    `duplicates` are the near duplicates. Raises ValueError if equal pixels have two labels."""
 
     shelves: tuple[Shelf, ...]
     positions: tuple[tuple[int, int], ...]
@@ -289,10 +277,8 @@ class Gallery:
     def alone(self, rows: Tensor) -> Tensor | None:
         """Whether rows (n,) are the only ones of their identity: (n,) bool; None where no label was given twice."""
         vector_labels = () if self.vectors is None else self.vectors.labels or ()
-        if (
-            self.label_numbers is None
-            or max(Counter(filter(None, (*self.labels, *vector_labels))).values(), default=0) < 2
-        ):
+        labels = [*filter(None, (*self.labels, *vector_labels))]
+        if self.label_numbers is None or len({*labels}) == len(labels):
             return None
         return self.label_numbers.bincount()[self.label_numbers[rows]] == 1
 
@@ -307,8 +293,9 @@ class Gallery:
         """This gallery followed by those of `shelf` with new pixels, and the row of each of `shelf`. A duplicate
         name gets a prefix."""
         first_rows = {d: row for row, d in reversed(list(enumerate(self.digests)))}
-        rows, names, labels, new_rows = [], list(self.names), list(self.labels), list[int]()
-        used = set(names)
+        positions, names, labels = list(self.positions), list(self.names), list(self.labels)
+        originals, clusters = list(self.originals), list(self.clusters)
+        rows, used, first = list[int](), set(names), dict[str, int]()
         for i, (name, pixels) in enumerate(zip(shelf.names, shelf.digests, strict=True)):
             if pixels in first_rows:
                 row = first_rows[pixels]
@@ -319,25 +306,15 @@ class Gallery:
                 name = f"gallery/{name}"
             used.add(name)
             rows.append(len(names))
-            new_rows.append(i)
+            originals.append(first.setdefault(pixels, len(names)))
+            clusters.append(shelf.cluster(i, name))
+            positions.append((len(self.shelves), i))
             names.append(name)
             labels.append(shelf.labels[i])
-        first = dict(zip(reversed(self.digests), reversed(self.originals), strict=True))
-        new = enumerate(new_rows, start=len(self.positions))
-        union = replace(
-            self,
-            shelves=(*self.shelves, shelf),
-            positions=(*self.positions, *((len(self.shelves), i) for i in new_rows)),
-            names=tuple(names),
-            labels=tuple(labels),
-            vectors=None,
-            originals=(*self.originals, *(first.setdefault(shelf.digests[i], row) for row, i in new)),
-            clusters=(
-                *self.clusters,
-                *(shelf.cluster(i, name) for i, name in zip(new_rows, names[len(self.positions) :], strict=True)),
-            ),
-        )
-        return union, rows
+        columns: dict[str, Any] = {"positions": positions, "names": names, "labels": labels}
+        columns |= {"originals": originals, "clusters": clusters}
+        columns = {key: tuple(column) for key, column in columns.items()}
+        return replace(self, shelves=(*self.shelves, shelf), vectors=None, **columns), rows
 
 
 def on_shelf(shelf: Shelf) -> Gallery:
@@ -355,14 +332,14 @@ def gather(queries: Shelf, second: Shelf) -> Gallery:
     """The queries followed by the other pictures of `second`. A picture in both is read from `second`, so that cached
     embeddings do not depend on the queries."""
     first_rows = {d: i for i, d in reversed(list(enumerate(second.digests)))}
-    fresh = [i for i, d in enumerate(queries.digests) if d not in first_rows]
+    new_rows = [i for i, d in enumerate(queries.digests) if d not in first_rows]
     union, _ = on_shelf(queries).joined(second)
-    number = {row: i for i, row in enumerate(fresh)}
+    number = {row: i for i, row in enumerate(new_rows)}
     positions = [
         ((0, number[i]) if i in number else (1, first_rows[queries.digests[i]])) if shelf == 0 else (1, i)
         for shelf, i in union.positions
     ]
-    return replace(union, shelves=(queries.only(fresh), second), positions=tuple(positions))
+    return replace(union, shelves=(queries.only(new_rows), second), positions=tuple(positions))
 
 
 def _number_keys(keys: Sequence[object]) -> Tensor:
@@ -372,7 +349,6 @@ def _number_keys(keys: Sequence[object]) -> Tensor:
 
 def _common_label(first_label: str | None, second_label: str | None, name: str, other: str) -> str | None:
     if None not in (first_label, second_label) and first_label != second_label:
-        raise ValueError(
-            f"`{name}` and `{other}` have the same pixels and two identities, {first_label} and {second_label}"
-        )
+        identities = f"{first_label} and {second_label}"
+        raise ValueError(f"`{name}` and `{other}` have the same pixels and two identities, {identities}")
     return second_label if first_label is None else first_label

@@ -22,19 +22,15 @@ from transforms.doors import OVERSHOOT, checked
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 #: The most bytes of a name before its ending: systems allow 255 for all of it.
 LONGEST_NAME = 200
+#: The most pictures that are written, and their table.
+MOST_PICTURES, LISTING = 5_000, "pictures.csv"
 
 
 def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
-    """Read one picture.
-
-    Returns:
-        (3,H,W) float32 in [0,1], every value a multiple of 1/255, and what was converted on the way, in words: an
-        alpha channel is laid over white, 12 or 16 bits are reduced to 8, grey and palette become RGB, the EXIF
-        orientation is applied, and of several frames or pages the first is taken. A colour profile is not applied.
-
-    Raises:
-        FileNotFoundError, ValueError: see `attacks.runtime.decoding.decoded`.
-    """
+    """Read one picture: (3,H,W) float32 in [0,1], every value a multiple of 1/255, and what was converted on the way,
+    in words: an alpha channel is laid over white, 12 or 16 bits are reduced to 8, grey and palette become RGB, the
+    EXIF orientation is applied, and of several frames or pages the first is taken. A colour profile is not applied.
+    Raises FileNotFoundError or ValueError (see `attacks.runtime.decoding.decoded`)."""
     picture, notes = decoded(path)
     array = np.array(over_white(picture))
     del picture  # the largest is a quarter of a gigabyte, and its tensor one
@@ -111,12 +107,6 @@ def _inside(name: str) -> str:
     return name.replace("/", "-").replace("\\", "-").encode()[:LONGEST_NAME].decode(errors="ignore")
 
 
-#: The most pictures that are written.
-MOST_PICTURES = 5_000
-#: The table of the written pictures.
-LISTING = "pictures.csv"
-
-
 def as_path(pictures: Any, folder: Path) -> Path:
     """A path that `data=folder` reads (see `attacks.data.listing.list_entries`), for pictures in any form.
 
@@ -141,9 +131,7 @@ def as_path(pictures: Any, folder: Path) -> Path:
         rows = []
         for number, record in enumerate(_records(pictures)):
             if number == MOST_PICTURES:
-                raise ValueError(
-                    f"`pictures` may be at most {MOST_PICTURES:,}: save more as files, give their folder"
-                )
+                raise ValueError(f"`pictures` may be at most {number:,}: save more as files, give their folder")
             cells = {column: _cell(scratch, number, column, value) for column, value in record.items()}
             rows.append({column: text for column, text in cells.items() if text or column not in COLUMNS})
         if not rows:
@@ -203,16 +191,13 @@ def _cell(folder: Path, number: int, column: str, value: Any) -> str:
 
 def _picture(value: Any, number: int, column: str) -> Tensor:
     if isinstance(value, Image.Image):
-        raw = torch.frombuffer(bytearray(value.convert("RGB").tobytes()), dtype=torch.uint8)
-        value = raw.view(value.height, value.width, 3).permute(2, 0, 1)
+        value = torch.from_numpy(np.array(value.convert("RGB"))).permute(2, 0, 1)
     if column == "mask" and isinstance(value, Tensor) and (value.ndim == 2 or value.shape[0] == 1):
         value = (value.float() if value.dtype == torch.bool else value).expand(3, *value.shape[-2:])
     if not isinstance(value, Tensor) or value.ndim != 3 or value.shape[0] != 3:
         kind = f"one shaped {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ValueError(
-            "`pictures` must be paths, or pictures (3,H,W) or batches (N,3,H,W), perhaps with labels, or mappings by "
-            f"column; got {kind}"
-        )
+        rule = "be paths, or pictures (3,H,W) or batches (N,3,H,W), perhaps with labels, or mappings by column"
+        raise ValueError(f"`pictures` must {rule}; got {kind}")
     if value.dtype == torch.uint8:
         return value.cpu().float() / 255
     return checked(value.detach(), f"pictures[{number}]", slack=0, rank=3).float()
@@ -225,10 +210,8 @@ def _items(pictures: Any) -> Iterable[Any]:
         return (pictures[i] for i in range(len(pictures)))  # a Dataset need not end by IndexError
     if isinstance(pictures, Iterable) and not isinstance(pictures, dict | bytes):
         return pictures
-    raise ValueError(
-        "`pictures` must be a path, a list of paths, a tensor, or a list, Dataset or DataLoader of pictures; got "
-        f"{type(pictures).__name__}"
-    )
+    rule = "a path, a list of paths, a tensor, or a list, Dataset or DataLoader of pictures"
+    raise ValueError(f"`pictures` must be {rule}; got {type(pictures).__name__}")
 
 
 def _word(label: Any) -> str | None:

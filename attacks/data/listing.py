@@ -26,12 +26,8 @@ def list_entries(path: str | Path) -> tuple[list[Entry], list[str]]:
     - `imagenet20`: the photographs in Foolbox's wheel, where it is installed; the label is ImageNet's class.
     - Any other file: one picture.
 
-    Text is UTF-8; paths in it are relative to its file. The pictures are not opened here.
-
-    Raises:
-        FileNotFoundError: there is no such path.
-        ValueError: a folder without pictures; a list or table that is malformed or names a picture twice.
-    """
+    Text is UTF-8; paths in it are relative to its file. The pictures are not opened here. Raises FileNotFoundError,
+    or ValueError for a folder without pictures, a list or table that is malformed or names a picture twice."""
     is_packaged, path = str(path) == IMAGENET20, Path(path)
     if is_packaged:
         return _imagenet20(), []
@@ -46,9 +42,8 @@ def list_entries(path: str | Path) -> tuple[list[Entry], list[str]]:
     if (suffix := path.suffix.lower()) not in (".txt", *TABLES):
         return [Entry(path, printable_name(path.name))], []
     if not path.is_file():  # reading a pipe would block
-        raise ValueError(
-            f"`{printable_name(str(path))}` is not a plain file: it should be a text of paths, or a table"
-        )
+        rule = "it should be a text of paths, or a table"
+        raise ValueError(f"`{printable_name(str(path))}` is not a plain file: {rule}")
     if suffix in TABLES:
         entries, notes = read_table(path)
         return name_entries(entries), notes

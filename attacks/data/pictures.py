@@ -28,11 +28,13 @@ PIXELS = 2**24
 FIRST = 3
 #: Bytes of decoded squares that a shelf keeps: 21,845 of 128 pixels. Those beyond are decoded again when used.
 MAX_CACHE = 2**30
-
-
 #: Version of the index files, and of how a picture is decoded and cut.
 FORMAT = 1
 CODECS = ("jpg", "libjpeg_turbo", "webp", "zlib", "libtiff")
+#: Results in memory at a time.
+SLAB = 64
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class IndexRecord(NamedTuple):
@@ -43,17 +45,13 @@ class IndexRecord(NamedTuple):
     notes: tuple[str, ...]
 
 
-class Stamp(NamedTuple):
-    """What tells an unchanged file: bytes, and nanoseconds of its modification and of the change of its entry."""
-
-    bytes: int
-    modification_ns: int
-    change_ns: int
+#: What tells an unchanged file: bytes, and nanoseconds of its modification and of the change of its entry.
+Stamp = tuple[int, ...]
 
 
 def stamp(path: Path) -> Stamp:
     status = path.stat()
-    return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class PictureIndex:
@@ -75,12 +73,10 @@ class PictureIndex:
             return {}, f"the index {self.file} cannot be read, and all pictures are decoded: {error.strerror}"
         if digest.decode(errors="replace") != hashlib.sha256(body).hexdigest():
             return {}, f"the index {self.file} is not as it was written, and all pictures are decoded"
-        files = json.loads(body)
-        return {
-            name: (Stamp(*at), IndexRecord(d, tuple(size), tuple(n))) for name, (at, d, size, n) in files.items()
-        }, ""
+        files = json.loads(body).items()
+        return {name: (tuple(at), IndexRecord(d, tuple(size), tuple(n))) for name, (at, d, size, n) in files}, ""
 
-    def record(self, path: Path, current: Stamp) -> IndexRecord | None:
+    def record(self, path: Path, current: Stamp | None) -> IndexRecord | None:
         """What is known of a file with the stamp `current`; None if it is new or has changed."""
         old_stamp, record = self._files.get(str(path.absolute()), (None, None))
         return record if old_stamp == current else None
@@ -98,12 +94,6 @@ class PictureIndex:
         return ""
 
 
-A = TypeVar("A")
-B = TypeVar("B")
-#: Results in memory at a time.
-SLAB = 64
-
-
 def in_threads(function: Callable[[A], B], items: Sequence[A]) -> Iterator[B]:
     """`function` of each item, in their order, by as many threads as torch has. The first error is raised."""
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
@@ -113,14 +103,11 @@ def in_threads(function: Callable[[A], B], items: Sequence[A]) -> Iterator[B]:
 
 @dataclass(frozen=True)
 class Shelf:
-    """Named pictures, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
-
-    `digests` are the sha256 of their pixels; `shapes` their (height, width); `labels` the person or thing on each,
-    None if unknown; `clusters` the
-    cluster of each, None if it is alone; `entries` the rows of the listing. `changes` are the conversions of each,
-    `missing` the files left out, `notes` these and what was ignored. `forget` frees the memory of pictures that
-    `load` has at hand.
-    """
+    """Named pictures, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it. `digests` are the
+    sha256 of their pixels; `shapes` their (height, width); `labels` the person or thing on each, None if unknown;
+    `clusters` the cluster of each, None if it is alone; `entries` the rows of the listing; `changes` the conversions
+    of each; `missing` the files left out; `notes` these and what was ignored. `forget` frees the memory of pictures
+    that `load` has at hand."""
 
     names: tuple[str, ...]
     digests: tuple[str, ...]
@@ -198,14 +185,10 @@ def read_files(
         unreadable: "refuse" or "skip" files that are missing or that Pillow cannot read.
         cache: a folder with the index of an earlier run, by which unchanged files are not read (see `PictureIndex`).
 
-    Raises:
-        FileNotFoundError, ValueError: see `list_entries`; unreadable files, or no readable one.
-    """
+    Raises FileNotFoundError or ValueError as `list_entries` does, and for unreadable files, or no readable one."""
     entries, notes = list_entries(path)
-    if cache is None:
-        return read_entries(entries, notes, size, unreadable, room=room)
-    index = PictureIndex(Path(cache), Path(path), size)
-    return read_entries(entries, [*notes, *filter(None, [index.trouble])], size, unreadable, index, room)
+    index = None if cache is None else PictureIndex(Path(cache), Path(path), size)
+    return read_entries(entries, notes, size, unreadable, index, room)
 
 
 def read_entries(
@@ -220,10 +203,8 @@ def read_entries(
     for column in ("weight", "split"):
         missing_in, present = ([e for e in entries if (column in e.cells) is has] for has in (False, True))
         if missing_in and present:
-            raise ValueError(
-                f"{missing_in[0].where}: `{column}` must be in every row or in none; got an empty cell, and "
-                f"{present[0].cells[column]} in {present[0].where}: fill the column"
-            )
+            other = f"an empty cell, and {present[0].cells[column]} in {present[0].where}: fill the column"
+            raise ValueError(f"{missing_in[0].where}: `{column}` must be in every row or in none; got {other}")
     readable: list[Entry] = []
     readings: list[_Reading] = []
     squares: dict[int, Tensor] = {}
@@ -231,9 +212,8 @@ def read_entries(
     # in one piece: small blocks that stay would split the heap between the large ones that go
     capacity = 0 if size is None else (MAX_CACHE if room is None else room) // (3 * size * size)
     store = torch.empty(min(len(entries), capacity), size or 0, size or 0, 3, dtype=torch.uint8)
-    for entry, reading in zip(
-        entries, in_threads(lambda entry: _read_entry(entry, size, index), entries), strict=True
-    ):
+    results = in_threads(lambda entry: _read_entry(entry, size, index), entries)
+    for entry, reading in zip(entries, results, strict=True):
         if isinstance(reading, Exception):
             failed.append((entry, reading))
             continue
@@ -245,7 +225,7 @@ def read_entries(
         raise _refusal(failed, len(entries), unreadable)
     missing = tuple(f"{entry.name}: left out, {_reason(entry, error)}" for entry, error in failed)
     files = {entry.path: (item.at, item.record) for entry, item in zip(readable, readings, strict=True) if item.at}
-    trouble = "" if index is None else index.write(files)
+    read_trouble, write_trouble = ("", "") if index is None else (index.trouble, index.write(files))
     return Shelf(
         names=tuple(entry.name for entry in readable),
         digests=tuple(item.record.digest for item in readings),
@@ -253,7 +233,7 @@ def read_entries(
         labels=tuple(entry.label for entry in readable),
         load=lambda i: _levels(squares[i]) if i in squares else cut_to(load_image(readable[i].path)[0], size),
         changes=tuple(_changes(entry, item.record, size) for entry, item in zip(readable, readings, strict=True)),
-        notes=(*notes, *missing, *filter(None, [trouble])),
+        notes=(*notes, *filter(None, [read_trouble]), *missing, *filter(None, [write_trouble])),
         missing=missing,
         clusters=tuple(entry.cluster for entry in readable),
         entries=tuple(readable),
@@ -272,11 +252,7 @@ class _Reading(NamedTuple):
 def _read_entry(entry: Entry, size: int | None, index: PictureIndex | None) -> _Reading | Exception:
     try:
         first_stamp = None if index is None else stamp(entry.path)
-        if (
-            index is not None
-            and first_stamp is not None
-            and (record := index.record(entry.path, first_stamp)) is not None
-        ):
+        if index is not None and (record := index.record(entry.path, first_stamp)) is not None:
             return _Reading(record, first_stamp)
         image, notes = load_image(entry.path)
         cut = cut_to(image, size)
@@ -312,12 +288,9 @@ def _refusal(failed: list[tuple[Entry, Exception]], count: int, unreadable: str)
     if len(failed) == 1:
         kind = FileNotFoundError if isinstance(failed[0][1], FileNotFoundError) else ValueError
         return kind(first if count == 1 else f"{first}; data.unreadable=skip leaves it out")
-    names = ", ".join(entry.name for entry, _ in failed[:FIRST])
-    ellipsis = ", ..." if len(failed) > FIRST else ""
-    return ValueError(
-        f"{len(failed)} of {count} pictures cannot be read: {names}{ellipsis} (data.unreadable=skip leaves them "
-        f"out); the first: {first}"
-    )
+    names = ", ".join([*(entry.name for entry, _ in failed[:FIRST]), *["..."] * (len(failed) > FIRST)])
+    fix = f"(data.unreadable=skip leaves them out); the first: {first}"
+    return ValueError(f"{len(failed)} of {count} pictures cannot be read: {names} {fix}")
 
 
 def digest(image: Tensor) -> str:
@@ -335,12 +308,10 @@ def cut_to(image: Tensor, size: int | None) -> Tensor:
 
 def refuse_slender(image: Tensor) -> None:
     """Raise ValueError for a picture (3,H,W) that is too slender to be resized."""
-    short, long = sorted(image.shape[1:])
-    if long > SLENDER * short:
-        raise ValueError(
-            f"a picture of {image.shape[2]}x{image.shape[1]} is too slender: crop it, the longer side is at most "
-            f"{SLENDER} times the shorter"
-        )
+    height, width = image.shape[1:]
+    if max(height, width) > SLENDER * min(height, width):
+        fix = f"crop it, the longer side is at most {SLENDER} times the shorter"
+        raise ValueError(f"a picture of {width}x{height} is too slender: {fix}")
 
 
 def square(image: Tensor, size: int) -> Tensor:
@@ -372,10 +343,8 @@ def read_mask(entry: Entry, size: tuple[int, int]) -> tuple[Tensor, list[str]]:
         raise type(error)(f"{entry.where}: `mask`: {error}") from None
     mask = image.mean(0)
     if mask.shape != size:
-        raise ValueError(
-            f"{entry.where}: `mask` must be as large as its photograph `{entry.name}`, {size[1]}x{size[0]}; "
-            f"{file.name} has {mask.shape[1]}x{mask.shape[0]}"
-        )
+        rule = f"must be as large as its photograph `{entry.name}`, {size[1]}x{size[0]}"
+        raise ValueError(f"{entry.where}: `mask` {rule}; {file.name} has {mask.shape[1]}x{mask.shape[0]}")
     if not bool((mask > 0.5).any()):
         raise ValueError(f"{entry.where}: `mask` {file.name} is dark all over: nothing could show or change there")
     return mask, notes
@@ -389,9 +358,8 @@ def masks_of(entries: Sequence[Entry], size: int | None) -> Tensor:
         image, _ = load_image(entry.path)
         mask = cut_to(read_mask(entry, (image.shape[1], image.shape[2]))[0][None], size) > 0.5
         if not bool(mask.any()):
-            raise ValueError(
-                f"{entry.where}: `mask` is dark in the central square of `{entry.name}`: nothing changes"
-            )
+            place = f"in the central square of `{entry.name}`"
+            raise ValueError(f"{entry.where}: `mask` is dark {place}: nothing changes")
         return mask.float()
 
     return torch.stack(list(in_threads(cut, entries)))

@@ -32,18 +32,14 @@ class Photo(NamedTuple):
 
 def read_scenes_table(path: str | Path) -> tuple[list[Photo], list[str]]:
     """The photographs of a table (see `read_table`) and the placements in each, in the order of the file, and notes.
-
     A row is a placement: the corners `x1,y1` ... `x4,y4` (upper left, upper right, lower right, lower left of the
     texture) in pixels of the photograph as displayed, where 0 is its left or upper edge and its width the right one;
-    or a `mask`, in whose light part it lies; or both.
-
-    Raises FileNotFoundError or ValueError in one line, with the line of the table.
-    """
+    or a `mask`, in whose light part it lies; or both. Raises FileNotFoundError or ValueError in one line, with the
+    line of the table."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(
-            f"`data.path`: `{short_path(str(path))}` is no file (paths are relative to {Path.cwd()})"
-        )
+        problem = f"is no file (paths are relative to {Path.cwd()})"
+        raise FileNotFoundError(f"`data.path`: `{short_path(str(path))}` {problem}")
     if path.suffix.lower() not in TABLES:
         raise ValueError(f"`data.path` must be a .csv of scenes; got {path} (data=folder takes pictures)")
     rows, notes = read_table(path)
@@ -59,21 +55,19 @@ def read_scenes_table(path: str | Path) -> tuple[list[Photo], list[str]]:
                 column = "identity" if key == "label" else key
                 raise ValueError(f"{row.where}: `{row.name}` must have one `{column}` in all rows; got {two}")
             merged[key] = next(iter(values), None)
-        entry = replace(entry, cells={**row.cells, **entry.cells}, **merged)
-        photos[row.path] = Photo(entry, (*placements, row))
+        photos[row.path] = Photo(replace(entry, cells={**row.cells, **entry.cells}, **merged), (*placements, row))
     entries = name_entries([photo.entry for photo in photos.values()])
     return [Photo(entry, photos[entry.path].placements) for entry in entries], notes
 
 
 def quad_of(row: Entry) -> list[list[float]] | None:
     """The corners of a placement, or None: the bounding box of the light part of its mask. Raises ValueError."""
-    missing = [name for name in CORNERS if name not in row.cells]
-    if len(missing) == len(CORNERS) and "mask" not in row.cells:
+    present, missing = ([name for name in CORNERS if (name in row.cells) is has] for has in (True, False))
+    if not present and "mask" not in row.cells:
         raise ValueError(f"{row.where}: nothing says where the patch lies; give the columns x1 to y4, or mask")
-    if 0 < len(missing) < len(CORNERS):
-        present = ", ".join(name for name in CORNERS if name in row.cells)
-        raise ValueError(f"{row.where}: it has {present}, but no {', '.join(missing)}")
-    numbers = [] if missing else [read_number(row.where, name, row.cells[name]) for name in CORNERS]
+    if present and missing:
+        raise ValueError(f"{row.where}: it has {', '.join(present)}, but no {', '.join(missing)}")
+    numbers = [read_number(row.where, name, row.cells[name]) for name in present]
     return [numbers[i : i + 2] for i in range(0, 8, 2)] if numbers else None
 
 
@@ -92,35 +86,28 @@ def check_corners(placement: Entry, photo: str, corners: Tensor, size: tuple[int
     degenerate, not inside the photograph, or outside the square."""
     location, corner_list = placement.where, ", ".join(f"({x:g}, {y:g})" for x, y in corners.tolist())
     height, width = size
+    place = f"`{photo}`, {width}x{height}"
     if bool((corners.amax(0) <= 1).all()):
-        raise ValueError(
-            f"{location}: corners are in pixels of `{photo}`, {width}x{height}, no shares; got {corner_list}"
-        )
+        raise ValueError(f"{location}: corners are in pixels of {place}, no shares; got {corner_list}")
     for x, y in corners.tolist():
         if not (-1e-6 <= x <= width + 1e-6 and -1e-6 <= y <= height + 1e-6):
-            raise ValueError(
-                f"{location}: the corner ({x:g}, {y:g}) lies beyond `{photo}`, {width}x{height} as displayed"
-            )
+            raise ValueError(f"{location}: the corner ({x:g}, {y:g}) lies beyond {place} as displayed")
     try:
         homography(UNIT, corners)
     except ValueError:
-        raise ValueError(
-            f"{location}: the quad in `{photo}` folds over, or has three corners in a line; give upper left, upper "
-            f"right, lower right, lower left of the texture; got {corner_list}"
-        ) from None
+        fix = f"give upper left, upper right, lower right, lower left of the texture; got {corner_list}"
+        problem = f"the quad in `{photo}` folds over, or has three corners in a line"
+        raise ValueError(f"{location}: {problem}; {fix}") from None
     notes = []
     if _area(corners) < 0:
         notes.append(f"{location}: the corners run counterclockwise, so `{photo}` shows the patch mirrored")
     inside = clipped_area(shares.tolist(), EDGES) / abs(_area(shares))
+    square_text = f"outside the central square of `{photo}`"
     if inside < 1e-6 or float((shares - 0.5).abs().max()) >= 1.5:
-        raise ValueError(
-            f"{location}: the quad lies outside the central square of `{photo}`, or reaches far out of it; only "
-            "this is used: move it, or crop the photograph"
-        )
+        fix = "or reaches far out of it; only this is used: move it, or crop the photograph"
+        raise ValueError(f"{location}: the quad lies {square_text}, {fix}")
     if inside <= 0.999:
-        notes.append(
-            f"{location}: {1 - inside:.0%} of the quad is outside the central square of `{photo}`, and cut off"
-        )
+        notes.append(f"{location}: {1 - inside:.0%} of the quad is {square_text}, and cut off")
     return notes
 
 
@@ -131,8 +118,7 @@ def _area(points: Tensor) -> float:
 
 
 def read_scenes(path: str, size: int, unreadable: str = "refuse") -> tuple[Shelf, list[Photo]]:
-    """The photographs of a table, each cut to a `square`, and the placements in each. Raises FileNotFoundError or
-    ValueError, in one line."""
+    """The photographs of a table, each cut to a `square`, and their placements. Raises as `read_scenes_table`."""
     table, notes = read_scenes_table(BUNDLED_TABLE if path == "bundled" else path)
     photos = {photo.entry.name: photo for photo in table}
     shelf = read_entries([photo.entry for photo in photos.values()], notes, size, unreadable)
@@ -141,13 +127,11 @@ def read_scenes(path: str, size: int, unreadable: str = "refuse") -> tuple[Shelf
 
 def placements_in(photos: Sequence[Photo], size: int, texture: tuple[int, int]) -> tuple[Placements, list[str]]:
     """The placements of a texture of this (height, width) in the squares of these photographs, and notes. One with
-    fewer placements than another is padded with placements of cover 0. Raises ValueError in one line, with the line
-    of the table."""
+    fewer placements than another is padded with some of cover 0. Raises ValueError with the line of the table."""
     largest = max(len(photo.placements) for photo in photos)
     quads = torch.empty(len(photos), largest, 4, 2, dtype=torch.float64)
     visible = torch.zeros(len(photos), largest, 1, 1)
-    covers: dict[tuple[int, int], Tensor] = {}
-    masks: dict[tuple[int, int], Tensor] = {}
+    parts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # the cover and the mask of a placement
     notes: list[str] = []
     for i, (entry, placements) in enumerate(photos):
         image, _ = load_image(entry.path)
@@ -159,14 +143,14 @@ def placements_in(photos: Sequence[Photo], size: int, texture: tuple[int, int]) 
             notes += [*mask_notes, *check_corners(placement, entry.name, corners, size_of_photo, quads[i, k])]
             visible[i, k] = 1
             if mask is not None:
-                masks[i, k] = (square(mask[None], size)[0] > 0.5).float()
-                covers[i, k] = cover_of(masks[i, k], quads[i, k], texture)
-                if not bool((covers[i, k] > 1 / 255).any()):
+                light = (square(mask[None], size)[0] > 0.5).float()
+                parts[i, k] = cover_of(light, quads[i, k], texture), light
+                if not bool((parts[i, k][0] > 1 / 255).any()):
                     raise ValueError(f"{placement.where}: `mask` is dark all over the quad; the patch would not show")
         quads[i, len(placements) :] = quads[i, 0]
-    if not covers:
+    if not parts:
         return Placements(quads, None if bool(visible.all()) else visible), notes
     cover, mask = visible.repeat(1, 1, *texture), visible.repeat(1, 1, size, size)
-    for index, part in covers.items():
-        cover[index], mask[index] = part, masks[index]
+    for index, part in parts.items():
+        cover[index], mask[index] = part
     return Placements(quads, cover, mask), notes

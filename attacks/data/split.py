@@ -19,19 +19,14 @@ def assign_split(
     """`fit` or `judge` of each picture: the perturbation is made from the first, and judged on the others, which are
     held out. Clusters stay whole: half of them, drawn by the seed, are held out, and none where half are fewer than
     `MIN_CLUSTERS`. `words` overrules. Of the clusters that are fit the first `limit` of an order drawn by the seed
-    stay; those left out have the word "".
-
-    Raises ValueError where `words` has one of the two words only, or both in a cluster, and for a `limit` above the
-    number of clusters that are fit, or where none is held out.
-    """
+    stay; those left out have the word "". Raises ValueError where `words` has one of the two words only, or both in a
+    cluster, and for a `limit` above the number of clusters that are fit, or where none is held out."""
     first: dict[str, int] = {}
     for row, cluster in enumerate(clusters):
         other = first.setdefault(cluster, row)
         if words and words[other] != words[row]:
-            raise ValueError(
-                f"`split` must be the same for all pictures of a cluster; {names[other]} and {names[row]} count "
-                f"as one, and have {words[other]} and {words[row]}"
-            )
+            clash = f"{names[other]} and {names[row]} count as one, and have {words[other]} and {words[row]}"
+            raise ValueError(f"`split` must be the same for all pictures of a cluster; {clash}")
     if words:
         if len({*words}) < 2:
             raise ValueError(f"`split` must be fit for some pictures and judge for others; got {words[0]} only")

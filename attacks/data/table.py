@@ -21,7 +21,6 @@ CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
 COLUMNS = ("path", "identity", "cluster", "weight", "split", "target", "mask", "eps", *CORNERS)
 #: A column that is so like one of `COLUMNS` is a typing error; `height`, which pictures have, is none of `weight`.
 LIKENESS, NO_ERRORS = 0.8, ("height",)
-#: The endings of tables.
 TABLES = (".csv", ".parquet")
 #: The value of a key that each row of a table answers by its own column: `objective.target`, `perturbation.mask`,
 #: `perturbation.eps`.
@@ -70,11 +69,8 @@ def read_table(path: Path) -> tuple[list[Entry], list[str]]:
     one picture in every interval), `weight` (a number above 0), `split` (fit or judge), `target` (a picture, or a
     class), `mask` (a picture), `eps` (a radius) and the corners `x1` to `y4` of a place (see `attacks.data.scenes`).
     A cell may be empty, where every row need not have one. A .csv is UTF-8, with commas; a .parquet needs the extra
-    `parquet`. Files in it are relative to its folder.
-
-    Raises ValueError with the line: a malformed file, a row without `path`, a column that is there twice or is like
-    one of `COLUMNS`.
-    """
+    `parquet`. Files in it are relative to its folder. Raises ValueError, with the line, for a malformed file, a row
+    without `path`, or a column that is there twice or is like one of `COLUMNS`."""
     entries, notes, header = list[Entry](), list[str](), None
     for number, cells in _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path):
         if not any(cells):
@@ -121,10 +117,8 @@ def _text(value: object) -> str:
 
 def _check_header(location: str, cells: list[str]) -> list[str]:
     if "path" not in cells:
-        raise ValueError(
-            f"{location}: the header must have the column `path`, and may have {', '.join(COLUMNS[1:])}, separated "
-            f"by commas; got {short_path(', '.join(cells))}"
-        )
+        rule = f"must have the column `path`, and may have {', '.join(COLUMNS[1:])}, separated by commas"
+        raise ValueError(f"{location}: the header {rule}; got {short_path(', '.join(cells))}")
     others = [name for name in cells if name not in COLUMNS]
     for name in cells:
         near = difflib.get_close_matches(name.lower(), (*COLUMNS, *NO_ERRORS), 1, LIKENESS)
@@ -176,12 +170,9 @@ def read_text(path: Path) -> str:
         line_count = raw.count(b"\n", 0, error.start)
         raise ValueError(f"`{path}` line {line_count + 1}: this is not UTF-8 text; save it as UTF-8") from None
     for number, line in enumerate(lines_of(text), 1):
-        if "\0" in line:
-            raise ValueError(f"`{path}` line {number}: a zero byte is no text; is it a file of paths?")
-        if len(line) > LONGEST:
-            raise ValueError(
-                f"`{path}` line {number}: a line of {len(line)} characters is no path; is it a file of paths?"
-            )
+        if "\0" in line or len(line) > LONGEST:
+            problem = "a zero byte is no text" if "\0" in line else f"a line of {len(line)} characters is no path"
+            raise ValueError(f"`{path}` line {number}: {problem}; is it a file of paths?")
     return text
 
 

@@ -36,12 +36,8 @@ class Vectors:
 
 def read_vectors(path: str | Path) -> Vectors:
     """The embeddings of a `.npy` file. Beside it lies a `.txt` of the same name, a name a line, or a `.csv` with the
-    column `name` and optionally `identity`. The file is read once, to check it.
-
-    Raises:
-        FileNotFoundError, ValueError: a file is missing; not a table of numbers; a row that is not `has_direction`;
-            other names.
-    """
+    column `name` and optionally `identity`. The file is read once, to check it. Raises FileNotFoundError or
+    ValueError: no file; no table of numbers; a row that is not `has_direction`; other names."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"`data.gallery`: `{path}` is no file (paths are relative to {Path.cwd()})")
@@ -49,26 +45,23 @@ def read_vectors(path: str | Path) -> Vectors:
         with np.errstate(over="ignore"):
             array = open_memmap(path, mode="c")  # unlike `np.load` it takes no zip and no pickle
     except Exception as error:  # a forged header may fail in any way
-        raise ValueError(
-            f"`data.gallery` must be a whole .npy file of numbers, not of Python objects; `{path}` cannot be mapped "
-            f"({' '.join(str(error).split())}): write it with numpy.save(file, embeddings.astype('float32'))"
-        ) from None
+        problem = f"`{path}` cannot be mapped ({' '.join(str(error).split())})"
+        rule = f"must be a whole .npy file of numbers, not of Python objects; {problem}"
+        fix = "write it with numpy.save(file, embeddings.astype('float32'))"
+        raise ValueError(f"`data.gallery` {rule}: {fix}") from None
     if array.ndim != 2 or 0 in array.shape or array.dtype.name not in KINDS or not array.dtype.isnative:
-        raise ValueError(
-            f"`data.gallery` must hold rows of float16, float32 or float64; `{path}` has {array.dtype.str} of shape "
-            f"{array.shape}: save embeddings.astype('float32'), a row for each picture"
-        )
+        rule = f"must hold rows of float16, float32 or float64; `{path}` has {array.dtype.str} of shape {array.shape}"
+        raise ValueError(f"`data.gallery` {rule}: save embeddings.astype('float32'), a row for each picture")
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
     for start in range(0, len(array), BLOCK):
         block = np.ascontiguousarray(array[start : start + BLOCK])
         digest.update(block.data)
         is_normal = np.abs(block).max(1) >= np.finfo(array.dtype).tiny  # below, digits are lost
         if not (good := has_direction(torch.from_numpy(block)).numpy() & is_normal).all():
-            bad = start + int((~good).argmax())
-            raise ValueError(
-                "`data.gallery` must hold finite rows whose length float32 can hold, such as 1; got another, row "
-                f"{bad} (from 0) of `{path}`: scale the rows to length 1; leave out zeros, and their names"
-            )
+            row = f"row {start + int((~good).argmax())} (from 0) of `{path}`"
+            rule = f"must hold finite rows whose length float32 can hold, such as 1; got another, {row}"
+            fix = "scale the rows to length 1; leave out zeros, and their names"
+            raise ValueError(f"`data.gallery` {rule}: {fix}")
     names, labels = _names(path, len(array))
     for text in (*names, *(labels or ())):
         digest.update(f"{text}\n".encode())
@@ -85,32 +78,26 @@ def has_direction(rows: Tensor) -> Tensor:
 def _names(path: Path, count: int) -> tuple[tuple[str, ...], tuple[str | None, ...] | None]:
     lists = [path.with_suffix(ending) for ending in (".csv", ".txt") if path.with_suffix(ending).is_file()]
     if len(lists) != 1:
-        raise FileNotFoundError(
-            f"`data.gallery`: beside `{path}` must lie one list of names, {path.stem}.txt (a name a line) or "
-            f"{path.stem}.csv (columns name, perhaps identity); there are {len(lists)}"
-        )
+        rule = f"{path.stem}.txt (a name a line) or {path.stem}.csv (columns name, perhaps identity)"
+        problem = f"beside `{path}` must lie one list of names, {rule}; there are {len(lists)}"
+        raise FileNotFoundError(f"`data.gallery`: {problem}")
     (file,) = lists
-    labels = None
+    labels: tuple[str | None, ...] = ()
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        names = file.read_text(encoding="utf-8-sig").splitlines()
         if file.suffix == ".csv":
-            table = list(by_column(csv.DictReader(lines, strict=True)))
+            table = list(by_column(csv.DictReader(names, strict=True)))
             names = [row["name"] for row in table]
-            labels = tuple(row["identity"] or None for row in table) if "identity" in (table or [{}])[0] else None
-        else:
-            names = lines
+            labels = tuple(row.get("identity") or None for row in table)
     except (ValueError, csv.Error, KeyError) as error:
-        raise ValueError(
-            f"`data.gallery`: `{file}` must be UTF-8, a name a line, or a table with the column name; got {error!r}"
-        ) from None
+        rule = "must be UTF-8, a name a line, or a table with the column name"
+        raise ValueError(f"`data.gallery`: `{file}` {rule}; got {error!r}") from None
     if len(names) != count:
-        raise ValueError(
-            f"`data.gallery`: `{file}` must name every row of `{path.name}`; got {len(names)} names for {count} rows"
-        )
+        rule = f"must name every row of `{path.name}`; got {len(names)} names for {count} rows"
+        raise ValueError(f"`data.gallery`: `{file}` {rule}")
     names = [printable_name(name) for name in names]
     if len(set(names)) < count or "" in names:
         name = "" if "" in names else Counter(names).most_common(1)[0][0]
-        raise ValueError(
-            f"`data.gallery`: the names in `{file}` must differ and not be empty; got {name!r}: rename it"
-        )
-    return tuple(names), labels if labels is not None and any(labels) else None
+        rule = f"the names in `{file}` must differ and not be empty"
+        raise ValueError(f"`data.gallery`: {rule}; got {name!r}: rename it")
+    return tuple(names), labels if any(labels) else None

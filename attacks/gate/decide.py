@@ -21,7 +21,6 @@ from attacks.gate.verdict import RANGE_REASON, RequirementResult, Verdict, Word,
 from attacks.inference.bounded import interval
 from attacks.inference.plan import further_clusters
 
-#: The arms whose values depend on an attack.
 ATTACK_ARMS = ("no_eot", "one_view", "bare", "eot")
 #: What a run without `no_eot` says of it.
 ONE_ATTACK = "without views the attack is made once: ask for `arm: eot`"
@@ -34,16 +33,13 @@ AT_RANDOM, NEVER_FAILS = "an encoder that answers at random meets it", "no encod
 def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[Row], sequential: bool) -> Verdict:
     """The verdict on each requirement, from the ends of its interval: PASS where the whole interval meets the bar,
     FAIL where none of it does, else UNDECIDED. A row passes, or fails, wrongly with a probability of at most 2.5 %.
-    No row passes where the attack is weak or a check failed.
+    No row passes where the attack is weak or a check failed. Raises ValueError where the run lacks what a row needs.
 
     Args:
         run: its name.
         content: of metrics.json.
         rows: of per_image.csv, in the order of the attack; those of held-out pictures decide.
-        sequential: by confidence sequences, which hold however often one looks at growing results.
-
-    Raises ValueError where the run lacks what a row asks for.
-    """
+        sequential: by confidence sequences, which hold however often one looks at growing results."""
     reasons, rows = weaknesses(content), judged_rows(rows)
     decisions = [_not_beaten(decided_row(row, rows, sequential), rows) for row in policy.requirements]
     decisions = _beyond_chance(decisions, content)
@@ -92,21 +88,19 @@ def stronger_arms(content: Mapping[str, Any]) -> list[str]:
     return [arm for arm, row in pairs if (row["high"] < 0 if is_share else row["low"] > 0)]
 
 
-def _beyond_chance(decisions: Sequence[RequirementResult], content: Mapping[str, Any]) -> list[RequirementResult]:
+def _beyond_chance(decisions: list[RequirementResult], content: Mapping[str, Any]) -> list[RequirementResult]:
     """The rows, UNDECIDED where every reachable value meets the bar, or an encoder that answers at random does."""
     decisions = [replace(row, **content.get("chance", {}).get(row.requirement.measure, {})) for row in decisions]
     reasons = [_empty_reason(row) for row in decisions]
     solid = any(row.verdict == "PASS" and not reason for row, reason in zip(decisions, reasons, strict=True))
     # Chance always meets a bar on these: such a row counts beside one that passes and that chance does not meet.
     relative = ("shift", "flagged", *(HARM if content["threat"]["targeted"] else ()))
-    result = []
-    for row, reason in zip(decisions, reasons, strict=True):
+    for i, (row, reason) in enumerate(zip(decisions, reasons, strict=True)):
         counts = not reason or (reason == AT_RANDOM and solid and row.requirement.measure in relative)
         if row.verdict != "FAIL" and not counts:
             reason = f"{RANGE_REASON}; {reason}" if row.has_range else reason
-            row = replace(row, verdict="UNDECIDED", reason=reason, more=None)
-        result.append(row)
-    return result
+            decisions[i] = replace(row, verdict="UNDECIDED", reason=reason, more=None)
+    return decisions
 
 
 def _empty_reason(row: RequirementResult) -> str:
@@ -120,9 +114,8 @@ def _empty_reason(row: RequirementResult) -> str:
 
 
 def _not_beaten(decision: RequirementResult, rows: Sequence[Row]) -> RequirementResult:
-    """A row on the worst cluster of the attack with EOT passes only if that of each other attack meets the bar, too;
-    else it is undecided. Whatever they do on average, one that breaks a cluster shows that the encoder can be broken
-    there."""
+    """UNDECIDED for a row on the worst cluster that the attack with EOT meets and another attack does not: one that
+    breaks a cluster, whatever it does on average, shows that the encoder can be broken there."""
     requirement = decision.requirement
     if (decision.verdict, requirement.of, requirement.arm) != ("PASS", "worst", ATTACK):
         return decision
@@ -141,12 +134,11 @@ def _arm_rows(rows: Sequence[Row], bank: str, arm: str) -> list[Row]:
 def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool) -> RequirementResult:
     """A requirement on the rows of a run, whatever its attack is worth."""
     arm_rows = with_a_value(requirement.measure, _arm_rows(rows, requirement.bank, requirement.arm))
-    column = number_column(arm_rows, requirement.measure) if arm_rows and requirement.measure in arm_rows[0] else None
+    measure = requirement.measure
+    column = number_column(arm_rows, measure) if arm_rows and measure in arm_rows[0] else None
     if column is None:
         fix = f" ({ONE_ATTACK})" if requirement.arm == "no_eot" and not arm_rows else ""
-        raise ValueError(
-            f"`{requirement}`: the run has no {requirement.measure} of {requirement.arm} on that bank{fix}"
-        )
+        raise ValueError(f"`{requirement}`: the run has no {measure} of {requirement.arm} on that bank{fix}")
     values = by_cluster(column, cluster_column(arm_rows))
     size = (len(values), len(arm_rows))
     if requirement.of == "worst":
@@ -154,20 +146,17 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
         word: Word = "PASS" if requirement.meets(worst) else "FAIL"
         reason = "for the pictures of this run alone" if word == "PASS" else ""
         return RequirementResult(requirement, word, worst, worst, worst, *size, reason=reason)
-    bar, low, high = requirement, *span(requirement.measure)
+    bar, low, high = requirement, *span(measure)
     if requirement.of == "p10":
         values = (values <= requirement.bar if requirement.at_least is None else values >= requirement.bar).double()
-        bar, low, high = Requirement(requirement.measure, requirement.arm, at_least=P10_SHARE), 0.0, 1.0
+        bar, low, high = Requirement(measure, requirement.arm, at_least=P10_SHARE), 0.0, 1.0
     weights = cluster_weights(arm_rows)
     ends = interval(values, low, high, weights=weights, sequential=sequential)
+    word, further, reason = "UNDECIDED", None, ""
     if has_fit_rows(arm_rows):
-        ends = range_interval(ends.mean, values)
-        return RequirementResult(
-            requirement, "UNDECIDED", *ends[:3], *size, reason=RANGE_REASON, weighted=weights is not None
-        )
-    word, further = "UNDECIDED", None
-    if bar.meets(ends.low) == bar.meets(ends.high):
+        ends, reason = range_interval(ends.mean, values), RANGE_REASON
+    elif bar.meets(ends.low) == bar.meets(ends.high):
         word = "PASS" if bar.meets(ends.low) else "FAIL"
     elif (clusters := further_clusters(values, bar.bar, low, high, weights, sequential)) is not None:
         further = math.ceil(clusters * size[1] / size[0])
-    return RequirementResult(requirement, word, *ends[:3], *size, further, weighted=weights is not None)
+    return RequirementResult(requirement, word, *ends[:3], *size, further, reason, weighted=weights is not None)

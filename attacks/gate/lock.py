@@ -47,10 +47,9 @@ def read_lock(policy: Policy, file: Path) -> PolicyLock | None:
     except ValueError as error:
         raise ValueError(f"`{path}`: `date` {error}") from None
     if content.get("sha256") != policy.digest:
-        raise ValueError(
-            f"`{file}` is not the policy that was locked on {date}: its SHA-256 is {policy.digest[:12]}, the lock "
-            f"has {str(content.get('sha256'))[:12]}. Restore it, or give the new policy another name"
-        )
+        digests = f"its SHA-256 is {policy.digest[:12]}, the lock has {str(content.get('sha256'))[:12]}"
+        fix = "Restore it, or give the new policy another name"
+        raise ValueError(f"`{file}` is not the policy that was locked on {date}: {digests}. {fix}")
     if time > datetime.now(UTC):
         raise ValueError(f"`{path}`: `date` must not lie in the future; got {date}, the clock has {now_text()}")
     return PolicyLock(date, sha256(path))

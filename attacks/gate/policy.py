@@ -37,11 +37,8 @@ HEX = re.compile(r"[0-9a-f]{12,64}")
 
 @dataclass(frozen=True)
 class Requirement:
-    """A row of a policy: a measure of an arm on a bank of views is at least, or at most, a bar.
-
-    `of` says what must meet the bar: `mean`, the mean over clusters of pictures; `p10`, 90 % of the clusters;
-    `worst`, each cluster of the run.
-    """
+    """A row of a policy: a measure of an arm on a bank of views is at least, or at most, a bar. `of` says what must
+    meet it: `mean`, the mean over clusters of pictures; `p10`, 90 % of the clusters; `worst`, each cluster."""
 
     measure: str
     arm: str
@@ -91,10 +88,8 @@ def policy_file(name: str | Path) -> Path:
 
 
 def read_policy(name: str | Path) -> Policy:
-    """Read a policy. It is data: code, tags, aliases, values of the environment and credentials are refused.
-
-    Raises FileNotFoundError or ValueError in one line, with the key, what is allowed, and the value.
-    """
+    """Read a policy. It is data: code, tags, aliases, values of the environment and credentials are refused. Raises
+    FileNotFoundError or ValueError in one line, with the key, what is allowed, and the value."""
     path = policy_file(name)
     label = f"policy `{printable_config(path)}`"
     data = path.read_bytes()
@@ -177,10 +172,8 @@ def refuse_other_encoder(policy: Policy, encoder: Mapping[str, Any]) -> None:
     """Raise ValueError where a run is not of the policy's encoder; `encoder`: of metrics.json."""
     digests = [str(encoder.get(key)) for key in ("sha256", "fingerprint")]
     if policy.encoder is not None and not any(digest.startswith(policy.encoder) for digest in digests):
-        raise ValueError(
-            f"`encoder`: the policy is about weights {policy.encoder[:12]}; the run's have the SHA-256 "
-            f"{' and '.join(digest[:12] for digest in digests)}"
-        )
+        rule = f"the policy is about weights {policy.encoder[:12]}; the run's have the SHA-256"
+        raise ValueError(f"`encoder`: {rule} {' and '.join(digest[:12] for digest in digests)}")
 
 
 def refuse_other_threat(policy: Policy, config: Mapping[str, Any]) -> None:

@@ -128,8 +128,12 @@ def _note(row: Mapping[str, Any]) -> str:
 
 def size_text(row: Mapping[str, Any]) -> str:
     """From how many pictures and clusters the value of such a row is, and whether they count unequally."""
-    text = f"{count_text(row['pictures'], 'picture')} in {count_text(row['clusters'], 'cluster')}"
+    text = counts_text(row["pictures"], row["clusters"])
     return f"{text}, weighted by `weight`" if row.get("weighted") else text
+
+
+def counts_text(pictures: int, clusters: int) -> str:
+    return f"{count_text(pictures, 'picture')} in {count_text(clusters, 'cluster')}"
 
 
 def count_text(number: int, noun: str) -> str:

@@ -27,7 +27,6 @@ from attacks.report.words import (
 NOT_HELD_OUT = "Judged on the pictures it was made from: says nothing of others"
 #: When a view was taken, by the arm.
 WHEN = {"clean": "before an attack", "noise": "after random noise", "eot": "after the attack"}
-OTHER = "after another attack"
 #: What to do about a flaw of a run.
 MENDING = {
     TASK: "Have untouched pictures recognised first: narrower views, a clean gallery, or another encoder.",
@@ -48,9 +47,6 @@ class Answer:
     limits: str
     step: str
 
-    def __str__(self) -> str:
-        return f"{self.verdict} {self.reason}".strip()
-
     @property
     def headline(self) -> str:
         """The verdict or, without a policy, the reason without its intervals."""
@@ -64,8 +60,8 @@ def answer(content: Mapping[str, Any]) -> Answer:
     share = min(100.0, 100 * ratio * missable_share(count))
     share_text = f"{share:.0f}" if share >= 1 else f"{math.ceil(10 * share) / 10:.1f}"
     limits = f"With {count_text(count, 'independent picture')}, up to {share_text} % of "
-    limits += f"{'the traffic' if weights else 'all pictures'} may behave unlike any of them. "
-    limits += "A stronger attack may do more."
+    limits += "the traffic" if weights else "all pictures"
+    limits += " may behave unlike any of them. A stronger attack may do more."
     if fit := fit_arms(content).get("same"):
         limits += f" On the pictures it was made from: {percent(fit['eot']['success'])}."
     elif content.get("split"):
@@ -82,15 +78,13 @@ def first_numbers(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     without its defence or the strongest other one, and of untouched pictures."""
     arms, key = content["arms"], headline_measure(content)
     moments = WHEN | {"clean": "before the attack", "no_eot": "after an attack made for the file alone"}
-    with_defence = {
-        "eot": "after the attack through the defence",
-        "bare": "after one on the encoder without its defence",
-    }
-    moments |= with_defence if "bare" in arms else {}
+    against = content["primary"]["against"]
+    if "bare" in arms:
+        against, moments["eot"] = "bare", "after the attack through the defence"
+        moments["bare"] = "after one on the encoder without its defence"
     words = f"of {'unseen views' if content['bank']['coordinates'] else 'pictures'} are {fate(content, key)}"
     words += " and not flagged" * (key == "fooled_accepted")
-    names = ("eot", "bare" if "bare" in arms else content["primary"]["against"], "clean")
-    texts = ((arm, percent(arms[arm][key]).partition(" (")) for arm in names)
+    texts = ((arm, percent(arms[arm][key]).partition(" (")) for arm in ("eot", against, "clean"))
     return [(share, f"{words} {moments[arm]}", ends.rstrip(")")) for arm, (share, _, ends) in texts]
 
 
@@ -117,9 +111,8 @@ def subject_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
     words, encoder, threat = answer(content), content["encoder"], content["threat"]
     attack = "a patch" if threat["patch"] else f"changes within {threat['norm']} {radius(threat)}"
     if threat["norm"] == "linf":
-        attack = (
-            f"changes of at most {threat['eps'] * 255:.3g} of 255 ({100 * threat['eps']:.2g} %) of each colour value"
-        )
+        eps = threat["eps"]
+        attack = f"changes of at most {eps * 255:.3g} of 255 ({100 * eps:.2g} %) of each colour value"
         attack += ", by the picture's row" * ("least_eps" in threat)
     digest, (pictures, count) = str(encoder.get("fingerprint"))[:12], sample_counts(content)
     name = encoder_name(content) + " (a demonstration)" * (encoder["name"] == "pocket")
@@ -137,9 +130,8 @@ def percent(value: Mapping[str, Any]) -> str:
     """A share with the ends of its interval, such as "80 % (51-95 %)"; with as many digits as tables have."""
     digits = 1 if 0 < value["high"] - value["low"] < 0.02 else 0
     mean, low, high = (f"{100 * round(value[key], 2 + digits):.{digits}f}" for key in ("mean", "low", "high"))
-    return (
-        f"{mean} % ({low}-{high} %)" if value.get("kind") != "range" else f"{mean} % ({low} to {high} % among them)"
-    )
+    ends = f"{low} to {high} % among them" if value.get("kind") == "range" else f"{low}-{high} %"
+    return f"{mean} % ({ends})"
 
 
 def _decision(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -158,9 +150,8 @@ def _decision(content: Mapping[str, Any], gate: Mapping[str, Any] | None) -> tup
         step = "Try another encoder, or a defence (defence=jpeg), on the same pictures; "
         step += "viewproof compare ranks both."
         return f"Do not deploy: {texts.get(cause, cause or fault)}.", mending or step
-    if gate.get("notes"):  # of its record: the bars may be younger than the run
-        lock = "Fix the bars before a test (viewproof gate --lock), and test again; the faults are named below."
-        mending = mending or lock
+    if gate.get("notes") and not mending:  # of its record: the bars may be younger than the run
+        mending = "Fix the bars before a test (viewproof gate --lock), and test again; the faults are named below."
     if gate["verdict"] == "PASS":
         if mending:
             return f"Meets its policy, yet says little: {cause or 'its record has faults, see below'}.", mending
@@ -207,7 +198,9 @@ def _reason(content: Mapping[str, Any], gate: Mapping[str, Any]) -> str:
     if gate["verdict"] == "UNDECIDED":  # between the ends: which of them is the question
         share, mean = share.partition("(")[2].removesuffix(")"), ends
     predicate = fate(content, measure)
-    moment = WHEN.get(requirement["arm"], OTHER) + (" (wider views)" if requirement["bank"] == "wide" else "")
+    moment = WHEN.get(requirement["arm"], "after another attack") + (
+        " (wider views)" if requirement["bank"] == "wide" else ""
+    )
     bar_text = f"{bar:g}" if is_mean else f"{100 * bar:g} %"
     need = f"{side} {bar_text} {'is required' if side == 'at least' else 'is allowed'}"
     if of == "p10":

@@ -50,7 +50,7 @@ def places_caption(cells: Mapping[str, float], in_order: bool = False) -> str:
     if in_order and high and high[-1] - high[0] < len(high) < len(cells):
         where = f"from {places[high[0]]} to {places[high[-1]]}"
     word, find = ("least", min) if high else ("most", max)
-    end = find(places, key=lambda place: cells[place])
+    end = find(places, key=cells.__getitem__)
     return f"Success is one half or more {where}; {word} {cells[end]:.2f} at {end}."
 
 

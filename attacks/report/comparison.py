@@ -16,10 +16,10 @@ from markupsafe import Markup
 from attacks.inference.bounded import Interval
 from attacks.inference.pairs import LEVEL
 from attacks.report.columns import Column, csv_rows, page_table
-from attacks.report.curve import curve_of
 from attacks.report.environment import TEMPLATES, environment
 from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_pair_scores
 from attacks.report.runs import ARM, GROUPS, RUNS, RunSummary, collect
+from attacks.report.settings import curve_of
 from attacks.report.words import ARMS, p_value
 from attacks.runtime.files import write_text
 from attacks.runtime.tables import write_rows
@@ -98,8 +98,7 @@ def _table(rows: Sequence[Standing], pairs: Sequence[RunPair]) -> list[Standing]
     tests = [pair for pair in pairs if (pair.bank, pair.measure) == ("same", measure)]
     tests = [pair for pair in tests if pair.first in names and pair.second in names]
     fewest = max((pair.clusters_needed or 0 for pair in tests), default=0) or None
-    different = [pair for pair in tests if pair.p is not None and pair.p < LEVEL]
-    differing = {frozenset((pair.first, pair.second)) for pair in different}
+    differing = {frozenset((pair.first, pair.second)) for pair in tests if pair.p is not None and pair.p < LEVEL}
     marks = {} if fewest else significance_letters(names, differing)
     rows = [row._replace(letters=marks.get(row.run.name, ""), clusters_needed=fewest) for row in rows]
     return [row._replace(place=place) for place, row in enumerate(rows, 1)]

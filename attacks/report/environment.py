@@ -35,13 +35,8 @@ def environment() -> Environment:
         result.globals[theme] = Markup(" ".join(f"--{name}: {colour};" for name, colour in palette.items()))
     result.globals["ramp"] = Markup(", ".join(RAMP))
     result.globals["style"] = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
-    result.filters |= {
-        "capital": words.capital,
-        "count_text": words.count_text,
-        "join_percent": join_percent,
-        "short": words.short,
-        "with_cards": with_cards,
-    }
+    filters = (words.capital, words.count_text, join_percent, words.short, with_cards)
+    result.filters |= {function.__name__: function for function in filters}
     macros = vars(result.get_template("macros.html").module)
     result.globals |= {name: macro for name, macro in macros.items() if not name.startswith("_")}
     return result

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from attacks.report.colours import LIGHT, page_colours
-from attacks.report.curve import Curve
+from attacks.report.settings import Curve
 from attacks.report.words import ARMS, OBJECTIVES, measure_name
 from attacks.solvers.loop import Trace
 
@@ -22,15 +22,13 @@ from attacks.solvers.loop import Trace
 MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "bare": "P", "eot": "o"}
 #: The most characters of a label, and the most values of a key that stand below an axis.
 LONGEST, MOST_TICKS = 60, 12
-_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
 def to_svg(figure: Figure, name: str, title: str, desc: str) -> Markup:
-    """The figure as an `<svg role="img">` with a title and a description. `name`, unique on the page, is the prefix
-    of all ids."""
-    text = io.StringIO()
+    """The figure as an `<svg role="img">` with a title and a description; `name`: the unique prefix of its ids."""
+    text, metadata = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with mpl.rc_context({"svg.hashsalt": "viewproof", "svg.fonttype": "none", "axes.unicode_minus": False}):
-        figure.savefig(text, format="svg", metadata=_METADATA, transparent=True, bbox_inches="tight", pad_inches=0.04)
+        figure.savefig(text, format="svg", metadata=metadata, transparent=True, bbox_inches="tight", pad_inches=0.04)
     svg = text.getvalue()
     svg = re.sub(r"(?s)<defs>\s*<style.*?</style>\s*</defs>", "", svg[svg.index("<svg") :])  # it is of the whole page
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", svg)
@@ -69,9 +67,8 @@ def axis_label(text: str) -> str:
 
 
 def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) -> Markup:
-    """The mean loss on the views of the looks (the first ones of one bank, a few: see `attacks.solvers.selection`),
-    over the encoder passes of the steps; a ring at the chosen step; and, faint, each step's own estimate, of the arms
-    with views."""
+    """The mean loss on the few views of the looks (see `attacks.solvers.selection`) over the encoder passes of the
+    steps, with a ring at the chosen step; and, faint, each step's own estimate, of the arms with views."""
     figure, axis = _axis((7.6, 3.6))
     curves = {row.arm for row in trace} - {"bare"}  # whose loss is that of another encoder
     for arm in (arm for arm in reversed(ARMS) if arm in curves):
@@ -102,7 +99,7 @@ def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) 
 def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Markup:
     """The cosine to the untouched picture over the layers, a line with its interval for each arm."""
     rows, layers = drift["layers"], [row["layer"] for row in drift["layers"]]
-    places, labels = range(len(rows)), [axis_label(layer) for layer in layers]
+    places, labels = range(len(rows)), [*map(axis_label, layers)]
     figure, axis = _axis((7.6, 3.2 + 0.06 * max(0, max(map(len, labels)) - 24)))  # long names need room below
     for arm in (arm for arm in reversed(ARMS) if arm in rows[0]):
         _band(axis, places, [row[arm] for row in rows], arm, names[arm])
@@ -155,20 +152,16 @@ def setting_curve(curve: Curve) -> Markup:
             if all(run[f"{arm}_success"] for run in runs):
                 intervals = [run[f"{arm}_success"]._asdict() for run in runs]
                 _band(axis, places, intervals, arm if one else mark, ARMS[arm] if one else axis_label(encoder))
-        other, name = ("fit_success", "the pictures that it was made from") if one else ("clean_success", "")
+        other, name = ("fit_success", "the pictures that it was made from") if one else ("clean_success", None)
         values = [(place, run[other].mean) for place, run in zip(places, runs, strict=True) if run[other]]
         if values:
-            axis.plot(
-                *zip(*values, strict=True), color=LIGHT["ink" if one else mark], linestyle=":", label=name or None
-            )
+            axis.plot(*zip(*values, strict=True), color=LIGHT["ink" if one else mark], linestyle=":", label=name)
     if len(curve.ticks) <= MOST_TICKS:
         axis.set_xticks([*curve.ticks], [axis_label(tick) for tick in curve.ticks.values()])
     axis.set(xlabel=axis_label(curve.key), ylabel="success", ylim=(-0.04, 1.04))
     svg_legend(figure, axis, 3)
-    description = (
-        "Success with its 95% interval over the key; of several encoders the dotted line is without an attack."
-    )
-    return to_svg(figure, "setting", f"Success over {curve.key}", description)
+    description = "Success with its 95% interval over the key; of several encoders the dotted line is"
+    return to_svg(figure, "setting", f"Success over {curve.key}", f"{description} without an attack.")
 
 
 def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str] = ARMS) -> Markup:

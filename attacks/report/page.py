@@ -43,22 +43,20 @@ def page(
     manifest: Mapping[str, Any],
     warnings: Sequence[str],
     trace: Sequence[Trace],
-    choice: tuple[int, int, float] | None = None,
+    choice: tuple[int, int, float],
 ) -> str:
     """`report.html` of a run directory. `choice`: the pictures of metrics.json in `views.png` and at the top, and the
     success of the latter."""
-    return render_page(content, manifest, warnings, trace, _images(out, content, manifest, choice or (0, 0, 0.0)))
-
-
-def _images(
-    out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], choice: tuple[int, int, float]
-) -> Images:
     patch, (name, worst) = content["threat"]["patch"], (content["queries"][number] for number in choice[:2])
     arms = f"{name} in {len(content['arms'])} arms, each as a file and from held-out views, with the cosine to its"
     example = content["explanations"]["pictures"][0] if content["explanations"] else "a picture"
     file, success = picture_file(content, manifest, choice[1]), f"{100 * choice[2]:.0f} % of its views"
     captions = (f"Untouched: {worst}", f"Attacked, the worst: {success} are {fate(content)}")
-    return Images(
+    tables = (Path(table) for table in manifest.get("artefacts", {}).get("files", ()) if table.endswith(".csv"))
+    templates = environment().list_templates()  # tables of figures show a section without one of its own
+    keys = [table.stem for table in tables if isinstance(content.get(table.stem), dict)]
+    keys = [key for key in keys if f"sections/{key}.html" not in templates]
+    pictures = Images(
         name,
         from_file(out / "views.png", f"{arms} clean embedding"),
         from_file(out / "patch.png", "The texture of the patch") if patch else None,
@@ -66,8 +64,9 @@ def _images(
         from_file(out / "explanations.png", f"Explanations of {example} before and after the attack"),
         from_file(out / "failure.png", "The views that fail most, with the values of their coordinates"),
         from_file(out / "deployment.png", "An attacked picture, and what each resizer makes of it"),
-        {key: from_file(out / f"{key}.png", f"The drawing of {key}") for key in _others(content, manifest)},
+        {key: from_file(out / f"{key}.png", f"The drawing of {key}") for key in keys},
     )
+    return render_page(content, manifest, warnings, trace, pictures)
 
 
 def render_page(
@@ -82,14 +81,6 @@ def render_page(
     values = {"metrics": content, "manifest": manifest, "warnings": warnings, "trace": trace, "figures": figures}
     values |= {"sections": sections(content, pictures, bool(trace)), "largest": LARGEST}
     return environment().get_template("report.html").render(values, **vars(pictures))
-
-
-def _others(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[str]:
-    """The sections of a run, by their keys, that have no template of their own: tables of their figures show them."""
-    files = (Path(file) for file in manifest.get("artefacts", {}).get("files", ()))
-    keys = [file.stem for file in files if file.suffix == ".csv" and isinstance(content.get(file.stem), dict)]
-    templates = environment().list_templates()
-    return [key for key in keys if f"sections/{key}.html" not in templates]
 
 
 def sections(content: Mapping[str, Any], pictures: Images, has_trace: bool) -> list[PageSection]:

@@ -163,11 +163,9 @@ def _has_share(node: Any, key: str = "") -> bool:
 
 
 def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tuple[str, str, str]]]:
-    """All pairs of runs by name; and the pairs that cannot be compared, each with the reason and what to do.
-
-    Tests are simultaneous over the pairs of a bank and measure whose runs have the same threat, a table for each
-    threat, and over those of different threats, another table. Raises ValueError for too many runs.
-    """
+    """All pairs of runs by name; and the pairs that cannot be compared, with the reason and what to do. Tests are
+    simultaneous over the pairs of a bank and measure whose runs have the same threat, and over those of different
+    threats. Raises ValueError for too many runs."""
     if math.comb(len(runs), 2) > MAX_PAIRS:
         raise ValueError(f"`RUN`: {len(runs)} runs make more than {MAX_PAIRS} pairs; compare fewer at a time")
     trials: list[Trial] = []

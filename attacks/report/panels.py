@@ -24,7 +24,6 @@ from attacks.runtime.files import atomic
 
 #: The rows of the sheet of explanations, where the arms exist.
 NAMES = {"clean": "clean", "no_eot": "attack without EOT", "eot": "attack with EOT"}
-_GREY, _DEAD = "#718096", (220, 30, 30)
 #: Backgrounds of the verdicts.
 COLOURS = {"open": "#f2b8a0", "hard": "#fff1cc", "closed": "#cfe8d8"}
 #: Kernels whose pictures are shown, in the largest ratio.
@@ -34,11 +33,8 @@ SUCCESS = "#c0392b"
 
 
 def draw_explanations(path: str | Path, explanations: Explanations) -> None:
-    """Save the sheet of the first picture as PNG, with a row for the clean picture and for each attack.
-
-    The clean row has no perturbation. In its place it shows the gradient over the bank's views, with dead zones in
-    red.
-    """
+    """Save the sheet of the first picture as PNG, with a row for the clean picture and for each attack. The clean row
+    has, in the place of a perturbation, the gradient over the bank's views, with dead zones in red."""
     arms = [arm for arm in explanations.arms if arm in NAMES]
     figure = Figure(figsize=(8.9, 2.35 * len(arms)), dpi=110, layout="constrained")
     for row, arm in zip(figure.subplots(len(arms), 4, squeeze=False), arms, strict=True):
@@ -65,7 +61,7 @@ def _save(figure: Figure, path: str | Path) -> None:
 def _map(axis: Axes, maps: Maps, title: str) -> None:
     values = maps.cam if title == "Grad-CAM" else maps.gradient
     if values is None:
-        _draw_text(axis, f"{title}:\nnot available")
+        _show(axis, None, title)
         return
     weights = values[0].numpy()
     if values is maps.gradient:
@@ -78,11 +74,11 @@ def _map(axis: Axes, maps: Maps, title: str) -> None:
 
 def _reach(axis: Axes, reach: Reach | None) -> None:
     if reach is None:
-        _draw_text(axis, "gradient over views:\nnot available")
+        _show(axis, None, "gradient over views")
         return
     weights = reach.sensitivity[0].numpy()
     image = (255 * _bright(weights)).astype(np.uint8)
-    image[weights == 0] = _DEAD
+    image[weights == 0] = (220, 30, 30)  # a dead zone
     _show(axis, image, f"gradient over views: {float(reach.coverage[0]):.0%} reached")
 
 
@@ -92,15 +88,14 @@ def _bright(weights: np.ndarray) -> np.ndarray:
     return np.repeat(np.sqrt(np.clip(weights / top, 0, 1))[..., None], 3, axis=2)
 
 
-def _show(axis: Axes, image: np.ndarray | Tensor, title: str) -> None:
+def _show(axis: Axes, image: np.ndarray | None, title: str) -> None:
+    if image is None:
+        axis.text(0.5, 0.5, f"{title}:\nnot available", ha="center", va="center", fontsize=8, color="#718096")
+        axis.set_axis_off()
+        return
     axis.imshow(image)
     axis.set_title(title, fontsize=8)
     axis.set(xticks=[], yticks=[])
-
-
-def _draw_text(axis: Axes, text: str) -> None:
-    axis.text(0.5, 0.5, text, ha="center", va="center", fontsize=8, color=_GREY)
-    axis.set_axis_off()
 
 
 def draw_table(rows: Sequence[Row]) -> Figure:
@@ -161,15 +156,15 @@ def draw_deployment(path: str | Path, example: deployment.Example) -> None:
     columns = max(map(len, rows))
     figure = Figure(figsize=(4.4 + 1.62 * columns, 4.3), dpi=110, layout="constrained")
     grid: Any = figure.add_gridspec(2, columns + 1, width_ratios=(2.4, *[1.0] * columns))
-    _framed(figure.add_subplot(grid[:, 0]), example.viewed, "the file, as people see it", False)
+    _frame(figure.add_subplot(grid[:, 0]), example.viewed, "the file, as people see it", False)
     for row, row_names in enumerate(rows):
         for column, name in enumerate(row_names):
             axis = figure.add_subplot(grid[row, column + 1])
-            _framed(axis, example.resized[name], name.replace("antialiased ", "antialiased\n"), example.success[name])
+            _frame(axis, example.resized[name], name.replace("antialiased ", "antialiased\n"), example.success[name])
     _save(figure, path)
 
 
-def _framed(axis: Axes, picture: Tensor, title: str, success: bool) -> None:
+def _frame(axis: Axes, picture: Tensor, title: str, success: bool) -> None:
     axis.imshow(picture.numpy())
     axis.set(xticks=[], yticks=[])
     axis.set_title(title, fontsize=9, color=SUCCESS if success else LIGHT["ink"])

@@ -18,6 +18,11 @@ from attacks.runtime.files import atomic
 
 #: Larger pictures are cropped to the centre: resampling would change the perturbation.
 LARGEST = 384
+#: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
+GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
+LEADING = FONT + 3
+#: Views of the sheet, and in a row of it.
+MAX_VIEWS, COLUMNS = 12, 6
 
 
 class Picture(NamedTuple):
@@ -47,8 +52,8 @@ def from_file(path: Path, alt: str, caption: str = "") -> Picture | None:
 
 
 def perturbation(clean_file: Path, attacked_file: Path, captions: tuple[str, str]) -> list[Picture]:
-    """The picture, the attacked one, with their captions, and their difference, to scale and amplified. Empty if a
-    file is missing."""
+    """The picture and the attacked one, with their captions, and their difference, to scale and amplified; empty
+    where a file is missing."""
     if not (clean_file.is_file() and attacked_file.is_file()):
         return []
     clean_pixels, attacked_pixels = (_centre(path) for path in (clean_file, attacked_file))
@@ -80,13 +85,6 @@ def _picture(values: np.ndarray, alt: str, caption: str) -> Picture:
 
 def _uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
-
-
-#: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
-GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
-LEADING = FONT + 3
-#: Views of the sheet, and in a row of it.
-MAX_VIEWS, COLUMNS = 12, 6
 
 
 def wrap(text: str, width: float, font: Any) -> list[str]:
@@ -146,4 +144,4 @@ def draw_failures(path: Path, failures: Sequence[PictureFailure]) -> None:
     values = [[row.picture, row.arm, f"{row.high:.2g}", f"{row.estimate:.2g}"] for row in rows]
     names = ["picture", "arm", "P at most", "estimate"]
     with atomic(path) as temporary:
-        view_sheet_figure(None, views, names, values, min(COLUMNS, len(views))).save(temporary, format="PNG")
+        view_sheet_figure(None, views, names, values, COLUMNS).save(temporary, format="PNG")

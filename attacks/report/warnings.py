@@ -7,11 +7,8 @@ from attacks.gate.decide import check_faults, stronger_arms
 from attacks.report.words import count_text
 
 #: The causes for which a result says little, as half a sentence.
-TASK, GALLERY, WEIGHTS = (
-    "untouched pictures are not recognised",
-    "the gallery is too small to tell",
-    "the encoder's weights are random",
-)
+TASK, GALLERY = "untouched pictures are not recognised", "the gallery is too small to tell"
+WEIGHTS = "the encoder's weights are random"
 #: The most failed pictures that a warning names.
 MAX_NAMED = 3
 #: The least recall@1 of clean views, and the least mean cosine: below it, which is 1/sqrt(2), less than half of the
@@ -80,37 +77,35 @@ def _lost_views(content: Mapping[str, Any]) -> str:
         return ""
     value = f"recall@1 is {recall:.2f}" if is_low else f"success is {success:.2f}"
     of_files = "" if files is None else f" (of the files {files:.2f})"
-    return (
-        f"The views lose the clean pictures already, {value}{of_files}, so that success is not the attack's alone: "
-        "read the lost views, or narrow the views (transforms)"
-    )
+    text = f"The views lose the clean pictures already, {value}{of_files}, so that success is not the attack's alone"
+    return f"{text}: read the lost views, or narrow the views (transforms)"
 
 
 def _low_cosine(content: Mapping[str, Any]) -> str:
     cosine = content["arms"]["clean"]["cosine"]["mean"]
     if cosine >= MIN_COSINE or _lost_views(content):
         return ""
-    return (
-        f"The views lower the cosine of the clean pictures to {cosine:.2f}: read its shift, which is the attack's "
-        "alone, or narrow the views (transforms)"
-    )
+    remedy = "read its shift, which is the attack's alone, or narrow the views (transforms)"
+    return f"The views lower the cosine of the clean pictures to {cosine:.2f}: {remedy}"
 
 
 def _weak_attack(content: Mapping[str, Any]) -> str:
     """About signs that a stronger attack exists. Where success is high, only a failed check still matters."""
     arms = content["arms"]
+    leads = {arm: _leads(content, arm) for arm in OTHERS if arm in arms}
     success, noise = (arms[arm]["success"]["mean"] for arm in ("eot", "noise"))
-    is_noise = min(_leads(content, "noise")) > -HARDLY and not _lost_views(content) and not _low_cosine(content)
+    is_noise = min(leads["noise"]) > -HARDLY and not _lost_views(content) and not _low_cosine(content)
     if success >= HIGH and not (content["sanity"] or {}).get("failed"):
         text = f"Random noise of this size reaches {noise:.2f}, so that the budget does it and not the attack"
         return f"{text}: lower eps, or shrink the patch" if is_noise else ""
     remedy = "turn the checks on (sanity=short)" if content["sanity"] is None else "do what Sanity checks says"
     signs = [(fault, remedy) for fault in check_faults(content)]
-    stronger = {*stronger_arms(content), *filter(lambda arm: _is_ahead(content, arm), ("no_eot", "one_view", "bare"))}
-    for arm in (arm for arm in OTHERS if arm in stronger | ({"noise"} if is_noise else set())):
+    leaders = {arm for arm, (lead, goal) in leads.items() if lead > AHEAD or (lead >= 0 and goal > AHEAD)}
+    stronger = {*stronger_arms(content), *(leaders - {"noise"}), *(["noise"] if is_noise else [])}
+    for arm in (arm for arm in OTHERS if arm in stronger):
         reach = (arms[arm][key]["mean"] for key in ("success", "cosine"))
         signs.append(("{} reaches {:.2f}, cosine {:.2f}".format(OTHERS[arm][0], *reach), OTHERS[arm][1]))
-    if "bare" in arms and "bare" not in stronger and min(_leads(content, "bare")) > -HARDLY:
+    if "bare" in arms and "bare" not in stronger and min(leads["bare"]) > -HARDLY:
         signs.append(("it gains nothing over an attack on the bare encoder", MORE))
     # A patch has no budget: its change is its difference from the pixels behind it.
     if (used := arms["eot"]["budget_used"]) < 0.5 and not content["threat"].get("patch"):
@@ -129,23 +124,14 @@ def _leads(content: Mapping[str, Any], arm: str) -> tuple[float, float]:
     return success, -cosine if lowers_cosine else success
 
 
-def _is_ahead(content: Mapping[str, Any], arm: str) -> bool:
-    """Whether another attack is clearly stronger."""
-    if arm not in content["arms"]:
-        return False
-    success, goal = _leads(content, arm)
-    return success > AHEAD or (success >= 0 and goal > AHEAD)
-
-
 def _above_clean(content: Mapping[str, Any]) -> str:
     """About files made on the encoder within a defence that mislead the defended one less than untouched ones do."""
     success = {arm: content["arms"][arm]["success"]["mean"] for arm in ("clean", "bare") if arm in content["arms"]}
     if content["threat"]["targeted"] or success.get("bare", 1.0) >= success["clean"] - HARDLY:
         return ""
-    return (
-        f"An attack on the bare encoder has a success of {success['bare']:.2f}, and untouched pictures have "
-        f"{success['clean']:.2f}, so that such files do not test the defence: read the attack through it"
-    )
+    text = f"An attack on the bare encoder has a success of {success['bare']:.2f}, and untouched pictures have"
+    effect = "such files do not test the defence: read the attack through it"
+    return f"{text} {success['clean']:.2f}, so that {effect}"
 
 
 def _small_gallery(content: Mapping[str, Any]) -> str:
@@ -153,19 +139,16 @@ def _small_gallery(content: Mapping[str, Any]) -> str:
     chance = content.get("chance", {}).get("success", {}).get("chance", 1.0)
     if chance >= CHANCE or content["threat"].get("targeted") or success >= HIGH or content.get("classes"):
         return ""
-    return (
-        f"A gallery of {content['gallery']} has little that a view can be taken for (answers at random reach "
-        f"{chance:.2f}), so that a larger one may raise the success of {success:.2f}: give more of it (data.gallery)"
-    )
+    text = f"A gallery of {content['gallery']} has little that a view can be taken for"
+    effect = f"a larger one may raise the success of {success:.2f}: give more of it (data.gallery)"
+    return f"{text} (answers at random reach {chance:.2f}), so that {effect}"
 
 
 def _guesses(content: Mapping[str, Any]) -> str:
     if not content.get("guessed"):
         return ""
-    return (
-        f"{count_text(content['guessed'], 'picture')} without an identity, so that the class is the encoder's guess "
-        "and recall its agreement with itself: name the identities (data.path)"
-    )
+    effect = "the class is the encoder's guess and recall its agreement with itself: name the identities (data.path)"
+    return f"{count_text(content['guessed'], 'picture')} without an identity, so that {effect}"
 
 
 def refuse_failed(content: Mapping[str, Any]) -> None:

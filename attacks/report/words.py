@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attacks.gate.verdict import count_text as count_text
+from attacks.gate.verdict import counts_text as counts_text
 from attacks.gate.verdict import level_text
 from attacks.runtime.untrusted import mapping
 
@@ -16,12 +17,9 @@ ARMS = {
     "noise": "random noise",
     "clean": "clean",
 }
-#: The banks of views.
 BANKS = {"same": "Views from the attack's own ranges", "wide": "Views from wider ranges"}
 #: What the cosine of objectives that are no loss is to.
 OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean features"}
-
-
 #: The words that need a definition: a card at each section of a page, an entry in its glossary and in the docs.
 GLOSSARY = {
     "success": "The share of unseen views in which the encoder is wrong; "
@@ -205,10 +203,6 @@ def sample_words(content: Mapping[str, Any]) -> str:
 def fit_arms(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """By bank and arm the measures of the pictures that a perturbation was made from, where others are held out."""
     return mapping(mapping(content.get("split")).get("arms"))
-
-
-def counts_text(pictures: int, clusters: int) -> str:
-    return f"{count_text(pictures, 'picture')} in {count_text(clusters, 'cluster')}"
 
 
 def short(value: float) -> str:

@@ -29,6 +29,12 @@ from attacks.schema.task import OBJECTIVES
 
 #: Hydra 1.3 wants `version_base`; 1.4 has the same rules by default and warns about the argument.
 RULES = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+#: What OmegaConf calls a type -> what a value of it is.
+TYPES = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
+#: Errors of a path that no folder can be made of.
+UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
+#: Lines of Hydra's messages: the advice to add an unknown key with +, and OmegaConf's internals.
+NOISE = ("To append", "full_key", "object_type", "reference_type")
 
 
 @cache
@@ -54,8 +60,7 @@ def register() -> None:
 
 
 def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
-    """The checked configuration that the command line `config=PRESET OVERRIDES...` gives, for use in Python. Raises
-    ValueError in one line."""
+    """The checked configuration of the command line `config=PRESET OVERRIDES...`. Raises ValueError in one line."""
     register()
     try:
         overrides = [stored_preset(f"config={preset}"), *overrides]
@@ -163,8 +168,8 @@ def message_line(error: BaseException, words: Iterable[str] = ()) -> str:
     parts, keys = [str(error).partition("Config search path")[0]], []
     if isinstance(error, CompactHydraException) and error.__cause__ is not None:
         cause, node = str(error.__cause__), getattr(error.__cause__, "parent_node", None)
-        is_unknown_key = "is not in struct" in cause or "not in '" in cause
-        keys = [str(k) for k in node if k != "hydra"] if is_unknown_key and isinstance(node, DictConfig) else []
+        if isinstance(node, DictConfig) and ("is not in struct" in cause or "not in '" in cause):
+            keys = [str(k) for k in node if k != "hydra"]
         parts += [cause, f"known here are {', '.join(keys)}" if keys else ""]
     lines = [line for part in parts for line in part.splitlines() if line.strip()]
     choices_listed = [line.strip() for line in lines if line.startswith("\t")]
@@ -191,20 +196,12 @@ def _of_the_preset(text: str, words: Sequence[str]) -> str | None:
     return None
 
 
-#: What OmegaConf calls a type -> what a value of it is.
-TYPES = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
-
-
 def _of_another_type(text: str) -> str | None:
     """One line for a value that is not of its key's type."""
     form = r"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) (\w+)"
     value, key = re.search(form, text), re.search(r"full_key: ([\w.]+)", text)
     kind = value and TYPES.get(value[2])
     return f"`{key[1]}` must be {kind}; got {_short(value[1])}" if key and value and kind else None
-
-
-#: Errors of a path that no folder can be made of.
-UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
 
 
 def _is_directory_of_run(name: object, words: Sequence[str]) -> bool:
@@ -221,7 +218,3 @@ def _short(text: str) -> str:
 
 def _plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in masked(text))
-
-
-#: Lines of Hydra's messages: the advice to add an unknown key with +, and OmegaConf's internals.
-NOISE = ("To append", "full_key", "object_type", "reference_type")

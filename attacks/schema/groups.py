@@ -274,8 +274,6 @@ DECLARED = {
 }
 #: What such parts have besides their keys.
 BASES = {"defence": (PanelConfig,)}
-
-
 #: The losses on logits -> what they are.
 LOGIT_LOSSES = {
     "margin": "The class's logit should fall below the highest other one.\n\n"

@@ -27,6 +27,14 @@ NEEDS = {
 #: usage is reported.
 ENVIRONMENT = {"SUBMITIT_PREEMPT_SIGNAL": "USR1", "RAY_USAGE_STATS_ENABLED": "0"}
 DEVICES = "CUDA_VISIBLE_DEVICES"
+#: Errors of launchers about a job whose process is gone -> the cause. By name: the library may not be installed.
+ENDINGS = {
+    "UncompletedJobError": "the process of a job ended without a result (memory, its time, or a signal); the "
+    "other jobs go on, and `viewproof compare` reads the sweep when they are done",
+    "TerminatedWorkerError": "a worker was ended from outside (memory?), and joblib has ended the others",
+    "WorkerCrashedError": "a worker of Ray was ended from outside (memory?)",
+}
+RESUME = "go on with each run by itself: python -m attacks.run resume=ITS DIRECTORY"
 #: The directory of the sweep that this process has started.
 _sweep_folders: list[Path] = []
 
@@ -108,10 +116,8 @@ def own_gpu(environment: MutableMapping[str, str] = os.environ) -> None:
     """Restrict a worker process of joblib to one of several GPUs, by the number of the worker, which keeps it for all
     its jobs. Slurm, submitit and Ray assign GPUs themselves."""
     worker = re.fullmatch(r"LokyProcess-(\d+)", multiprocessing.current_process().name)
-    if worker:
-        gpus = _gpus(environment)
-        if len(gpus) > 1:
-            environment[DEVICES] = gpus[(int(worker[1]) - 1) % len(gpus)]
+    if worker and len(gpus := _gpus(environment)) > 1:
+        environment[DEVICES] = gpus[(int(worker[1]) - 1) % len(gpus)]
 
 
 def _gpus(environment: MutableMapping[str, str], driver: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
@@ -130,13 +136,3 @@ def hand_on(number: int, environment: Mapping[str, str] = os.environ) -> None:
     """Raise the signal that stopped a job of submitit again, once its checkpoint is written."""
     if is_queued_again(environment):
         signal.raise_signal(number)
-
-
-#: Errors of launchers about a job whose process is gone -> the cause. By name: the library may not be installed.
-ENDINGS = {
-    "UncompletedJobError": "the process of a job ended without a result (memory, its time, or a signal); the "
-    "other jobs go on, and `viewproof compare` reads the sweep when they are done",
-    "TerminatedWorkerError": "a worker was ended from outside (memory?), and joblib has ended the others",
-    "WorkerCrashedError": "a worker of Ray was ended from outside (memory?)",
-}
-RESUME = "go on with each run by itself: python -m attacks.run resume=ITS DIRECTORY"

@@ -34,8 +34,17 @@ OF_HYDRA = re.compile(
 #: The values of hydra.verbose: other ones end Hydra in a traceback.
 _LOGGER = r"(?!(?:null|nan|inf)\b)[A-Za-z_][\w.]*"
 VERBOSE = re.compile(rf"{_LOGGER}|\[(?!true|false){_LOGGER}(, ?(?!true|false){_LOGGER})*\]", re.IGNORECASE)
-#: A key of the configuration.
 KEY = re.compile(r"(?!hydra\b|config\b|experiment\b)[A-Za-z]\w*(\.[A-Za-z0-9]\w*)*")
+#: Keys that act outside of a run's own numbers and directory, and what they do.
+TYPED = {
+    "overwrite": "removes an earlier run",
+    "workers": "starts processes",
+    "shard": "leaves pictures to other processes",
+    "encoder.key": "names a secret that is sent",
+    "data.cache": "is a folder to write to",
+    "tracker.mode": "sends the run over the network",
+    "tracker.uri": "writes to a file of its own, or sends the run over the network",
+}
 
 
 def is_path(choice: str) -> bool:
@@ -120,18 +129,6 @@ def refuse_marks(text: str, source: str) -> None:
                 mistake = f"duplicate key or merge `{printable_config(key.value)}` in line {key.start_mark.line + 1}"
                 raise ValueError(f"{source}: {mistake}: only one would count; leave one out")
             keys.add(str(key.value))
-
-
-#: Keys that act outside of a run's own numbers and directory, and what they do.
-TYPED = {
-    "overwrite": "removes an earlier run",
-    "workers": "starts processes",
-    "shard": "leaves pictures to other processes",
-    "encoder.key": "names a secret that is sent",
-    "data.cache": "is a folder to write to",
-    "tracker.mode": "sends the run over the network",
-    "tracker.uri": "writes to a file of its own, or sends the run over the network",
-}
 
 
 def _values(overrides: Iterable[str]) -> dict[str, str]:

@@ -27,7 +27,6 @@ A group with a folder has a YAML file for each choice. The choices of the others
 [their keys](../docs/configuration.md). `config=NAME`, or `experiment=NAME`, is a preset.
 This page is written by `python -m attacks.schema.reference groups > configs/README.md`.
 """
-BAR = "\\|"
 EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
 Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.gradients=400
 Your own pictures:   python -m attacks.run config=quickstart data=folder data.path=my/pictures
@@ -42,7 +41,8 @@ def reference_page() -> str:
     """docs/configuration.md."""
     parts = [HEAD.rstrip()]
     for prefix, schema in OF_THE_RUN.items():
-        parts += [f"\n## {prefix[:-1] or 'run'}\n", f"{_about(schema)}\n", *_table(prefix, options(schema))]
+        about = " ".join(str(inspect.getdoc(schema)).split())
+        parts += [f"\n## {prefix[:-1] or 'run'}\n", f"{about}\n", *_table(prefix, options(schema))]
     parts += ["\n## config\n", "Presets: each changes what it names and leaves the rest.\n", _choices("config")]
     for group in (*CHOICES, *OPEN):
         parts += [f"\n## {group}\n", _choices(group)]
@@ -113,7 +113,7 @@ def _table(prefix: str, rows: list[Option]) -> Iterator[str]:
         kind = item.type.removesuffix(" | None")
         note = kind if item.default in (MISSING, "null") and kind != "any" else "or null" if kind != item.type else ""
         default = f"`{_default(item)}` {note and f'({note})'}".strip().replace("`null` (or null)", "`null`")
-        cells = [text.replace("|", BAR) for text in (f"`{prefix}{item.key}`", default, item.range, item.meaning)]
+        cells = [text.replace("|", r"\|") for text in (f"`{prefix}{item.key}`", default, item.range, item.meaning)]
         yield f"|{'|'.join(cells)}|"
 
 
@@ -124,10 +124,6 @@ def _line(prefix: str, item: Option) -> str:
 
 def _default(item: Option) -> str:
     return item.default if isinstance(item.default, str) else json.dumps(item.default)  # MISSING is "???"
-
-
-def _about(schema: type) -> str:
-    return " ".join((inspect.getdoc(schema) or "").partition("\n\n")[0].split())
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ def masked(text: str) -> str:
 
 
 def refuse_credentials(text: str, source: str) -> None:
-    """Raise ValueError where a text holds an address with a name or password: configurations and command lines are
-    kept in the run directory."""
+    """Raise ValueError for an address with a name or password: what a run is begun with is kept in its directory."""
     if _WITH_NAME.search(text):
-        raise ValueError(
-            f"{source} holds the name or password of a server, and would be written to the run directory: give them "
-            "in the environment, as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-        )
+        problem = "holds the name or password of a server, and would be written to the run directory"
+        fix = "give them in the environment, as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        raise ValueError(f"{source} {problem}: {fix}")

@@ -72,9 +72,7 @@ def check_tracker(node: TrackerConfig) -> None:
         return
     scheme, _, rest = node.uri.partition("://")
     if scheme not in ("sqlite", "http", "https") or not rest.strip("/"):
-        raise ValueError(
-            f"`tracker.uri` must be sqlite:///FILE, http://SERVER or https://SERVER; got {masked(node.uri)!r} "
-            "(MLflow's store of plain files is deprecated)"
-        )
+        value = f"{masked(node.uri)!r} (MLflow's store of plain files is deprecated)"
+        raise ValueError(f"`tracker.uri` must be sqlite:///FILE, http://SERVER or https://SERVER; got {value}")
     if scheme != "sqlite":
         refuse_credentials(node.uri, "`tracker.uri`")

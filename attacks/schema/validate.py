@@ -17,13 +17,9 @@ MOST_WORKERS = 1024  # the most processes of a run on one machine
 
 
 def validate(config: DictConfig) -> Run:
-    """Check a composed configuration against the schemas once more, and return it as plain dataclasses.
-
-    Hydra checks what it merges, but a `+key` slips past it; here every node is merged afresh onto its schema.
-
-    Raises:
-        ValueError: an unknown key, a wrong type, a missing value, an unknown name, or a `_target_`, with its path.
-    """
+    """Check a composed configuration against the schemas once more, and return it as plain dataclasses. Hydra checks
+    what it merges, but a `+key` slips past it; here every node is merged afresh onto its schema. Raises ValueError,
+    with its path, for an unknown key or name, a wrong type, a missing value, or a `_target_`."""
     refuse_code(OmegaConf.to_container(config, resolve=False), "configuration")
     try:
         plain = OmegaConf.to_container(config, resolve=True)
@@ -108,12 +104,9 @@ def shard(text: str | None) -> tuple[int, int]:
 
 
 def refuse_code(node: Any, source: str) -> None:
-    """Raise ValueError where a configuration names code to run, or reads the environment.
-
-    Hydra calls what `_target_` names, and the standard library's logging what `()` names; an `oc.env` would copy a
-    secret into logs and reports. Its name can be composed of other keys, so of all `${...}` only a plain reference to
-    another key is allowed.
-    """
+    """Raise ValueError where a configuration names code to run, or reads the environment. Hydra calls what `_target_`
+    names, and the standard library's logging what `()` names; an `oc.env` would copy a secret into logs and reports.
+    Its name can be composed of other keys, so of all `${...}` only a plain reference to another key is allowed."""
     if isinstance(node, dict):
         for key, value in node.items():
             if key in ("_target_", "()", "_partial_"):

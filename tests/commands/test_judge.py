@@ -83,7 +83,7 @@ def test_a_program_is_trusted_by_its_name_behind_any_defence(finished, tmp_path,
     encoder = f"torchscript:{tmp_path / 'missing.pt'} encoder.preprocess={{size:8}}"
     shutil.copytree(finished, tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    run = judge._composed(f"{encoder} defence={defence}")
+    run = judge.encoder_run(f"{encoder} defence={defence}")
     manifest["config"] |= {"encoder": asdict(run.encoder), "defence": asdict(run.defence)}
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
     message = {"phash": "a run directory may not choose it", encoder: f"{tmp_path / 'missing.pt'} does not exist"}

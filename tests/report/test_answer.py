@@ -146,14 +146,14 @@ def test_numbers_are_those_of_the_tables_and_of_the_requirement():
     pulled = check_length(content | {"weights": [weights[name] for name in content["clusters"]]}).limits
     assert "up to 41 % of the traffic" in pulled and "Means are weighted by `weight`" in pulled  # 22.1 * 12 / 6.5
     failure = check_length(content | {"gate": gate_of()})
-    assert str(failure) == (
+    assert f"{failure.verdict} {failure.reason}" == (
         "Do not deploy: the attack succeeds too often. After the attack, 80 % (68-92 %) of camera views are taken "
         "for something else; at most 50 % is allowed."
     )
     faulty = check_length(content | {"gate": gate_of("PASS") | {"notes": ["the bars came later"]}})
     assert faulty.verdict == "Meets its policy, yet says little: its record has faults, see below."
-    open_gate = gate_of("UNDECIDED", more=40)
-    assert str(check_length(content | {"gate": open_gate})) == (
+    undecided = check_length(content | {"gate": gate_of("UNDECIDED", more=40)})
+    assert f"{undecided.verdict} {undecided.reason}" == (
         "Undecided: about 40 more pictures are needed. After the attack, 68-92 % of camera views are taken for "
         "something else; at most 50 % is allowed."
     )

@@ -10,8 +10,8 @@ import pytest
 
 from attacks.experiment.job import index
 from attacks.report.comparison import ComparedRuns, link, own_page, write_page
-from attacks.report.curve import curve_of
 from attacks.report.runs import MEASURES, collect
+from attacks.report.settings import curve_of
 from attacks.report.warnings import warnings
 from attacks.runtime.untrusted import MOST_LETTERS
 from tests.helpers import report_pages
