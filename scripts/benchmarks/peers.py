@@ -91,6 +91,11 @@ class MeanLogit(LogProbabilities):
         return torch.stack([cosine, torch.zeros_like(cosine)], dim=1)
 
 
+def first_class(case: GradientCase) -> Tensor:
+    """The label of each picture."""
+    return torch.zeros(len(case.image), dtype=torch.long, device=case.image.device)
+
+
 def eotpgd(case: GradientCase, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Attack:
     """torchattacks' `EOTPGD`, the views drawn by `show` inside the model. Returns what runs it."""
     pgd = importlib.import_module("torchattacks").EOTPGD(
@@ -101,7 +106,7 @@ def eotpgd(case: GradientCase, show: nn.Module, setting: Setting, steps: int, ra
         eot_iter=setting.views,
         random_start=random_start,
     )
-    labels = torch.zeros(len(case.image), dtype=torch.long, device=case.image.device)
+    labels = first_class(case)
     return lambda: pgd(case.image, labels)
 
 
@@ -114,13 +119,12 @@ def foolbox_pgd(
     name: str = "LinfPGD",
 ) -> Attack:
     """Foolbox's `LinfPGD` or `L2PGD` through its `ExpectationOverTransformationWrapper`, likewise."""
-    library, device = importlib.import_module("foolbox"), case.image.device
+    library = importlib.import_module("foolbox")
     network = nn.Sequential(show, MeanLogit(case)).eval()
-    inner = library.PyTorchModel(network, (0, 1), device=device)
+    inner = library.PyTorchModel(network, (0, 1), device=case.image.device)
     model = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
-    make = getattr(library.attacks, name)
-    pgd = make(rel_stepsize=setting.step, steps=steps, random_start=random_start)
-    goal = library.Misclassification(torch.zeros(len(case.image), dtype=torch.long, device=device))
+    pgd = getattr(library.attacks, name)(rel_stepsize=setting.step, steps=steps, random_start=random_start)
+    goal = library.Misclassification(first_class(case))
     return lambda: pgd.run(model, case.image, goal, epsilon=case.eps)
 
 

@@ -64,73 +64,49 @@ class StrengthCell(NamedTuple):
         return {name: entry for name, entry in CONTESTANTS.items() if fits(name, self.ball)}
 
 
-def grid_cells(arch: str, lines: str) -> tuple[StrengthCell, ...]:
-    """The cells of an encoder: of each line views, ball, number of gradients and, perhaps, goal."""
+def grid_cells(lines: str) -> tuple[StrengthCell, ...]:
+    """Cells: of each line encoder, views, ball, number of gradients and goal."""
     rows = [line.split() for line in lines.strip().splitlines()]
-    return tuple(
-        StrengthCell(arch, views, ball, int(evals), goal="".join(goal) or "away")
-        for views, ball, evals, *goal in rows
-    )
+    return tuple(StrengthCell(arch, views, ball, int(evals), goal=goal) for arch, views, ball, evals, goal in rows)
 
 
 #: A fraction of the whole grid: every encoder with all five kinds of views; balls, goals and numbers of gradients are
 #: spread over them.
-CELLS = (
-    *grid_cells(
-        "pocket",
-        """
-        mild       linf8   32
-        camera     linf8  128
-        heavy      linf16  32 toward
-        jpeg       l2     128 toward
-        downscale  patch  512
-        """,
-    ),
-    *grid_cells(
-        "convnext",
-        """
-        mild       l2      32 toward
-        camera     patch  128
-        heavy      linf8  512
-        jpeg       linf4  128
-        downscale  linf16  32
-        """,
-    ),
-    *grid_cells(
-        "vit",
-        """
-        mild       patch   32
-        camera     linf4  512 toward
-        heavy      l2     128
-        jpeg       linf16  32
-        downscale  linf8  128 toward
-        """,
-    ),
+CELLS = grid_cells(
+    """
+    pocket    mild       linf8   32  away
+    pocket    camera     linf8   128 away
+    pocket    heavy      linf16  32  toward
+    pocket    jpeg       l2      128 toward
+    pocket    downscale  patch   512 away
+    convnext  mild       l2      32  toward
+    convnext  camera     patch   128 away
+    convnext  heavy      linf8   512 away
+    convnext  jpeg       linf4   128 away
+    convnext  downscale  linf16  32  away
+    vit       mild       patch   32  away
+    vit       camera     linf4   512 toward
+    vit       heavy      l2      128 away
+    vit       jpeg       linf16  32  away
+    vit       downscale  linf8   128 toward
+    """
 )
 #: Likewise of real encoders at 224 pixels.
-REAL_CELLS = (
-    *grid_cells(
-        "lite0",
-        """
-        camera     linf4   64
-        camera     linf4  256
-        camera     linf8   64
-        downscale  linf4   64
-        jpeg       linf2   64
-        mild       linf2   32 class
-        heavy      linf16  64 toward
-        """,
-    ),
-    *grid_cells(
-        "lite2",
-        """
-        web        linf4   64
-        camera     linf8   32 toward
-        jpeg       linf4   32 class
-        downscale  l2      64
-        mild       patch   32
-        """,
-    ),
+REAL_CELLS = grid_cells(
+    """
+    lite0  camera     linf4   64  away
+    lite0  camera     linf4   256 away
+    lite0  camera     linf8   64  away
+    lite0  downscale  linf4   64  away
+    lite0  jpeg       linf2   64  away
+    lite0  mild       linf2   32  class
+    lite0  heavy      linf16  64  toward
+    lite2  web        linf4   64  away
+    lite2  camera     linf8   32  toward
+    lite2  jpeg       linf4   32  class
+    lite2  downscale  l2      64  away
+    lite2  mild       patch   32  away
+    """
 )
 #: Of encoders that can only be asked; "none": the picture itself is the view.
 QUERY_CELLS = tuple(
@@ -339,7 +315,7 @@ def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
     alone."""
 
     def row(entry: Sequence[CellResult]) -> Row:
-        verdicts = [comparison_of_cell.verdict for comparison_of_cell in entry]
+        verdicts = [result.verdict for result in entry]
         return tuple(float(verdicts.count(name)) for name in ("lowest", "level", "beaten"))
 
     rows = {ALL_PEERS: row(results)}
@@ -347,10 +323,10 @@ def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
         lowest, beaten = (holm(p_values) for p_values in zip(*(entry.p_values for entry in results), strict=True))
         rows[f"{ALL_PEERS}, Holm"] = (float(lowest), float(len(results) - lowest - beaten), float(beaten))
     for name in dict.fromkeys(name for entry in results for name in entry.settings):
-        single_comparisons = [
+        single = (
             replace(entry, settings={name: entry.settings[name]}) for entry in results if name in entry.settings
-        ]
-        rows[name] = row(single_comparisons)
+        )
+        rows[name] = row([*single])
     return BenchmarkTable(
         f"Cells that ours wins, at 95 %, paired by picture, of {len(results)}",
         {"lowest": ".0f", "level": ".0f", "beaten": ".0f"},
@@ -367,10 +343,9 @@ def holm(p_values: Sequence[float]) -> int:
 
 def gradients_table(results: Sequence[CellResult]) -> BenchmarkTable:
     """The share of its gradients that ours needs to the best peer's value: the median over cells, by encoder."""
-    shares = [(entry.cell.arch, entry.share_of_gradients) for entry in results]
-    rows: dict[str, Row] = {"all": (statistics.median(share for _, share in shares), float(len(shares)))}
-    for arch in dict.fromkeys(arch for arch, _ in shares):
-        group = [share for name, share in shares if name == arch]
-        rows[arch] = (statistics.median(group), float(len(group)))
+    shares = {"all": [entry.share_of_gradients for entry in results]}
+    for entry, share in zip(results, shares["all"], strict=True):
+        shares.setdefault(entry.cell.arch, []).append(share)
+    rows: dict[str, Row] = {name: (statistics.median(group), float(len(group))) for name, group in shares.items()}
     title = "Share of its gradients that ours needs to the best peer's cosine, median"
     return BenchmarkTable(title, {"share": ".2f", "cells": ".0f"}, rows, ("inf: not reached",))

@@ -41,15 +41,11 @@ def network(arch: str, folder: Path, logits: bool = False) -> nn.Module:
     return real.to(memory_format=torch.channels_last)
 
 
-class HashBits(nn.Module):
+class HashBits(nn.Sequential):
     """The signs of a hash's answers, without gradients."""
 
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
     def forward(self, images: Tensor) -> Tensor:
-        answers: Tensor = self.encoder(images)
+        answers: Tensor = super().forward(images)
         return answers.sign()
 
 
