@@ -10,7 +10,6 @@ import importlib
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -211,11 +210,10 @@ def one_view_model(task: StrengthTask) -> nn.Module:
 def library_apgd(task: StrengthTask, setting: Setting) -> Tensor:
     """adversarial-library's APGD. Called below its public function, which cannot keep the best iterate of a given
     number of steps. The first class is never the likelier one, so the last success is the last iterate."""
-    apgd = partial(adversarial_library("attacks.auto_pgd")._apgd, loss_function="ce", eot_iter=setting.views)
-    eps, count = torch.full((len(task.image),), task.eps), step_count(task, setting) - 1
-    iterates: tuple[Tensor, ...] = apgd(
-        one_view_model(task), task.image, first_class(task), eps, ball_norm(task), n_iter=count
-    )
+    options = {"loss_function": "ce", "eot_iter": setting.views, "n_iter": step_count(task, setting) - 1}
+    apgd, eps = adversarial_library("attacks.auto_pgd")._apgd, torch.full((len(task.image),), task.eps)
+    model, labels = one_view_model(task), first_class(task)
+    iterates: tuple[Tensor, ...] = apgd(model, task.image, labels, eps, ball_norm(task), **options)
     return iterates[0 if setting.keep else -1]
 
 
@@ -272,14 +270,12 @@ def art_pgd(task: StrengthTask, setting: Setting) -> Tensor:
 
 def our_loop(task: StrengthTask, optimiser: Any, views: int, steps: int, **options: Any) -> Tensor:
     """The attacked pictures of one of our optimisers."""
-    parts = {
-        "encoder": task.counter,
-        "objective": Away(),
-        "perturbation": task.ball,
-        "optimiser": optimiser,
-    } | options
+    options = {"encoder": task.counter, "objective": Away(), "seed": task.seed} | options
     eot = EOT(task.views, views=views, chunk=32)
-    return task.image + solve(task.image, task.anchor, eot=eot, steps=steps, seed=task.seed, **parts).delta
+    best = solve(
+        task.image, task.anchor, perturbation=task.ball, optimiser=optimiser, eot=eot, steps=steps, **options
+    )
+    return task.image + best.delta
 
 
 def our_attack(task: StrengthTask, _: Setting) -> Tensor:

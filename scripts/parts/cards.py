@@ -35,8 +35,6 @@ _NAME, _YEAR = r"[A-Z][\w-]+", r"(?:19|20)\d\d\b"
 PAPER = re.compile(rf"((?:van den )?{_NAME})(?:(?:, {_NAME})* & {_NAME}| et al\.)?(?:'s)?,? \(?({_YEAR})")
 #: A line of docs/references.md, or a heading.
 _ENTRY = re.compile(rf"- ((?:van den )?{_NAME})[^(]*\(({_YEAR})\)\. |## (.+)")
-
-
 #: The source of what has no other.
 OWN_SOURCE = "this project's own"
 
@@ -178,9 +176,7 @@ def references() -> dict[tuple[str, str], str]:
 @cache
 def all_cards() -> dict[str, list[PartCard]]:
     """The cards of each page: the stages by room, then the choices of each group."""
-    rooms = {
-        page: [stage_card(name) for name, stage in STAGES.items() if room_of_stage(stage) == page] for page in ROOMS
-    }
+    rooms = {page: [stage_card(name) for name in STAGES if room_of_stage(STAGES[name]) == page] for page in ROOMS}
     files = {group for group in GROUPS if group not in CHOICES or group in FILES}
     return rooms | {
         group: [(file_card if group in files else choice_card)(group, name) for name in choice_names(group)]
@@ -201,7 +197,7 @@ def stage_card(name: str) -> PartCard:
     description, facts = description_and_facts(text)
     fused = "fuses with its neighbours into one resample a view"
     facts.setdefault("Cost", fused if Geometry in stage.__mro__ else "linear in the pixels of a view")
-    lines = {"Key": f"`transforms.stages.{name}`", "Python": _python(stage), **_facts(facts, text)}
+    lines = {"Key": f"`transforms.stages.{name}`", "Python": _python(stage), **_facts(facts, text, PartKind(""))}
     example_arguments = examples()[name]
     if getattr(stage, "dims", None) == 0:  # a list of values of one argument
         example_arguments = {key: value[2] for key, value in example_arguments.items()}
@@ -223,7 +219,7 @@ def choice_card(group: str, name: str) -> PartCard:
         description = description if description.startswith(first) else f"{first} {description}"
     rows = options(schema)
     lines = {"Key": f"`{group}={name}`", "Python": _python(part)}
-    lines |= _facts(_common(group, facts), " ".join([text, *(row.paper for row in rows)]), GROUPS[group].source)
+    lines |= _facts(facts, " ".join([text, *(row.paper for row in rows)]), GROUPS[group])
     return _card(group, name, description, lines, tuple(map(_key, rows)))
 
 
@@ -241,7 +237,7 @@ def file_card(group: str, name: str) -> PartCard:
     if group == "config":
         facts.setdefault("Cost", _gradients(yaml.safe_load(text).get("attack") or {}))
     key = f"`{folder}={name}`" if group != "policies" else f"`require={name}`"
-    lines = {"Key": key} | _facts(_common(group, facts), " ".join(head), GROUPS[group].source)
+    lines = {"Key": key} | _facts(facts, " ".join(head), GROUPS[group])
     body = body if "  - " in body else body.removeprefix("defaults:").strip()  # all of them were of the schema
     return replace(_card(group, name, description, lines, ()), body=body, strips=strips)
 
@@ -272,13 +268,9 @@ def _declarations(group: str, name: str) -> Iterator[tuple[str, Any]]:
     )
 
 
-def _common(group: str, facts: dict[str, str]) -> dict[str, str]:
-    return {"Cost": GROUPS[group].cost, "Oracle": GROUPS[group].oracle} | facts
-
-
-def _facts(facts: dict[str, str], text: str, otherwise: str = "") -> dict[str, str]:
+def _facts(facts: dict[str, str], text: str, kind: PartKind) -> dict[str, str]:
     """The facts in their order, by label; where no source is given, the papers of the text."""
-    facts = {"Source": papers(text) or otherwise, **facts}
+    facts = {"Source": papers(text) or kind.source, "Cost": kind.cost, "Oracle": kind.oracle} | facts
     if "Formula" in facts:
         facts["Formula"] = f"{{math}}`{facts['Formula']}`"
     return {label: facts[name].removesuffix(".") for name, label in FACTS.items() if facts.get(name)}
@@ -319,10 +311,8 @@ def _limits(name: str, key: str) -> str:
 
 def _key(item: Option) -> tuple[str, ...]:
     default = "required" if item.default == MISSING else f"`{item.default!r}`"
-    meaning_and_range = (
-        f"{item.meaning} ({item.range})" if item.meaning and item.range else item.meaning or item.range
-    )
-    return f"`{item.key}`", default, meaning_and_range
+    both = item.meaning and item.range
+    return f"`{item.key}`", default, f"{item.meaning} ({item.range})" if both else item.meaning or item.range
 
 
 def _gradients(attack: dict[str, Any]) -> str:
