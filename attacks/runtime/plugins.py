@@ -1,5 +1,6 @@
-"""Parts that are not of this package: of installed packages, by entry point, or given in Python."""
+"""Parts that are not of this package: of installed packages, by entry point or by name, or given in Python."""
 
+import importlib
 import inspect
 import json
 import re
@@ -9,6 +10,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -105,6 +108,22 @@ def plugin(group: str, name: str) -> Plugin:
 def entry_names(group: str) -> list[str]:
     """The names of the entry points of a group."""
     return sorted({point.name for point in entry_points(group=f"viewproof.{group}s")})
+
+
+def import_object(place: str, key: str) -> Any:
+    """The object `module:attribute` of a module in the working directory, or of an installed one; importing runs the
+    module. Raises ValueError with the `key` where there is none, whatever the import raised."""
+    module, _, name = place.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise ValueError(f"`{key}` must be module:attribute, in this folder or installed; got {place!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return attrgetter(name)(importlib.import_module(module))
+    except Exception as error:  # the user's code
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise ValueError(f"`{key}`: {place} cannot be imported ({reason}); run from its folder") from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
 
 
 def _kind(part: Any) -> Any:

@@ -16,6 +16,7 @@ from attacks.encoders.engine.batch_norm import fold
 from attacks.runtime.files import atomic
 from attacks.runtime.progress import Progress
 from transforms import Affine, Brightness, Compose, Contrast, resize
+from transforms.auditing.steps import seeded
 from transforms.draws import Uniform
 
 from .case import encoder
@@ -65,8 +66,7 @@ class Resized(nn.Module):
 
 def small_network(arch: str) -> nn.Module:
     """A small ConvNeXt or vision transformer, (N,3,H,W) in [0,1] -> (N,96), the same each time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+    with seeded(SEED):
         if arch == "vit":
             plain: nn.Module = VisionTransformer(SIDE, 8, 4, 3, 96, 192)
             plain.heads = nn.Identity()
