@@ -72,7 +72,6 @@ FORKS = multiprocessing.get_context("forkserver")
 
 
 def fenced_blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 

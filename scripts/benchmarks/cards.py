@@ -50,7 +50,6 @@ class CardCase:
 
 
 def draw_case(random: Random) -> CardCase:
-    """A run."""
     front, other = (scene(SCENES[i]) for i in random.choice(len(SCENES), 2, replace=False))
     exponent = float(random.choice(SPECTRA))
     common = texture(exponent, random)
@@ -162,7 +161,6 @@ def cover_part(_: CardCase, random: Random, share: tuple[float, float] = (0.12, 
     angle = random.uniform(0, 180)
 
     def lay(light: NDArray[Any]) -> NDArray[Any]:
-        """An ellipse over a share of the patch."""
         height, width = light.shape[:2]
         patch = MM / card(MM, MM).width
         at, radius = 0.5 + patch * (middle - 0.5), patch * math.sqrt(area / math.pi)

@@ -156,7 +156,6 @@ def art_eot(case: GradientCase, show: Callable[[Tensor], Tensor], views: int) ->
 
 
 def art_step(case: GradientCase, setting: Setting) -> Attack:
-    """ART's `loss_gradient`."""
     classifier = art_eot(case, NextView(case), setting.views)
     label = torch.tensor([[1.0, 0.0]], device=case.image.device)
     return lambda: -classifier.loss_gradient(case.image, label)

@@ -113,9 +113,9 @@ def run(cells: Sequence[str] = ("all",), repeats: int = 200, particles: int = 50
     rows = {name: rare_cell(name, repeats, particles) for name in (CELLS if "all" in cells else cells)}
     open_sets = {name: row for name, row in rows.items() if CELLS[name][0] not in TRAPS}
     worst = {"limit": (rows, 0), "estimate, where slopes lead to every failure": (open_sets, 1)}
-    notes = [
-        f"worst {key}: {min(group, key=lambda name: float(group[name][i] or 0))}"
+    notes = (
+        f"worst {key}: {min(group, key=lambda name: group[name][i] or 0)}"
         for key, (group, i) in worst.items()
         if group
-    ]
+    )
     return [BenchmarkTable(f"{repeats} repeats, {particles} particles", COLUMNS, dict(rows), tuple(notes))]

@@ -58,7 +58,6 @@ class StrengthCell(NamedTuple):
 
     @property
     def contestants(self) -> Mapping[str, Contestant]:
-        """The attacks that are compared."""
         if self.unit == "queries":
             return QUERY_CONTESTANTS
         return {name: entry for name, entry in CONTESTANTS.items() if fits(name, self.ball)}
@@ -201,7 +200,6 @@ def compare_cell(
     with it, and with ours."""
 
     def outcomes(title: str, plan: Mapping[Key, Sequence[StrengthJob]]) -> dict[Key, list[list[float]]]:
-        """The outcomes of all jobs of each row."""
         jobs, results = [*itertools.chain(*plan.values())], []
         with Progress(title, len(jobs)) as progress:
             for cosines in spread(strength_outcome, jobs):
@@ -298,7 +296,6 @@ class CellResult:
         return math.inf
 
     def table(self) -> BenchmarkTable:
-        """The contestants."""
         rows: dict[str, Row] = {}
         for name in (OURS, *self.settings, *({WHITE_BOX} & {*self.cosines})):
             mean, low, high = self.difference(name)

@@ -100,7 +100,6 @@ class StrengthTask(GradientCase):
 
     @property
     def objective(self) -> Objective:
-        """Of embeddings, or of logits."""
         return Away() if self.anchor.is_floating_point() else CrossEntropy()
 
     def entropy(self, embeddings: Tensor) -> Tensor:

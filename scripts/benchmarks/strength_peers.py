@@ -75,7 +75,6 @@ def shares(task: StrengthTask, setting: Setting) -> Iterable[float]:
 
 
 def random_start(task: StrengthTask) -> Tensor:
-    """A random point of the ball."""
     return task.ball.start(task.image, torch.Generator().manual_seed(stream(task.seed, "start")))
 
 
@@ -198,7 +197,6 @@ def adam(task: StrengthTask, setting: Setting) -> Tensor:
 
 
 def ball_norm(task: StrengthTask) -> float:
-    """2 or infinity."""
     return 2 if isinstance(task.ball, L2) else math.inf
 
 
@@ -251,7 +249,6 @@ def torchattacks(task: StrengthTask, setting: Setting) -> Tensor:
 
 
 def foolbox(task: StrengthTask, setting: Setting) -> Tensor:
-    """Foolbox's `LinfPGD` or `L2PGD`."""
     name = "L2PGD" if ball_norm(task) == 2 else "LinfPGD"
     return foolbox_pgd(task, NewView(task), setting, step_count(task, setting), name=name)()
 
@@ -269,7 +266,6 @@ def art_pgd(task: StrengthTask, setting: Setting) -> Tensor:
 
 
 def our_loop(task: StrengthTask, optimiser: Any, views: int, steps: int, **options: Any) -> Tensor:
-    """The attacked pictures of one of our optimisers."""
     options = {"encoder": task.counter, "objective": Away(), "seed": task.seed} | options
     eot = EOT(task.views, views=views, chunk=32)
     best = solve(

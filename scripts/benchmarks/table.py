@@ -77,7 +77,6 @@ def machine(device: str) -> dict[str, object]:
 
 
 def save_tables(tables: Sequence[BenchmarkTable], name: str, folder: Path, machine: Mapping[str, object]) -> None:
-    """Write `folder`/`name`.json (figures and machine)."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"benchmark": name, "machine": dict(machine), "tables": [table.plain() for table in tables]}
     write_json(folder / f"{name}.json", content)

@@ -89,7 +89,6 @@ class ZooResult(NamedTuple):
 
 
 def zoo_result(name: str, rounds: int, pictures: int) -> ZooResult:
-    """An encoder by its name."""
     case = rigged_encoders().get(name)
     encoder = honest()[name] if case is None else case.encoder
     with warnings.catch_warnings():

@@ -70,7 +70,6 @@ def passing(value: Change, backward: Change = no_change) -> Change:
 
 
 def with_gradient(backward: Change) -> Change:
-    """The identity with another gradient."""
     return passing(no_change, backward)
 
 
@@ -162,8 +161,6 @@ def winners(share: float) -> Change:
 
 
 def detach_features(share: float) -> Change:
-    """The first features are detached."""
-
     def change(x: Tensor) -> Tensor:
         first = round(share * x.shape[1])
         return torch.cat([x[:, :first].detach(), x[:, first:]], dim=1)
@@ -184,8 +181,6 @@ class Weak(nn.Module):
 
 
 class HalfPrecision(nn.Module):
-    """The network in half precision."""
-
     def __init__(self) -> None:
         super().__init__()
         self.inner = net()
@@ -198,7 +193,6 @@ class HalfPrecision(nn.Module):
 
 @cache
 def rigged_encoders() -> dict[str, RiggedEncoder]:
-    """All rigged encoders by name."""
     plain = net()
 
     def rig(where: str, change: Change, soft: Change | None = None) -> RiggedEncoder:
@@ -282,8 +276,6 @@ class Attention(nn.Module):
 
 
 class Lambda(nn.Module):
-    """A function as a layer."""
-
     def __init__(self, function: Change) -> None:
         super().__init__()
         self.forward = function

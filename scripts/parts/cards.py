@@ -191,7 +191,6 @@ def choice_names(group: str) -> list[str]:
 
 
 def stage_card(name: str) -> PartCard:
-    """The card of a stage of `transforms.registry`."""
     stage, strips = STAGES[name], stage_strips(name)
     text = inspect.getdoc(stage) or ""
     description, facts = description_and_facts(text)
@@ -323,7 +322,6 @@ def _gradients(attack: dict[str, Any]) -> str:
 
 
 def room_of_stage(stage: type) -> str:
-    """The room of a stage, which is its page."""
     return stage.__module__.split(".")[1]
 
 
