@@ -38,18 +38,16 @@ class Bank(NamedTuple):
         encoder: Encoder,
         objective: Objective,
         chunk: int,
-        world: World = ALONE,
         *,
         untouched: Tensor | None = None,
-        step: int | None = None,
     ) -> Tensor:
         """The loss of each picture from each view, at most `chunk` views at a time: (N,...) -> (N,V). A paired
-        objective needs the `untouched` pictures (N,C,H,W) too. Raises NotFinite, with the `step`."""
-        return self.losses_of(judged(images, anchor, encoder, objective, untouched), chunk, world, step)
+        objective needs the `untouched` pictures (N,C,H,W) too. Raises NotFinite."""
+        return self.losses_of(judged(images, anchor, encoder, objective, untouched), chunk)
 
     @torch.no_grad()
     def losses_of(self, problem: Problem, chunk: int, world: World = ALONE, step: int | None = None) -> Tensor:
-        """The same for finished pictures as a problem (see `judged`)."""
+        """The same for finished pictures as a problem (see `judged`). Raises NotFinite, with the `step`."""
         query = self.query(problem, step)
         mine = world.share(len(self.u))
 

@@ -177,9 +177,8 @@ def _check_run(
         )
     if program_encoder is not None:
         notes.append(
-            f"{LEDGER}: its {len(answers)} answers were used, so whether the encoder gives them today was not "
-            "checked; "
-            f"{len(program_encoder.ledger) - len(answers)} pictures were asked about anew"
+            f"{LEDGER}: its {len(answers)} answers were used, so whether the encoder gives them today was not checked"
+            f"; {len(program_encoder.ledger) - len(answers)} pictures were asked about anew"
         )
     counts = {name: len(bank.u) for name, bank in bench.banks.items()}
     sizes = {name: portion.size(count) for name, count in counts.items()}
@@ -355,8 +354,7 @@ def _caught_lines(lines: Callable[[], Iterable[str]]) -> list[str]:
     """The lines of a check; one more where a file that it reads is damaged."""
     problems: list[str] = []
     try:
-        for line in lines():
-            problems.append(line)
+        problems.extend(lines())  # those before the error stay
     except Damaged as error:
         problems.append(str(error))
     return problems

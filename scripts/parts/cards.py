@@ -147,12 +147,11 @@ def as_fields(lines: list[str]) -> None:
     for i, line in enumerate(lines):
         match = _FACT.match(line)
         inside = bool(match) or (inside and bool(line.strip()))
-        if inside:
-            lines[i] = _field(match[1], match[2]) if match else f"    {line.strip()}"
-
-
-def _field(name: str, text: str) -> str:
-    return f":{FACTS[name]}: " + (f":math:`{text}`" if name == "Formula" else text)
+        if match:
+            text = f":math:`{match[2]}`" if match[1] == "Formula" else match[2]
+            lines[i] = f":{FACTS[match[1]]}: {text}"
+        elif inside:
+            lines[i] = f"    {line.strip()}"
 
 
 def papers(text: str) -> str:
