@@ -49,13 +49,8 @@ class Adaptive:
 
     Examples:
         >>> from attacks.eot import Adaptive
-        >>> from attacks.eot.adaptive import Noise
-        >>> total = torch.tensor([128, 4096])  # gradients of two pictures
-        >>> Adaptive(steps=128).start(total, block=4).tolist()
+        >>> Adaptive(steps=128).start(torch.tensor([128, 4096]), block=4).tolist()  # gradients of two pictures
         [1, 2]
-        >>> noise = Noise(torch.ones(2), torch.tensor([16.0, 16.0]), torch.tensor([8, 8]))  # c = 16, after 8 steps
-        >>> Adaptive(steps=128).next_blocks(noise, total, left=total, block=4).tolist()
-        [1, 4]
     """
 
     steps: int = 128

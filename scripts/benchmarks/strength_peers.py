@@ -266,11 +266,9 @@ def art_pgd(task: StrengthTask, setting: Setting) -> Tensor:
 
 
 def our_loop(task: StrengthTask, optimiser: Any, views: int, steps: int, **options: Any) -> Tensor:
-    options = {"encoder": task.counter, "objective": Away(), "seed": task.seed} | options
+    parts: dict[str, Any] = {"encoder": task.counter, "objective": Away(), "perturbation": task.ball} | options
     eot = EOT(task.views, views=views, chunk=32)
-    best = solve(
-        task.image, task.anchor, perturbation=task.ball, optimiser=optimiser, eot=eot, steps=steps, **options
-    )
+    best = solve(task.image, task.anchor, optimiser=optimiser, eot=eot, steps=steps, seed=task.seed, **parts)
     return task.image + best.delta
 
 
