@@ -6,6 +6,7 @@ stopped. A file that is damaged, or a copy of another task's, is noticed, and it
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,7 +78,7 @@ class Checkpoint:
         return None if self.folder is None else self.folder / f"{self.prefix}{name}.safetensors"
 
 
-class Task:
+class Task(AbstractContextManager["Task"]):
     """A running task; a context manager. `state` is its stored state, None at first. Any exception within the block
     stores the latest state first."""
 
@@ -86,9 +87,6 @@ class Task:
         self._checkpoint, self._path = checkpoint, path if checkpoint.world.first else None
         self._make: Callable[[], Any] | None = None
         self._steps, self._last_time = 0, time.monotonic()
-
-    def __enter__(self) -> "Task":
-        return self
 
     def update(self, make: Callable[[], Any]) -> None:
         """One step is done; `make()` is the state after it (a value of `attacks.runtime.values`), the same whenever

@@ -13,10 +13,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Protocol, TextIO
 
 from attacks.runtime.decoding import decoded
 from attacks.runtime.extras import extra
@@ -249,7 +249,7 @@ class WandB(Tracker):
 ADAPTERS: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
-class Trackers:
+class Trackers(AbstractContextManager["Trackers"]):
     """Several trackers as one; a context manager that closes them, after an exception too.
 
     A tracker of another library that fails is dropped with one warning, and the run continues. The journal becomes
@@ -259,9 +259,6 @@ class Trackers:
 
     def __init__(self, events: Tracker | None = None, others: Mapping[str, Tracker] | None = None) -> None:
         self.events, self.others = events, None if others is None else dict(others)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with suppress(OSError) if kind is not None else nullcontext():  # the first error matters

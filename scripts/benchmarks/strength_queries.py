@@ -17,6 +17,7 @@ from attacks.optimisers import NESSquare
 from attacks.optimisers.square import Square
 
 from .contest import OURS, Setting
+from .peers import first_class
 from .strength_case import StrengthTask
 from .strength_encoders import HashBits
 from .strength_peers import MeanOfViews, contestant, our_loop, step_count
@@ -64,9 +65,8 @@ def torchattacks_square(task: StrengthTask, setting: Setting) -> Tensor:
     attack = library.Square(logits, eps=task.eps, n_queries=task.evals // views - 1, p_init=setting.size)
     attack.set_device("cpu")
     attack.init_hyperparam(task.image)
-    attacked_images: Tensor
-    _, attacked_images = attack.attack_single_run(task.image, torch.zeros(len(task.image), dtype=torch.long))
-    return attacked_images
+    result: tuple[Tensor, Tensor] = attack.attack_single_run(task.image, first_class(task))
+    return result[1]
 
 
 def art_square(task: StrengthTask, setting: Setting) -> Tensor:
