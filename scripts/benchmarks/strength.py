@@ -200,13 +200,12 @@ def compare_cell(
     with it, and with ours."""
 
     def outcomes(title: str, plan: Mapping[Key, Sequence[StrengthJob]]) -> dict[Key, list[list[float]]]:
-        jobs, results = [*itertools.chain(*plan.values())], []
-        with Progress(title, len(jobs)) as progress:
-            for cosines in spread(strength_outcome, jobs):
-                results.append(cosines)
+        keys, results = [key for key, row in plan.items() for _ in row], {key: list[list[float]]() for key in plan}
+        with Progress(title, len(keys)) as progress:
+            for key, cosines in zip(keys, spread(strength_outcome, [*itertools.chain(*plan.values())]), strict=True):
+                results[key].append(cosines)
                 progress.step(cosine=statistics.fmean(cosines))
-        unread = iter(results)
-        return {key: [*itertools.islice(unread, len(row))] for key, row in plan.items()}
+        return results
 
     def job(name: str, setting: Setting, purpose: Purpose, seed: int) -> StrengthJob:
         judges = views if purpose == "table" else min(SCREEN_VIEWS, views)
@@ -320,10 +319,7 @@ def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
         lowest, beaten = (holm(p_values) for p_values in zip(*(entry.p_values for entry in results), strict=True))
         rows[f"{ALL_PEERS}, Holm"] = (float(lowest), float(len(results) - lowest - beaten), float(beaten))
     for name in dict.fromkeys(name for entry in results for name in entry.settings):
-        single = (
-            replace(entry, settings={name: entry.settings[name]}) for entry in results if name in entry.settings
-        )
-        rows[name] = row([*single])
+        rows[name] = row([replace(e, settings={name: e.settings[name]}) for e in results if name in e.settings])
     return BenchmarkTable(
         f"Cells that ours wins, at 95 %, paired by picture, of {len(results)}",
         {"lowest": ".0f", "level": ".0f", "beaten": ".0f"},

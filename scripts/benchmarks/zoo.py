@@ -54,11 +54,11 @@ def does_mask(case: RiggedEncoder, pictures: int) -> bool:
     torch.manual_seed(0)  # of encoders that draw
     test = attack_on(case.encoder, held_out_tiles().spread(pictures).images, STEPS)
     own_delta = _delta(lambda: test.run().delta)
-    deltas = {name: _delta(partial(_transfer, test, twin)) for name, twin in case.twins.items()}
     noisy = nn.Sequential(Lambda(jitter(NOISE)), case.encoder).eval()
-    deltas[f"noise {NOISE}"] = _delta(lambda: test.run(encoder=noisy).delta)
+    deltas = [_delta(partial(_transfer, test, twin)) for twin in case.twins]
+    deltas.append(_delta(lambda: test.run(encoder=noisy).delta))
+    candidates = [delta for delta in deltas if delta is not None]
     choosing = replace(test, judges=test.choosers)
-    candidates = [delta for delta in deltas.values() if delta is not None]
     best = min(candidates, key=lambda delta: mean(choosing.judge(delta)))
     own_delta = start(test.problem, test.options.seed) if own_delta is None else own_delta
     clean, own_losses = test.clean_losses(), test.judge(own_delta)
