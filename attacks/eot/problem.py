@@ -183,8 +183,7 @@ class Problem:
         return losses
 
     def _with_answers(self, features: Tree, numbers: Tensor) -> Tree:
-        """The features of views, of the images `numbers` in turn; a view that a black box gives no answer for has
-        those of the untouched image, so that no attack gains by it."""
+        """The features; a view without an answer has those of the untouched image, so that no attack gains by it."""
         missing = silence(self.encoder, features)
         if missing is None or not bool(missing.any()):
             return features

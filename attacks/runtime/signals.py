@@ -14,8 +14,6 @@ from types import FrameType
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 
-HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
-
 
 class StopSignal(BaseException):
     """A signal has stopped the run. No `Exception`: code that continues after an error must not continue after this.
@@ -60,7 +58,7 @@ def stoppable(out: Path) -> Iterator[None]:
             stops.append(StopSignal(number, out))
             raise stops[0]
 
-    numbers = [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN]
+    numbers = [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
     previous = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield

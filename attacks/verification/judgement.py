@@ -102,8 +102,7 @@ def picture_problems(bench: Bench, out: Path) -> Iterator[str]:
 
 
 def _changes(study: Study, exhibits: Exhibits, at: tuple[str, range], delta: Tensor | None) -> Iterator[str]:
-    """The pictures of an arm and rows, of one shape, with the perturbation that was saved; None: clean ones. `study`
-    is of these rows."""
+    """The pictures of an arm and rows, those of `study`, with the perturbation that was saved; None: clean ones."""
     (arm, rows), images, perturbation = at, study.queries.images.to(study.device), study.perturbation
     # resampled, it may round otherwise
     slack = 1 if perturbation.texture_size is not None and delta is not None else 0
