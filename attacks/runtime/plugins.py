@@ -131,7 +131,7 @@ def _kind(part: Any) -> Any:
 
 
 def _sources(kind: Any) -> Iterator[str]:
-    """The source of a function, or of a class and its bases but `FOUNDATIONS`; of a notebook's that of its methods."""
+    """The source of a function, or of a class and its bases but `FOUNDATIONS`; in a notebook that of methods."""
     bases = kind.__mro__ if isinstance(kind, type) else (kind,)
     for base in (base for base in bases if base.__module__.partition(".")[0] not in FOUNDATIONS):
         try:

@@ -251,7 +251,7 @@ def _card(
 
 
 def _declarations(group: str, name: str) -> Iterator[tuple[str, Any]]:
-    """The docstrings that may hold the facts of a choice, and whose they are; no library of an encoder is imported."""
+    """The docstrings that may hold the facts of a choice, and whose they are; no encoder's library is imported."""
     yield inspect.getdoc(CHOICES[group][name]) or "", None
     if group == "encoder" and name in FAMILIES:
         source = (ROOT / "attacks" / "encoders" / "families" / f"{name}_models.py").read_text(encoding="utf-8")
