@@ -24,8 +24,7 @@ from .contest import Attack, Contestant, Setting
 
 
 def kornia_views(image: Tensor, u: Tensor) -> Tensor:
-    """The views of one picture, or one of each, by kornia: a warp for the affine map, another for the perspective,
-    brightness, contrast."""
+    """The views of one picture, or one of each, by kornia: two warps (affine, perspective), brightness, contrast."""
     views, size = image.expand(len(u), -1, -1, -1), image.shape[-1]
     values = PIPELINE.values(u)
     angle, zoom, move = values[:, 0], values[:, 1:2], values[:, 3:5] * size
@@ -57,8 +56,7 @@ def kornia_loop(case: GradientCase, _: Setting) -> Attack:
 
 
 class NextView(nn.Module):
-    """Shows its input (1,3,S,S) from the next of the case's views at each call, over and over, where a user would
-    draw a view at random."""
+    """Shows its input (1,3,S,S) from the next of the case's views, in turn, where a user would draw one at random."""
 
     def __init__(self, case: GradientCase) -> None:
         super().__init__()

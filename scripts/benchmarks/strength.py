@@ -37,8 +37,7 @@ ALL_PEERS = "every peer"
 
 
 class StrengthCell(NamedTuple):
-    """One comparison: an encoder, views, a ball, a number of gradients of each picture, or of "queries", and a
-    goal."""
+    """One comparison: encoder, views, ball, a number of gradients (or "queries") of each picture, and goal."""
 
     arch: str
     views: str
@@ -174,11 +173,7 @@ def run(
     jobs: str = "outputs/strength",
     workers: int = 1,
 ) -> list[BenchmarkTable]:
-    """The cosine that each attack reaches with the same number of gradients, in cells of a grid.
-
-    A table of how many are won, then one for each with its contestants. Every finished attack is a file in the folder
-    `jobs`: a run that was stopped continues.
-    """
+    """The cosine that each attack reaches with the same number of gradients, in cells of a grid."""
     groups: dict[str, tuple[StrengthCell, ...]] = {"all": CELLS, "real": REAL_CELLS, "queries": QUERY_CELLS}
     groups |= {str(cell): (cell,) for cell in CELLS + REAL_CELLS + QUERY_CELLS}
     if strange := [name for name in cells if name not in groups]:
@@ -196,8 +191,7 @@ def run(
 def compare_cell(
     cell: StrengthCell, count: int, seeds: int, views: int, folder: Path, spread: Map[StrengthJob, list[float]]
 ) -> "CellResult":
-    """Choose a third of the settings of each installed peer on one picture, the best of these on some more; attack
-    with it, and with ours."""
+    """Choose the setting of each installed peer, by successive halving (`HALVING`); attack with it, and with ours."""
 
     def outcomes(title: str, plan: Mapping[Key, Sequence[StrengthJob]]) -> dict[Key, list[list[float]]]:
         keys, results = [key for key, row in plan.items() for _ in row], {key: list[list[float]]() for key in plan}
@@ -241,8 +235,7 @@ def cell_of(cell: StrengthCell, purpose: Purpose) -> StrengthCell:
 
 @dataclass(frozen=True)
 class CellResult:
-    """All contestants on one cell: each peer's best setting; by contestant the cosines of each seed; and the
-    contestants that are missing."""
+    """All contestants on one cell: each peer's best setting, the cosines of each seed, and which are missing."""
 
     cell: StrengthCell
     settings: dict[str, Setting]
@@ -307,8 +300,7 @@ class CellResult:
 
 
 def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
-    """How many cells are won against every peer, also with Holm's correction for so many cells, and against each one
-    alone."""
+    """How many cells are won against every peer, also with Holm's correction, and against each one alone."""
 
     def row(entry: Sequence[CellResult]) -> Row:
         verdicts = [result.verdict for result in entry]

@@ -133,8 +133,7 @@ class Variance:
 
 
 def relevance(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:  # noqa: ARG001
-    """GRA (Zhu et al. 2023): the gradient and that of points nearby, weighed by their cosine. The decay of its
-    steps is left to the schedule."""
+    """GRA (Zhu et al. 2023), without its decay: the gradient and that of points nearby, weighed by their cosine."""
     gradient, near = ask(delta, 1), ask.near(delta, setting.views - 1, setting.size)
     cosine = F.cosine_similarity(gradient.flatten(1), near.flatten(1))[:, None, None, None]
     return cosine * gradient + (1 - cosine) * near
@@ -148,8 +147,7 @@ def sharpness(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Se
 
 
 def shuffled_blocks(images: Tensor) -> Tensor:
-    """BSR (Wang et al. 2024): two strips, cut at random, change places and turn by up to 24 degrees, and so do two
-    blocks of each strip."""
+    """BSR (Wang et al. 2024): two strips change places and turn by up to 24 degrees, two blocks of each likewise."""
     dim = int(torch.randint(2, 4, ()))
     strips = []
     for strip in shuffled_strips(images, dim):
@@ -326,8 +324,7 @@ CONTESTANTS = {
 
 
 def fits(name: str, ball: str) -> bool:
-    """Whether a contestant can stay in a ball: adversarial-library's PGD is for L-inf alone, and no library's attack
-    knows a region."""
+    """Whether a contestant can stay in a ball: adv-lib's PGD is for L-inf alone, no library's attack has a region."""
     return (ball != "l2" or name != "adv-lib PGD") and (
         ball != "patch" or CONTESTANTS[name].module in ("attacks", "torch")
     )
