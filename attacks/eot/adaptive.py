@@ -60,8 +60,7 @@ class Adaptive:
             raise ValueError(f"`steps` must be a whole number, at least 1; got {self.steps!r}")
 
     def start(self, total: Tensor, block: int) -> Tensor:
-        """Blocks of `block` views in the first steps (N,), for pictures with `total` gradients (N,): two where there
-        may be several, so that the noise shows."""
+        """Blocks of the first steps (N,), of `total` gradients (N,): two where possible, so that the noise shows."""
         return self._limit(total, block).clamp(max=2)
 
     def next_blocks(self, noise: Noise, total: Tensor, left: Tensor, block: int) -> Tensor:

@@ -71,8 +71,7 @@ class Bank(NamedTuple):
     def features(
         self, images: Shown, encoder: Encoder, chunk: int, rows_of_bank: Sequence[int] | slice = slice(None)
     ) -> Tensor:
-        """Embeddings of each picture from each view, or from those of `rows_of_bank`: N pictures -> (N,V,D), at most
-        `chunk` views at a time."""
+        """Embeddings (N,V,D) of N pictures from each view, or those of `rows_of_bank`, at most `chunk` at a time."""
         part_bank, encoder = self._replace(u=self.u[rows_of_bank]), in_native_precision(encoder)
         parts: dict[tuple[int, Group], Tensor] = {}
         for part, rows in part_bank.encoded(images, encoder, chunk, range(len(part_bank.u))):
@@ -84,8 +83,7 @@ class Bank(NamedTuple):
     def encoded(
         self, images: Shown, encoder: Encoder, chunk: int, views: Sequence[int]
     ) -> Iterator[tuple[Pass, Tree]]:
-        """The encoder's answer for each picture from each of some `views`, pass by pass (see `in_passes`): of n
-        pictures and v views (n,v,...)."""
+        """The encoder's answers (n,v,...) for n pictures from each of v `views`, pass by pass (see `in_passes`)."""
 
         def encode(part: Pass) -> Tree:
             rows = torch.tensor(part.images)

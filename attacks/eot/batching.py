@@ -52,8 +52,7 @@ def group_size(n: int) -> int:
 
 
 def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[Pass]:
-    """The passes over `images`, at most `room` rows each, in which every picture is seen from each of `views`, some
-    of the n views of a step."""
+    """The passes, at most `room` rows each, in which all `images` are seen from `views`, some of the n of a step."""
     size, room = group_size(n), max(1, room // len(images))
     groups: dict[int, list[int]] = {}
     for view in views:

@@ -190,8 +190,7 @@ def total_variation(pattern: Tensor, *, isotropic: bool = True) -> Tensor:
 
 
 class Price(NamedTuple):
-    """The penalty of each image (N,), and its gradient, shaped like delta: of a delta that all images share, that of
-    the mean penalty."""
+    """The penalty of each image (N,), and its gradient, like delta: that of the mean, of a delta for all images."""
 
     value: Tensor
     grad: Tensor

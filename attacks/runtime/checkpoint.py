@@ -79,8 +79,7 @@ class Checkpoint:
 
 
 class Task(AbstractContextManager["Task"]):
-    """A running task; a context manager. `state` is its stored state, None at first. Any exception within the block
-    stores the latest state first."""
+    """A running task and its stored `state`, None at first; an exception in its block stores the latest one first."""
 
     def __init__(self, checkpoint: Checkpoint, path: Path | None, state: Any) -> None:
         self.state = state
@@ -89,8 +88,7 @@ class Task(AbstractContextManager["Task"]):
         self._steps, self._last_time = 0, time.monotonic()
 
     def update(self, make: Callable[[], Any]) -> None:
-        """One step is done; `make()` is the state after it (a value of `attacks.runtime.values`), the same whenever
-        it is called."""
+        """One step is done; `make()` is the state after it (see `attacks.runtime.values`), the same at any time."""
         if self._path is None:
             return
         self._make, self._steps = make, self._steps + 1

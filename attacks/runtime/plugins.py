@@ -77,8 +77,7 @@ class Plugin(NamedTuple):
             raise ValueError(f"plugin {self.name} of {self.package} failed: {reason}") from error
 
     def digests(self) -> tuple[str, str]:
-        """The SHA-256 of the source of its class or function, and of the values that an object holds. Raises
-        ValueError."""
+        """The SHA-256 of its source, and of the values that an object holds. Raises ValueError."""
         part = self.load()
         text = json.dumps({} if isinstance(part, type) else getattr(part, "__dict__", {}), default=_plain)
         if not (sources := "\n".join(_sources(_kind(part)))):
@@ -87,8 +86,7 @@ class Plugin(NamedTuple):
 
 
 def plugin(group: str, name: str) -> Plugin:
-    """The part of a group with this name: the given one, or that of an entry point `viewproof.GROUPs`. Raises
-    ValueError."""
+    """The part of a group with this name: given, or of an entry point `viewproof.GROUPs`. Raises ValueError."""
     part = given_parts().get(group)
     if part is not None and given_name(part) == name:
         return Plugin(group, name, part)

@@ -289,17 +289,17 @@ class Trackers(AbstractContextManager["Trackers"]):
                     self.others = dict(start())
                 except ValueError as error:
                     print(f"warning: the end of the run is in no tracker: {error}", file=sys.stderr)
-            with Trackers(events, self.others) as last:
+            with Trackers(events, self.others) as trackers:
                 self.others = None
-                yield last
+                yield trackers
 
     def _forward(self, method: str, *arguments: Any) -> None:
-        others = self.others or {}
-        for name, tracker in list(others.items()):
+        adapters = self.others or {}
+        for name, tracker in list(adapters.items()):
             try:
                 getattr(tracker, method)(*arguments)
             except Exception as error:
-                del others[name]
+                del adapters[name]
                 reason = one_line(error)
                 print(f"warning: tracker={name} failed and is dropped, the run continues: {reason}", file=sys.stderr)
                 with suppress(Exception):
@@ -337,8 +337,7 @@ def tracker_state(folder: Path) -> Config:
 
 
 def log_step(tracker: Tracker | Trackers, line: Any, batch: int = 0) -> None:
-    """One step of an optimised arm, a line of `steps.csv`. Every batch counts from 0, so each later batch is an arm
-    of its own."""
+    """One step of an arm, a line of `steps.csv`. Every batch counts from 0, so each later batch is an arm."""
     values = {name: getattr(line, name) for name in ("objective", "held_out", "snr", "evals")}
     tracker.log_scalars(line.step, values, f"{line.arm}/batch {batch}" if batch else line.arm)
 

@@ -174,10 +174,10 @@ def _check_run(
             f"detection.csv: its cosines were not judged again, for its pipeline was {function}, a function given in "
             "Python, which no directory holds: verify(folder, pipeline=...)"
         )
-    if (asked := black_box(study.encoder)) is not None:
+    if (program_encoder := black_box(study.encoder)) is not None:
         notes.append(
             f"{LEDGER}: its {len(answers)} answers were used, so whether the encoder gives them today was not checked"
-            f"; {len(asked.ledger) - len(answers)} pictures were asked about anew"
+            f"; {len(program_encoder.ledger) - len(answers)} pictures were asked about anew"
         )
     counts = {name: len(bank.u) for name, bank in bench.banks.items()}
     views = (f"{portion.size(count)} of {count} views of the bank {name}" for name, count in counts.items())

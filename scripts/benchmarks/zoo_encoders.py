@@ -195,10 +195,10 @@ class HalfPrecision(nn.Module):
 def rigged_encoders() -> dict[str, RiggedEncoder]:
     plain = net()
 
-    def rig(where: str, change: Change, soft: Change | None = None) -> RiggedEncoder:
-        return RiggedEncoder(net(**{where: change}), (plain, *([] if soft is None else [net(**{where: soft})])))
+    def rig(place: str, change: Change, soft: Change | None = None) -> RiggedEncoder:
+        return RiggedEncoder(net(**{place: change}), (plain, *([] if soft is None else [net(**{place: soft})])))
 
-    before, inside, after = (partial(rig, where) for where in ("before", "inside", "after"))
+    before, inside, after = (partial(rig, place) for place in ("before", "inside", "after"))
 
     pool = nn.MaxPool2d(3, 1, 1)
 
