@@ -21,11 +21,8 @@ starts with `import torch`.
 
 
 def public_names() -> dict[str, str]:
-    """Each public name, as it is imported (`attacks.PGD`), with its room (`attacks.optimisers`).
-
-    Public is what a stub `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports, and `OF_MODULES`.
-    What both a package and its room export is listed once, as the package has it.
-    """
+    """Each public name, as it is imported (`attacks.PGD`), with its room (`attacks.optimisers`): what a stub
+    `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports, once where two do, and `OF_MODULES`."""
     return {name: ".".join(home.split(".")[:2]) for name, home in _homes().items()}
 
 

@@ -41,9 +41,7 @@ class NonPrintability:
     Oracle: the distance to the nearest colour, tests/objectives/test_printability.py.
     With: config=patch
 
-    Args:
-        weight: positive; 0.1 to 1 beside a cosine.
-        palette: (K,3) in [0,1]; or what `read_palette` takes: generic, or the path of a file.
+    The `weight` is positive, 0.1 to 1 beside a cosine; the `palette` (K,3) in [0,1], or what `read_palette` takes.
     """
 
     weight: float = option(

@@ -22,16 +22,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of stored tasks. Of several processes of a `world` the first writes, and all read.
-
-    Args:
-        folder: None stores nothing.
-        key: fingerprint of the run; files of another are refused.
-        seconds: a running task stores its state after so many seconds,
-        steps: and after so many steps.
-        device: for tensors that were not on the CPU.
-        prefix: of the names of tasks.
-    """
+    """A `folder` of stored tasks (None stores nothing), whose names begin with `prefix`. Of several processes of a
+    `world` the first writes, and all read. `key` is the fingerprint of the run: files of another are refused. A task
+    stores its state after so many `seconds`, and `steps`; what was not on the CPU is read back to `device`."""
 
     folder: Path | None = None
     key: str = ""
