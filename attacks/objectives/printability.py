@@ -102,9 +102,7 @@ def read_palette(name: str) -> Tensor:
     if len(content) > BYTES:
         raise ValueError(f"`penalty.palette`: {name} has more than {BYTES} bytes; at most {MAX_COLOURS} colours fit")
     lines = content.decode("utf-8", errors="replace").splitlines()
-    rows = [
-        _colour(line, f"`penalty.palette`: line {n} of {name}") for n, line in enumerate(lines, 1) if line.strip()
-    ]
+    rows = [_colour(line, f"line {n} of {name}") for n, line in enumerate(lines, 1) if line.strip()]
     if not 1 <= len(rows) <= MAX_COLOURS:
         raise ValueError(f"`penalty.palette`: {name} must hold 1 to {MAX_COLOURS} colours; it holds {len(rows)}")
     return torch.tensor(rows) / 255
@@ -122,5 +120,5 @@ def _colour(line: str, place: str) -> list[float]:
     except ValueError:
         values = []
     if len(values) != 3 or not all(0 <= value <= 255 for value in values):
-        raise ValueError(f'{place} must be "r, g, b" from 0 to 255; got {line.strip()[:60]!r}')
+        raise ValueError(f'`penalty.palette`: {place} must be "r, g, b" from 0 to 255; got {line.strip()[:60]!r}')
     return values

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-import scipy.stats
 import torch
+from scipy.stats import ttest_1samp
 from torch import Tensor
 
 from attacks.runtime.files import write_json
@@ -249,9 +249,7 @@ class CellResult:
     def difference(self, name: str) -> tuple[float, float, float]:
         """Ours less a peer, paired by picture, with Student's 95 % interval: below zero, ours is lower."""
         units = (self.cosine(OURS) - self.cosine(name)).mean(1).numpy()
-        low, high = (
-            scipy.stats.ttest_1samp(units, 0).confidence_interval() if len(units) > 1 else (units[0], units[0])
-        )
+        low, high = ttest_1samp(units, 0).confidence_interval() if len(units) > 1 else (units[0], units[0])
         return float(units.mean()), float(low), float(high)
 
     @property
@@ -260,8 +258,7 @@ class CellResult:
         (the smallest, times their number)."""
         pairs = [self.cosine(OURS).mean(1).numpy() - self.cosine(name).mean(1).numpy() for name in self.settings]
         lower, higher = (
-            [float(scipy.stats.ttest_1samp(units, 0, alternative=side).pvalue) for units in pairs]
-            for side in ("less", "greater")
+            [float(ttest_1samp(units, 0, alternative=side).pvalue) for units in pairs] for side in ("less", "greater")
         )
         return max(lower), min(1.0, len(higher) * min(higher))
 

@@ -325,6 +325,6 @@ CONTESTANTS = {
 
 def fits(name: str, ball: str) -> bool:
     """Whether a contestant can stay in a ball: adv-lib's PGD is for L-inf alone, no library's attack has a region."""
-    return (ball != "l2" or name != "adv-lib PGD") and (
-        ball != "patch" or CONTESTANTS[name].module in ("attacks", "torch")
-    )
+    if ball == "patch":
+        return CONTESTANTS[name].module in ("attacks", "torch")
+    return ball != "l2" or name != "adv-lib PGD"

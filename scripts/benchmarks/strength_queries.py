@@ -82,11 +82,9 @@ def art_square(task: StrengthTask, setting: Setting) -> Tensor:
                 answers.update(zip(keys, model(torch.from_numpy(pictures))[:, 0], strict=True))
         return np.array([float(answers[key]) for key in keys])
 
-    classifiers = importlib.import_module("art.estimators.classification")
+    make = importlib.import_module("art.estimators.classification").BlackBoxClassifierNeuralNetwork
     classes = np.tile(np.array([1, 0], np.float32), (len(task.image), 1))
-    classifier = classifiers.BlackBoxClassifierNeuralNetwork(
-        lambda _: classes, task.image.shape[1:], 2, channels_first=True, clip_values=(0, 1)
-    )
+    classifier = make(lambda _: classes, task.image.shape[1:], 2, channels_first=True, clip_values=(0, 1))
     count = task.evals // (views * (2 if task.views.dims else 1)) - 2
     attack = importlib.import_module("art.attacks.evasion").SquareAttack(
         classifier,

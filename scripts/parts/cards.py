@@ -218,7 +218,7 @@ def choice_card(group: str, name: str) -> PartCard:
     rows = options(schema)
     lines = {"Key": f"`{group}={name}`", "Python": _python(part)}
     lines |= _facts(facts, " ".join([text, *(row.paper for row in rows)]), GROUPS[group])
-    return _card(group, name, description, lines, tuple(map(_key, rows)))
+    return replace(_card(group, name, description, lines), keys=tuple(map(_key, rows)))
 
 
 def file_card(group: str, name: str) -> PartCard:
@@ -237,17 +237,15 @@ def file_card(group: str, name: str) -> PartCard:
     key = f"`{folder}={name}`" if group != "policies" else f"`require={name}`"
     lines = {"Key": key} | _facts(facts, " ".join(head), GROUPS[group])
     body = body if "  - " in body else body.removeprefix("defaults:").strip()  # all of them were of the schema
-    return replace(_card(group, name, description, lines, ()), body=body, strips=strips)
+    return replace(_card(group, name, description, lines), body=body, strips=strips)
 
 
-def _card(
-    group: str, name: str, description: str, lines: dict[str, str], keys: tuple[tuple[str, ...], ...]
-) -> PartCard:
+def _card(group: str, name: str, description: str, lines: dict[str, str]) -> PartCard:
     needs = lines.pop("With", "")
     command = f"{GROUPS[group].command.format(group=group, name=name)} {needs}".strip()
     if "config=" in needs:  # a preset of its own
         command = re.sub(r"config=\w+ ", "", command, count=1)
-    return PartCard(name, description, {key: text for key, text in lines.items() if text}, command, keys)
+    return PartCard(name, description, {key: text for key, text in lines.items() if text}, command)
 
 
 def _declarations(group: str, name: str) -> Iterator[tuple[str, Any]]:
