@@ -19,8 +19,6 @@ from transforms import Affine, Brightness, Compose, Contrast, resize
 from transforms.auditing.steps import seeded
 from transforms.draws import Uniform
 
-from .case import encoder
-
 TRAINED_ENCODERS, REAL_ENCODERS = ("convnext", "vit"), ("lite0", "lite2")
 #: Of their training: the side of a view, procedural pictures, steps, cells of a step, and the seed.
 SIDE, PICTURES, STEPS, BATCH, SEED = 64, 120, 250, 64, 7
@@ -32,7 +30,7 @@ def network(arch: str, folder: Path, logits: bool = False) -> nn.Module:
     """(N,3,H,W) -> (N,D), frozen: the pocket encoder; one that is trained once and kept in `folder`; a real one, from
     its package, or its `logits`; a perceptual hash, as its bits."""
     if arch == "pocket":
-        return encoder(arch).requires_grad_(False)
+        return load_encoder(arch)
     if arch == "hash":
         return HashBits(load_encoder("phash")).eval()
     if arch in TRAINED_ENCODERS:
