@@ -19,9 +19,8 @@ MAX_SNR = 1e300
 
 @stored("noise")
 class Noise(NamedTuple):
-    """Of each delta (D,), summed over the steps with fading weights: the share of `signal` in the power of its
-    gradient, and the `spread` of a single view's gradient on the same scale; and the number of `steps` (D,) that
-    showed them."""
+    """Of each delta (D,), summed over the steps with fading weights: the share of `signal` in its gradient's power,
+    and the `spread` of a single view's gradient on that scale; and the number of `steps` (D,) that showed them."""
 
     signal: Tensor
     spread: Tensor

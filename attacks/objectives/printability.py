@@ -82,9 +82,8 @@ def nearest(texture: Tensor, palette: Tensor) -> Tensor:
 
 
 def read_palette(name: str) -> Tensor:
-    """The printable colours (K,3): those of a printer at `TINTS` of each channel, by the name or path of its colour
-    map (see `read_colour_map`); or those of a text or CSV file, a line "r, g, b" each, from 0 to 255. Raises
-    ValueError or FileNotFoundError."""
+    """The printable colours (K,3): a printer's at `TINTS` of each channel, by its colour map (see `read_colour_map`);
+    or a text or CSV file's, a line "r, g, b" each, from 0 to 255. Raises ValueError or FileNotFoundError."""
     if name == "generic":
         return tints(generic())
     suffix = Path(name).suffix.lower()

@@ -9,9 +9,8 @@ from attacks.runtime.files import write_text
 
 
 def write_rows(path: str | Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows under a header of their keys. Floats read back bit for bit, None is an empty cell, and text that a
-    spreadsheet would evaluate gets a leading `'` (see `literal`). Raises ValueError where a row has other keys than
-    the first."""
+    """Write rows under a header of their keys. Floats read back bit for bit, None is an empty cell, text `literal`.
+    Raises ValueError where a row has other keys than the first."""
     text = io.StringIO()
     names = list(rows[0]) if rows else []
     writer = csv.DictWriter(text, names, lineterminator="\n")

@@ -250,12 +250,9 @@ ADAPTERS: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "mlfl
 
 
 class Trackers(AbstractContextManager["Trackers"]):
-    """Several trackers as one; a context manager that closes them, after an exception too.
-
-    A tracker of another library that fails is dropped with one warning, and the run continues. The journal becomes
-    events.jsonl, a result, so a failure to write it is an error. `others` is None where none was started, or all were
-    closed.
-    """
+    """Several trackers as one; a context manager that closes them, after an exception too. One of a library that
+    fails is dropped with one warning, and the run continues. The journal becomes events.jsonl, a result, so a failure
+    to write it is an error. `others` is None where none was started, or all were closed."""
 
     def __init__(self, events: Tracker | None = None, others: Mapping[str, Tracker] | None = None) -> None:
         self.events, self.others = events, None if others is None else dict(others)
@@ -311,7 +308,6 @@ class Trackers(AbstractContextManager["Trackers"]):
 def started(node: TrackerConfig, folder: Path, out: Path, config: Config) -> dict[str, Tracker]:
     """Start the tracker of the run in `out`, if it has one, and store in `folder` which it is. Where an earlier
     process has stored the same, its run in the library goes on. `config` is logged without its group `tracker`.
-
     Raises ValueError: a missing library, a value outside its choices, or a tracker that cannot be started."""
     check_tracker(node)
     keys = {key: value for key, value in vars(node).items() if key != "name"}

@@ -39,8 +39,7 @@ SPECTRA, TEXELS = (0.0, 0.7, 1.5), 64
 
 @dataclass(frozen=True, eq=False)
 class CardCase:
-    """A run whose patch of the arm `eot` is photographed: its id, the textures of its arms, its scene and another
-    one, and where the patch lies."""
+    """A run whose patch of the arm `eot` is photographed: its id, the textures of its arms, two scenes, its place."""
 
     id: str
     textures: Mapping[str, NDArray[np.float32]]

@@ -41,8 +41,7 @@ OWN_SOURCE = "this project's own"
 
 @dataclass(frozen=True)
 class PartKind:
-    """What the parts of a page have in common: its title, how a command names one, and what a card says of which the
-    part has no line of its own."""
+    """What the parts of a page have in common: its title, their command, and lines for those without their own."""
 
     title: str
     cost: str = ""
