@@ -44,8 +44,8 @@ def _starter() -> str:
 def stoppable(out: Path) -> Iterator[None]:
     """Within the block, which works on the run directory `out`, the first signal raises `StopSignal` in the main
     thread at once; later ones are ignored, so that they cannot tear the checkpoint. In another thread signals cannot
-    be caught, and keep their handlers. Python drops an exception that a signal raises within a finaliser, so the block
-    raises it once more at its end."""
+    be caught, and keep their handlers. Python drops an exception that a signal raises within a finaliser, so it is
+    raised once more at the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

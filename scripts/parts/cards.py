@@ -206,10 +206,8 @@ def stage_card(name: str) -> PartCard:
 def choice_card(group: str, name: str) -> PartCard:
     """The card of a choice that a schema declares."""
     schema = CHOICES[group][name]
-    text, part = next(
-        ((text, part) for text, part in _declarations(group, name) if "Use" in description_and_facts(text)[1]),
-        ("", None),
-    )
+    pairs = (pair for pair in _declarations(group, name) if "Use" in description_and_facts(pair[0])[1])
+    text, part = next(pairs, ("", None))
     description, facts = description_and_facts(text)
     if part and (group in ("encoder", "objective") or not inspect.isclass(part)):  # which say how they compute
         first = description_and_facts(inspect.getdoc(schema) or "")[0]
@@ -255,11 +253,8 @@ def _declarations(group: str, name: str) -> Iterator[tuple[str, Any]]:
         functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
         yield next(ast.get_docstring(node) or "" for node in functions if node.name == "load"), load_encoder
     bundled_encoders: dict[str, list[Any]] = {"pocket": [Pocket], "phash": [Phash]}
-    yield from (
-        (inspect.getdoc(part) or "", part)
-        for part in (*bundled_encoders.get(name, []), *PARTS[group][name])
-        if callable(part)
-    )
+    for part in filter(callable, (*bundled_encoders.get(name, []), *PARTS[group][name])):
+        yield inspect.getdoc(part) or "", part
 
 
 def _facts(facts: dict[str, str], text: str, kind: PartKind) -> dict[str, str]:
