@@ -11,8 +11,6 @@ from textwrap import indent
 ROOT = Path(__file__).resolve().parents[1]
 #: Public classes of modules that are no rooms.
 OF_MODULES = {"transforms.compose": "Geometry Homography", "transforms.scene": "Layer Scene"}
-
-
 #: The head of the page `index`.
 INDEX = """# API reference
 
@@ -23,12 +21,8 @@ starts with `import torch`.
 
 
 def public_names() -> dict[str, str]:
-    """Each public name, as it is imported (`attacks.PGD`), with its room (`attacks.optimisers`).
-
-    Public is what a stub `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports, and `OF_MODULES`.
-    What both a package and its room export is listed once, as the package
-    has it.
-    """
+    """Each public name, as it is imported (`attacks.PGD`), with its room (`attacks.optimisers`): what a stub
+    `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports, once where two do, and `OF_MODULES`."""
     return {name: ".".join(home.split(".")[:2]) for name, home in _homes().items()}
 
 
@@ -39,12 +33,8 @@ def docstring(name: str) -> str:
     if callable(value):
         return inspect.getdoc(value) or ""
     body = ast.parse(inspect.getsource(importlib.import_module(_homes()[name]))).body
-    below = next(string for assignment, string in pairwise(body) if _assigns(assignment, attribute))
+    below = next(text for value, text in pairwise(body) if ast.unparse(value).startswith(f"{attribute} = "))
     return inspect.cleandoc(ast.literal_eval(below.value)) if isinstance(below, ast.Expr) else ""
-
-
-def _assigns(node: ast.stmt, name: str) -> bool:
-    return isinstance(node, ast.Assign) and [*map(ast.unparse, node.targets)] == [name]
 
 
 def _homes() -> dict[str, str]:
@@ -87,9 +77,8 @@ def _entry(name: str) -> str:
 
 
 def _page(room: str, names: list[str]) -> str:
-    docstring_text = inspect.getdoc(importlib.import_module(room)) or ""
-    blocks = "\n".join(_directive(name) for name in names)
-    return f"# {room}\n\n{docstring_text}\n\n```{{eval-rst}}\n{blocks}```\n"
+    intro, blocks = inspect.getdoc(importlib.import_module(room)) or "", "\n".join(map(_directive, names))
+    return f"# {room}\n\n{intro}\n\n```{{eval-rst}}\n{blocks}```\n"
 
 
 def _directive(name: str) -> str:

@@ -42,14 +42,10 @@ RUNNERS = {
     "pip install": ".ci/run",
     "uv ": ".ci/run",
     "python -m pytest": ".ci/run",
-    "HYPOTHESIS_PROFILE=fuzz": ".ci/nightly",
     "python scripts/benchmark.py": "tests/scripts/test_benchmark.py",
     "python scripts/leaderboard.py": "tests/scripts/test_leaderboard.py",
     "python scripts/defence_table.py": "tests/scripts/test_defence_table.py",
     "python scripts/train_pocket.py": "tests/scripts/test_train_pocket.py",
-    "python scripts/run_docs.py": "itself",
-    "ruff ": ".ci/run",
-    "mypy": ".ci/run",
 }
 RUN = "python -m attacks.run config="
 #: A command that takes minutes -> the overrides that shorten it, in place of its own of the same keys.
@@ -57,13 +53,11 @@ LONG = {
     f"{RUN}quickstart data.count=30": "data.count=6 attack.steps=2 evaluate.views=8 sanity=none",
     f"{RUN}quickstart defence=dbd": "attack.gradients=4 data.count=2",
     f"{RUN}quickstart hydra.run.dir=outputs/run": "attack.gradients=16 data.count=6 sanity=none",
-    "python -m attacks.run config=quickstart attack.gradients=32": "attack.gradients=16 data.count=6 sanity=none",
-    "python -m attacks.run config=quickstart perturbation.shared=true": "data.count=4 attack.gradients=16",
-    "python -m attacks.run config=smoke attack.views=auto": "attack.steps=16",
+    f"{RUN}quickstart attack.gradients=32": "attack.gradients=16 data.count=6 sanity=none",
+    f"{RUN}quickstart perturbation.shared=true": "data.count=4 attack.gradients=16",
+    f"{RUN}smoke attack.views=auto": "attack.steps=16",
     "python -m attacks.run -m config=quickstart perturbation.shared=true": "data.count=10 attack.gradients=16",
-    "python -m attacks.run config=targeted": "attack.gradients=16 sanity=none",
-    "python -m attacks.run config=sgd_l2": "attack.gradients=16 sanity=none",
-    "python -m attacks.run config=suite": "attack.gradients=16 sanity=none",
+    **dict.fromkeys((f"{RUN}{name}" for name in ("targeted", "sgd_l2", "suite")), "attack.gradients=16 sanity=none"),
     f"{RUN}smoke evaluate.failure=1": "data.size=64",
 }
 #: What shortens every other run, unless it has the key itself, or a directory that later commands read.
@@ -78,7 +72,6 @@ FORKS = multiprocessing.get_context("forkserver")
 
 
 def fenced_blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 

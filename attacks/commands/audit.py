@@ -14,11 +14,8 @@ returns an array, a tensor or a PIL image. `--out DIR` gets `resizers.txt`, `res
 """
 
 import argparse
-import importlib
 import re
-import sys
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +27,7 @@ from attacks.resizers.identify import identify
 from attacks.resizers.openness import RATIOS, openness_table
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic, write_text
+from attacks.runtime.plugins import import_object
 from attacks.runtime.tables import write_rows
 from attacks.runtime.untrusted import refuse_file
 from attacks.study.pipeline import preset
@@ -39,20 +37,6 @@ PHOTO = PHOTOS / "astronaut.png"
 #: Height and width of the pictures that a person's preprocessing is given: no whole ratio to the usual encoders; and
 #: the least side, below which there are too few pixels to tell kernels apart.
 SIZE, MIN_SIDE = (960, 1280), 32
-
-
-def import_object(place: str) -> Any:
-    """The object `module:attribute`. Raises ValueError where there is none, whatever its import raised."""
-    module, _, attribute = place.partition(":")
-    if not (module and attribute):
-        raise ValueError(f"`--callable` must be module:attribute; got {place!r}")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return attrgetter(attribute)(importlib.import_module(module))
-    except Exception as error:  # any module may raise anything
-        raise ValueError(f"`--callable {place}` cannot be imported ({type(error).__name__}: {error})") from None
-    finally:
-        sys.path.remove(str(Path.cwd()))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,14 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     refuse_file(options.out, "--out")
     if options.resizers:
-        _resizers(options, import_object(options.callable) if options.callable else None)
+        _resizers(options, import_object(options.callable, "--callable") if options.callable else None)
         return
     for name in ("size", "ratios"):
         if getattr(options, name) is not None:
             raise ValueError(f"`--{name}` is of `--resizers`; add it, or leave `--{name}` out")
     if not (options.transforms or options.callable):
         raise ValueError("one of `--transforms`, `--callable` and `--resizers` is required")
-    pipeline = preset(options.transforms) if options.transforms else import_object(options.callable)
+    pipeline = preset(options.transforms) if options.transforms else import_object(options.callable, "--callable")
     image, notes = load_image(options.image)
     print_notes(notes)
     if options.side is not None:

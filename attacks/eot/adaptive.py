@@ -19,9 +19,8 @@ MAX_SNR = 1e300
 
 @stored("noise")
 class Noise(NamedTuple):
-    """Of each delta (D,), summed over the steps with fading weights: the share of `signal` in the power of its
-    gradient, and the `spread` of a single view's gradient on the same scale; and the number of `steps` (D,) that
-    showed them."""
+    """Of each delta (D,), summed over the steps with fading weights: the share of `signal` in its gradient's power,
+    and the `spread` of a single view's gradient on that scale; and the number of `steps` (D,) that showed them."""
 
     signal: Tensor
     spread: Tensor
@@ -49,13 +48,8 @@ class Adaptive:
 
     Examples:
         >>> from attacks.eot import Adaptive
-        >>> from attacks.eot.adaptive import Noise
-        >>> total = torch.tensor([128, 4096])  # gradients of two pictures
-        >>> Adaptive(steps=128).start(total, block=4).tolist()
+        >>> Adaptive(steps=128).start(torch.tensor([128, 4096]), block=4).tolist()  # gradients of two pictures
         [1, 2]
-        >>> noise = Noise(torch.ones(2), torch.tensor([16.0, 16.0]), torch.tensor([8, 8]))  # c = 16, after 8 steps
-        >>> Adaptive(steps=128).next_blocks(noise, total, left=total, block=4).tolist()
-        [1, 4]
     """
 
     steps: int = 128
@@ -65,8 +59,7 @@ class Adaptive:
             raise ValueError(f"`steps` must be a whole number, at least 1; got {self.steps!r}")
 
     def start(self, total: Tensor, block: int) -> Tensor:
-        """Blocks of `block` views in the first steps (N,), for pictures with `total` gradients (N,): two where there
-        may be several, so that the noise shows."""
+        """Blocks of the first steps (N,), of `total` gradients (N,): two where possible, so that the noise shows."""
         return self._limit(total, block).clamp(max=2)
 
     def next_blocks(self, noise: Noise, total: Tensor, left: Tensor, block: int) -> Tensor:

@@ -38,18 +38,16 @@ class Bank(NamedTuple):
         encoder: Encoder,
         objective: Objective,
         chunk: int,
-        world: World = ALONE,
         *,
         untouched: Tensor | None = None,
-        step: int | None = None,
     ) -> Tensor:
         """The loss of each picture from each view, at most `chunk` views at a time: (N,...) -> (N,V). A paired
-        objective needs the `untouched` pictures (N,C,H,W) too. Raises NotFinite, with the `step`."""
-        return self.losses_of(judged(images, anchor, encoder, objective, untouched), chunk, world, step)
+        objective needs the `untouched` pictures (N,C,H,W) too. Raises NotFinite."""
+        return self.losses_of(judged(images, anchor, encoder, objective, untouched), chunk)
 
     @torch.no_grad()
     def losses_of(self, problem: Problem, chunk: int, world: World = ALONE, step: int | None = None) -> Tensor:
-        """The same for finished pictures as a problem (see `judged`)."""
+        """The same for finished pictures as a problem (see `judged`). Raises NotFinite, with the `step`."""
         query = self.query(problem, step)
         mine = world.share(len(self.u))
 
@@ -73,8 +71,7 @@ class Bank(NamedTuple):
     def features(
         self, images: Shown, encoder: Encoder, chunk: int, rows_of_bank: Sequence[int] | slice = slice(None)
     ) -> Tensor:
-        """Embeddings of each picture from each view, or from those of `rows_of_bank`: N pictures -> (N,V,D), at most
-        `chunk` views at a time."""
+        """Embeddings (N,V,D) of N pictures from each view, or those of `rows_of_bank`, at most `chunk` at a time."""
         part_bank, encoder = self._replace(u=self.u[rows_of_bank]), in_native_precision(encoder)
         parts: dict[tuple[int, Group], Tensor] = {}
         for part, rows in part_bank.encoded(images, encoder, chunk, range(len(part_bank.u))):
@@ -86,8 +83,7 @@ class Bank(NamedTuple):
     def encoded(
         self, images: Shown, encoder: Encoder, chunk: int, views: Sequence[int]
     ) -> Iterator[tuple[Pass, Tree]]:
-        """The encoder's answer for each picture from each of some `views`, pass by pass (see `in_passes`): of n
-        pictures and v views (n,v,...)."""
+        """The encoder's answers (n,v,...) for n pictures from each of v `views`, pass by pass (see `in_passes`)."""
 
         def encode(part: Pass) -> Tree:
             rows = torch.tensor(part.images)

@@ -52,8 +52,7 @@ def group_size(n: int) -> int:
 
 
 def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[Pass]:
-    """The passes over `images`, at most `room` rows each, in which every picture is seen from each of `views`, some
-    of the n views of a step."""
+    """The passes, at most `room` rows each, in which all `images` are seen from `views`, some of the n of a step."""
     size, room = group_size(n), max(1, room // len(images))
     groups: dict[int, list[int]] = {}
     for view in views:
@@ -88,9 +87,8 @@ def within_memory(run: Callable[[Pass], Result], wholes: Iterable[Pass]) -> Iter
 def in_passes(
     run: Callable[[Pass], Result], count: int, views: Sequence[int], chunk: int
 ) -> Iterator[tuple[Pass, Result]]:
-    """`run` of `count` pictures, each seen from each of `views`: in passes of one group and at most `chunk` rows, of
-    several pictures where all their views fit. Where a pass does not fit into memory, it and those after it are
-    halved. Raises MemoryError in one line where a single view does not fit."""
+    """`run` of `count` pictures, all seen from `views`, in passes of one group and at most `chunk` rows; where one
+    does not fit into memory, it and the later ones are halved. Raises MemoryError where one view does not fit."""
     pictures = split_evenly(range(count), max(1, chunk // len(views))) if views and count else []
     todo = [Pass(block, (tuple(part),)) for block in pictures for part in split_evenly(views, chunk)][::-1]
     while todo:

@@ -100,11 +100,9 @@ def signal_to_noise(grad: Tensor, energy: Tensor, n: int, groups: int) -> Tensor
 
 def combine(estimates: Sequence[Estimate]) -> Estimate:
     """One estimate from those of the members, made from the same views: mean losses, and the mean of the gradients,
-    each first divided by its L1 norm (of each delta), then times the mean of those norms.
-
-    `stderr` is the mean of theirs, an upper bound, and `snr` a lower bound. A member with a gradient of zero, or of a
-    length that cannot be scaled to the others', does not count.
-    """
+    each first divided by its L1 norm (of each delta), then times the mean of those norms. `stderr` is the mean of
+    theirs, an upper bound, and `snr` a lower bound. A member with a gradient of zero, or of a length that cannot be
+    scaled to the others', does not count."""
     first = estimates[0]
     flat = torch.stack([estimate.grad.flatten(1) for estimate in estimates])  # (K,N,P)
     mean, stderr, value, snr, views = (

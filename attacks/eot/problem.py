@@ -67,8 +67,7 @@ class PartWithDefaults:
 
 
 def complete_part(name: str, part: Any) -> Any:
-    """The part of an attack with all members of its protocol that have a default. Raises ValueError for what is no
-    such part."""
+    """The part of an attack with the defaults of its protocol. Raises ValueError for what is no such part."""
     made(name, part)
     protocol, defaults, needs, example = NEEDS[name]
     if {defaults, Proposer, PartWithDefaults} & {*type(part).__mro__}:
@@ -152,8 +151,7 @@ class Problem:
         return self if parts is None else replace(self, **parts.fields(parts.rows(seed, step)), minibatches=None)
 
     def scene(self, delta: Tensor, numbers: Tensor) -> Scene:
-        """The attacked images `numbers` (B,), their numbers on the host, with a delta of each (B,...), or one (1,...)
-        that all share."""
+        """The attacked images `numbers` (B,), on the host, with a delta of each (B,...), or one (1,...) for all."""
         if numbers.device == HOST and torch.equal(numbers, torch.arange(len(self.images))):  # saves a copy
             return self.perturbation.scene(self.images, delta)
         return self.perturbation.take(numbers).scene(self.images[uploaded(numbers, self.images.device)], delta)
@@ -183,8 +181,7 @@ class Problem:
         return losses
 
     def _with_answers(self, features: Tree, numbers: Tensor) -> Tree:
-        """The features of views, of the images `numbers` in turn; a view that a black box gives no answer for has
-        those of the untouched image, so that no attack gains by it."""
+        """The features; a view without an answer has those of the untouched image, so that no attack gains by it."""
         missing = silence(self.encoder, features)
         if missing is None or not bool(missing.any()):
             return features

@@ -54,13 +54,11 @@ class Objective(Protocol):
         return False
 
     def members(self, encoder: Encoder, anchor: Tree) -> "Sequence[tuple[Encoder, Objective, Tree]]":  # noqa: ARG002
-        """The parts whose *gradients* are to be combined, each with its encoder and anchor; none where the losses
-        are one number."""
+        """The parts whose *gradients* are to be combined, with encoder and anchor; none where the losses are one."""
         return ()
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
-        """The encoder's features of N views, and what each is compared with (embeddings (N,D), labels (N,), ...)
-        -> losses (N,)."""
+        """Features of N views, and what each is compared with (embeddings (N,D), labels (N,), ...) -> losses (N,)."""
 
 
 class Penalty(Protocol):

@@ -237,8 +237,7 @@ class Members(Objective):
         return several if isinstance(several, tuple) else (several,) * count
 
     def members(self, encoder: Encoder, anchor: tuple[Tree, ...]) -> list[tuple[Encoder, Objective, Tree]]:
-        """For "gradients", the encoder, objective and anchor of each member; none for "losses". The encoder must take
-        `only`, as an `Ensemble` does."""
+        """The encoder (which takes `only`, as an `Ensemble`), objective and anchor of all; none for "losses"."""
         if self.combine == "losses":
             return []
         parts = zip(self.member_objectives(anchor), anchor, strict=True)

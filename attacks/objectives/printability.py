@@ -41,9 +41,7 @@ class NonPrintability:
     Oracle: the distance to the nearest colour, tests/objectives/test_printability.py.
     With: config=patch
 
-    Args:
-        weight: positive; 0.1 to 1 beside a cosine.
-        palette: (K,3) in [0,1]; or what `read_palette` takes: generic, or the path of a file.
+    The `weight` is positive, 0.1 to 1 beside a cosine; the `palette` (K,3) in [0,1], or what `read_palette` takes.
     """
 
     weight: float = option(
@@ -72,8 +70,7 @@ class NonPrintability:
 
 @torch.no_grad()
 def nearest(texture: Tensor, palette: Tensor) -> Tensor:
-    """The nearest palette colour of each texel, (N,3,h,w). One colour at a time, so that memory does not grow with
-    the palette."""
+    """The nearest palette colour of each texel, (N,3,h,w), colour by colour: memory does not grow with them."""
     smallest = torch.full_like(texture[:, 0], math.inf)
     row = torch.zeros_like(smallest, dtype=torch.long)
     colours = palette.to(texture)
@@ -85,9 +82,8 @@ def nearest(texture: Tensor, palette: Tensor) -> Tensor:
 
 
 def read_palette(name: str) -> Tensor:
-    """The printable colours (K,3): those of a printer at `TINTS` of each channel, by the name or path of its colour
-    map (see `read_colour_map`); or those of a text or CSV file, a line "r, g, b" each, from 0 to 255. Raises
-    ValueError or FileNotFoundError."""
+    """The printable colours (K,3): a printer's at `TINTS` of each channel, by its colour map (see `read_colour_map`);
+    or a text or CSV file's, a line "r, g, b" each, from 0 to 255. Raises ValueError or FileNotFoundError."""
     if name == "generic":
         return tints(generic())
     suffix = Path(name).suffix.lower()
@@ -105,9 +101,7 @@ def read_palette(name: str) -> Tensor:
     if len(content) > BYTES:
         raise ValueError(f"`penalty.palette`: {name} has more than {BYTES} bytes; at most {MAX_COLOURS} colours fit")
     lines = content.decode("utf-8", errors="replace").splitlines()
-    rows = [
-        _colour(line, f"`penalty.palette`: line {n} of {name}") for n, line in enumerate(lines, 1) if line.strip()
-    ]
+    rows = [_colour(line, f"line {n} of {name}") for n, line in enumerate(lines, 1) if line.strip()]
     if not 1 <= len(rows) <= MAX_COLOURS:
         raise ValueError(f"`penalty.palette`: {name} must hold 1 to {MAX_COLOURS} colours; it holds {len(rows)}")
     return torch.tensor(rows) / 255
@@ -125,5 +119,5 @@ def _colour(line: str, place: str) -> list[float]:
     except ValueError:
         values = []
     if len(values) != 3 or not all(0 <= value <= 255 for value in values):
-        raise ValueError(f'{place} must be "r, g, b" from 0 to 255; got {line.strip()[:60]!r}')
+        raise ValueError(f'`penalty.palette`: {place} must be "r, g, b" from 0 to 255; got {line.strip()[:60]!r}')
     return values

@@ -6,6 +6,7 @@ stopped. A file that is damaged, or a copy of another task's, is noticed, and it
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,16 +22,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of stored tasks. Of several processes of a `world` the first writes, and all read.
-
-    Args:
-        folder: None stores nothing.
-        key: fingerprint of the run; files of another are refused.
-        seconds: a running task stores its state after so many seconds,
-        steps: and after so many steps.
-        device: for tensors that were not on the CPU.
-        prefix: of the names of tasks.
-    """
+    """A `folder` of stored tasks (None stores nothing), whose names begin with `prefix`. Of several processes of a
+    `world` the first writes, and all read. `key` is the fingerprint of the run: files of another are refused. A task
+    stores its state after so many `seconds`, and `steps`; what was not on the CPU is read back to `device`."""
 
     folder: Path | None = None
     key: str = ""
@@ -77,9 +71,8 @@ class Checkpoint:
         return None if self.folder is None else self.folder / f"{self.prefix}{name}.safetensors"
 
 
-class Task:
-    """A running task; a context manager. `state` is its stored state, None at first. Any exception within the block
-    stores the latest state first."""
+class Task(AbstractContextManager["Task"]):
+    """A running task and its stored `state`, None at first; an exception in its block stores the latest one first."""
 
     def __init__(self, checkpoint: Checkpoint, path: Path | None, state: Any) -> None:
         self.state = state
@@ -87,12 +80,8 @@ class Task:
         self._make: Callable[[], Any] | None = None
         self._steps, self._last_time = 0, time.monotonic()
 
-    def __enter__(self) -> "Task":
-        return self
-
     def update(self, make: Callable[[], Any]) -> None:
-        """One step is done; `make()` is the state after it (a value of `attacks.runtime.values`), the same whenever
-        it is called."""
+        """One step is done; `make()` is the state after it (see `attacks.runtime.values`), the same at any time."""
         if self._path is None:
             return
         self._make, self._steps = make, self._steps + 1

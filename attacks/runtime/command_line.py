@@ -23,8 +23,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def exit_status(command: Callable[[], int | None]) -> int:
-    """Run `command`. Returns its exit code, 0 if it returns none; or 1 after one line on stderr for an error that a
-    user can fix."""
+    """Run `command`. Returns its exit code (0: none), or 1 after one line on stderr for an error a user can fix."""
     try:
         return command() or 0
     except USER_ERRORS as error:

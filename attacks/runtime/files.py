@@ -9,9 +9,9 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 if sys.platform != "win32":
     import fcntl
@@ -145,7 +145,7 @@ def _message(path: Path, number: int) -> str:
     return f"{path} cannot be written: {os.strerror(number).lower()}; what was complete before is untouched"
 
 
-class Lock:
+class Lock(AbstractContextManager["Lock"]):
     """A lock on the file `path`, which is made where there is none; a context manager that releases it. The system
     releases it when a process ends. On a file system without locks every lock is granted."""
 
@@ -163,9 +163,6 @@ class Lock:
     def close(self) -> None:
         """Release it."""
         os.close(self._file)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

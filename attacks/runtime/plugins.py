@@ -1,5 +1,6 @@
-"""Parts that are not of this package: of installed packages, by entry point, or given in Python."""
+"""Parts that are not of this package: of installed packages, by entry point or by name, or given in Python."""
 
+import importlib
 import inspect
 import json
 import re
@@ -9,6 +10,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -74,8 +77,7 @@ class Plugin(NamedTuple):
             raise ValueError(f"plugin {self.name} of {self.package} failed: {reason}") from error
 
     def digests(self) -> tuple[str, str]:
-        """The SHA-256 of the source of its class or function, and of the values that an object holds. Raises
-        ValueError."""
+        """The SHA-256 of its source, and of the values that an object holds. Raises ValueError."""
         part = self.load()
         text = json.dumps({} if isinstance(part, type) else getattr(part, "__dict__", {}), default=_plain)
         if not (sources := "\n".join(_sources(_kind(part)))):
@@ -84,8 +86,7 @@ class Plugin(NamedTuple):
 
 
 def plugin(group: str, name: str) -> Plugin:
-    """The part of a group with this name: the given one, or that of an entry point `viewproof.GROUPs`. Raises
-    ValueError."""
+    """The part of a group with this name: given, or of an entry point `viewproof.GROUPs`. Raises ValueError."""
     part = given_parts().get(group)
     if part is not None and given_name(part) == name:
         return Plugin(group, name, part)
@@ -107,13 +108,28 @@ def entry_names(group: str) -> list[str]:
     return sorted({point.name for point in entry_points(group=f"viewproof.{group}s")})
 
 
+def import_object(place: str, key: str) -> Any:
+    """The object `module:attribute` of a module in the working directory, or of an installed one; importing runs the
+    module. Raises ValueError with the `key` where there is none, whatever the import raised."""
+    module, _, name = place.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise ValueError(f"`{key}` must be module:attribute, in this folder or installed; got {place!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return attrgetter(name)(importlib.import_module(module))
+    except Exception as error:  # the user's code
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise ValueError(f"`{key}`: {place} cannot be imported ({reason}); run from its folder") from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
+
+
 def _kind(part: Any) -> Any:
     return part if isinstance(part, type) or inspect.isroutine(part) else type(part)
 
 
 def _sources(kind: Any) -> Iterator[str]:
-    """The source of a function, or of a class and its bases but for `FOUNDATIONS`; without a file, as in a notebook,
-    that of their methods."""
+    """The source of a function, or of a class and its bases but `FOUNDATIONS`; in a notebook that of methods."""
     bases = kind.__mro__ if isinstance(kind, type) else (kind,)
     for base in (base for base in bases if base.__module__.partition(".")[0] not in FOUNDATIONS):
         try:

@@ -14,8 +14,6 @@ from types import FrameType
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 
-HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
-
 
 class StopSignal(BaseException):
     """A signal has stopped the run. No `Exception`: code that continues after an error must not continue after this.
@@ -46,10 +44,8 @@ def _starter() -> str:
 def stoppable(out: Path) -> Iterator[None]:
     """Within the block, which works on the run directory `out`, the first signal raises `StopSignal` in the main
     thread at once; later ones are ignored, so that they cannot tear the checkpoint. In another thread signals cannot
-    be caught, and keep their handlers.
-
-    Python drops an exception that a signal raises within a finaliser, so the block raises it once more at its end.
-    """
+    be caught, and keep their handlers. Python drops an exception that a signal raises within a finaliser, so it is
+    raised once more at the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -60,7 +56,7 @@ def stoppable(out: Path) -> Iterator[None]:
             stops.append(StopSignal(number, out))
             raise stops[0]
 
-    numbers = [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN]
+    numbers = [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
     previous = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield

@@ -9,9 +9,8 @@ from attacks.runtime.files import write_text
 
 
 def write_rows(path: str | Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows under a header of their keys. Floats read back bit for bit, None is an empty cell, and text that a
-    spreadsheet would evaluate gets a leading `'` (see `literal`). Raises ValueError where a row has other keys than
-    the first."""
+    """Write rows under a header of their keys. Floats read back bit for bit, None is an empty cell, text `literal`.
+    Raises ValueError where a row has other keys than the first."""
     text = io.StringIO()
     names = list(rows[0]) if rows else []
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -24,8 +23,7 @@ def write_rows(path: str | Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:
-    """The rows of such a file, all values as text. Raises ValueError where two columns have one name, or a row has
-    more or fewer cells than the header."""
+    """The rows of such a file, as text. Raises ValueError for two columns of one name or a row of another length."""
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = [*by_column(csv.DictReader(file))]
     if any(None in row or None in row.values() for row in rows):
@@ -42,8 +40,7 @@ def by_column(table: "csv.DictReader[str]") -> "csv.DictReader[str]":
 
 
 def literal(text: str) -> str:
-    """A text as a cell that no spreadsheet evaluates: a file name such as =HYPERLINK(...) gets a leading `'`, which
-    `unescaped_text` removes."""
+    """A text as a cell that no spreadsheet evaluates: one such as =HYPERLINK(...) gets a leading `'`."""
     return f"'{text}" if text.startswith(FORMULAS) else text
 
 

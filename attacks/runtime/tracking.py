@@ -13,10 +13,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Protocol, TextIO
 
 from attacks.runtime.decoding import decoded
 from attacks.runtime.extras import extra
@@ -249,19 +249,13 @@ class WandB(Tracker):
 ADAPTERS: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
-class Trackers:
-    """Several trackers as one; a context manager that closes them, after an exception too.
-
-    A tracker of another library that fails is dropped with one warning, and the run continues. The journal becomes
-    events.jsonl, a result, so a failure to write it is an error. `others` is None where none was started, or all were
-    closed.
-    """
+class Trackers(AbstractContextManager["Trackers"]):
+    """Several trackers as one; a context manager that closes them, after an exception too. One of a library that
+    fails is dropped with one warning, and the run continues. The journal becomes events.jsonl, a result, so a failure
+    to write it is an error. `others` is None where none was started, or all were closed."""
 
     def __init__(self, events: Tracker | None = None, others: Mapping[str, Tracker] | None = None) -> None:
         self.events, self.others = events, None if others is None else dict(others)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with suppress(OSError) if kind is not None else nullcontext():  # the first error matters
@@ -292,17 +286,17 @@ class Trackers:
                     self.others = dict(start())
                 except ValueError as error:
                     print(f"warning: the end of the run is in no tracker: {error}", file=sys.stderr)
-            with Trackers(events, self.others) as last:
+            with Trackers(events, self.others) as trackers:
                 self.others = None
-                yield last
+                yield trackers
 
     def _forward(self, method: str, *arguments: Any) -> None:
-        others = self.others or {}
-        for name, tracker in list(others.items()):
+        adapters = self.others or {}
+        for name, tracker in list(adapters.items()):
             try:
                 getattr(tracker, method)(*arguments)
             except Exception as error:
-                del others[name]
+                del adapters[name]
                 reason = one_line(error)
                 print(f"warning: tracker={name} failed and is dropped, the run continues: {reason}", file=sys.stderr)
                 with suppress(Exception):
@@ -314,7 +308,6 @@ class Trackers:
 def started(node: TrackerConfig, folder: Path, out: Path, config: Config) -> dict[str, Tracker]:
     """Start the tracker of the run in `out`, if it has one, and store in `folder` which it is. Where an earlier
     process has stored the same, its run in the library goes on. `config` is logged without its group `tracker`.
-
     Raises ValueError: a missing library, a value outside its choices, or a tracker that cannot be started."""
     check_tracker(node)
     keys = {key: value for key, value in vars(node).items() if key != "name"}
@@ -340,8 +333,7 @@ def tracker_state(folder: Path) -> Config:
 
 
 def log_step(tracker: Tracker | Trackers, line: Any, batch: int = 0) -> None:
-    """One step of an optimised arm, a line of `steps.csv`. Every batch counts from 0, so each later batch is an arm
-    of its own."""
+    """One step of an arm, a line of `steps.csv`. Every batch counts from 0, so each later batch is an arm."""
     values = {name: getattr(line, name) for name in ("objective", "held_out", "snr", "evals")}
     tracker.log_scalars(line.step, values, f"{line.arm}/batch {batch}" if batch else line.arm)
 

@@ -68,8 +68,7 @@ def count(value: object) -> int | None:
 
 
 def word(value: object) -> str:
-    """Text on one line of at most `MOST_LETTERS` letters, the rest cut off; a number as text, empty for None, and "?"
-    for anything else."""
+    """One line of a text or number, at most `MOST_LETTERS` letters; empty for None, "?" for anything else."""
     if not isinstance(value, str | int | float):
         return "" if value is None else "?"
     text = " ".join(str(value)[: 10 * MOST_LETTERS].split())
@@ -77,10 +76,8 @@ def word(value: object) -> str:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise ValueError for a link in a run directory that leads out of it: files would be written elsewhere.
-
-    The directory itself may be a link, which its user chose, and trackers link files within it.
-    """
+    """Raise ValueError for a link in a run directory that leads out of it: files would be written elsewhere. The
+    directory itself may be a link, which its user chose, and trackers link files within it."""
     root = os.path.realpath(folder)
     for place, folders, files in os.walk(folder):  # does not follow links
         for name in (*folders, *files):

@@ -95,8 +95,7 @@ def check_value(path: Path) -> dict[str, Any]:
 
 
 def load_values(path: Path, key: str, device: torch.device = CPU) -> Any:
-    """Read a value back; tensors that were not on the CPU are moved to `device`. Raises Damaged, and ValueError for a
-    file of another key or another version."""
+    """Read a value back, to `device` if not of the CPU. Raises Damaged, and ValueError for another key or version."""
     header = check_value(path)
     if header.get("format") != FORMAT or header.get("key") != key:
         raise ValueError(f"`resume`: {path} belongs to another run or another version; start a new run")

@@ -17,7 +17,7 @@ from attacks.encoders.engine.native_precision import is_half
 from attacks.encoders.passes import passes_of
 from attacks.evaluation.clusters import Row
 from attacks.evaluation.judge import resisting
-from attacks.evaluation.rare.failure import PictureFailure, of_row
+from attacks.evaluation.rare.failure import of_row
 from attacks.evaluation.scores import Scores
 from attacks.experiment.bench import MAIN, Bench
 from attacks.experiment.exhibits import Exhibits
@@ -102,8 +102,7 @@ def picture_problems(bench: Bench, out: Path) -> Iterator[str]:
 
 
 def _changes(study: Study, exhibits: Exhibits, at: tuple[str, range], delta: Tensor | None) -> Iterator[str]:
-    """The pictures of an arm and rows, of one shape, with the perturbation that was saved; None: clean ones. `study`
-    is of these rows."""
+    """The pictures of an arm and rows, those of `study`, with the perturbation that was saved; None: clean ones."""
     (arm, rows), images, perturbation = at, study.queries.images.to(study.device), study.perturbation
     # resampled, it may round otherwise
     slack = 1 if perturbation.texture_size is not None and delta is not None else 0
@@ -285,16 +284,13 @@ def _failures(old: Rows, new: Rows) -> Iterator[str]:
         was, place = by_key.get((estimate.picture, estimate.arm)), f"failure.csv {estimate.picture}, {estimate.arm}"
         if was is None:
             yield f"{place}: there is no such row"
-        elif not was.low <= was.p <= was.high or not was.estimate_low <= was.estimate <= was.estimate_high:
+            continue
+        has_gap = was.estimate_low > estimate.estimate_high or was.estimate_high < estimate.estimate_low
+        has_gap = has_gap and min(was.estimate, estimate.estimate) > 0  # a search that found none contradicts nothing
+        if not was.low <= was.p <= was.high or not was.estimate_low <= was.estimate <= was.estimate_high:
             yield f"{place}: p is {was.p:g}, its estimate {was.estimate:g}: one lies outside of its own interval"
-        elif was.low > estimate.high or was.high < estimate.low or _differ(was, estimate):
+        elif was.low > estimate.high or was.high < estimate.low or has_gap:
             yield f"{place}: recorded {was.words}, estimated again {estimate.words}"
-
-
-def _differ(was: PictureFailure, new: PictureFailure) -> bool:
-    """Whether two estimates contradict each other; a search that found none contradicts nothing."""
-    has_gap = was.estimate_low > new.estimate_high or was.estimate_high < new.estimate_low
-    return has_gap and was.estimate > 0 and new.estimate > 0
 
 
 def _radii(bench: Bench, old: Rows, portion: Portion) -> Iterator[str]:

@@ -146,7 +146,6 @@ def _check_run(
     with reading(LEDGER):
         answers = recorded_answers(out / LEDGER) if run.encoder.name in BLACK_BOXES else {}
     study = with_start(run, build(run, module, pipeline, answers=answers))
-    program_encoder = black_box(study.encoder)
     with reading("manifest.json engine"):
         full = Decision.from_dict(record["engine"]["decision"]).exact
     if run.require is not None:
@@ -175,22 +174,20 @@ def _check_run(
             f"detection.csv: its cosines were not judged again, for its pipeline was {function}, a function given in "
             "Python, which no directory holds: verify(folder, pipeline=...)"
         )
-    if program_encoder is not None:
+    if (program_encoder := black_box(study.encoder)) is not None:
         notes.append(
-            f"{LEDGER}: its {len(answers)} answers were used, so whether the encoder gives them today was not "
-            "checked; "
-            f"{len(program_encoder.ledger) - len(answers)} pictures were asked about anew"
+            f"{LEDGER}: its {len(answers)} answers were used, so whether the encoder gives them today was not checked"
+            f"; {len(program_encoder.ledger) - len(answers)} pictures were asked about anew"
         )
     counts = {name: len(bank.u) for name, bank in bench.banks.items()}
-    sizes = {name: portion.size(count) for name, count in counts.items()}
-    views = (f"{sizes[name]} of {count} views of the bank {name}" for name, count in counts.items())
+    views = (f"{portion.size(count)} of {count} views of the bank {name}" for name, count in counts.items())
     words = (
         f"the digests of all files, the configuration and its parts, all tables of {METRICS} and the rows of "
         f"per_image.csv, the drawings and the report, and {len(rows)} pictures of each arm, judged again in "
         f"{' and in '.join(views)}; not recomputed: {UNCOMPUTABLE}"
     )
     queries = bench.study.queries.take(bench.study.queries.judged)
-    missable = judgement.missable_change(queries.clusters, counts[MAIN], sizes[MAIN], queries.weights)
+    missable = judgement.missable_change(queries.clusters, counts[MAIN], portion.size(counts[MAIN]), queries.weights)
     return CheckResult((*files, *problems), tuple(notes), words, tuple(gaps), portion.seed, missable)
 
 
@@ -321,8 +318,7 @@ def _metrics(
 def _redrawn(
     bench: Bench, contents: tuple[Any, Any], scores: ViewScores, extras: Sections, portion: judgement.Portion
 ) -> Iterator[str]:
-    """The drawings and the report, of which the `contents` are metrics.json and manifest.json; of explanations and
-    formats the picture that they show is judged again, and the views of failures are searched where everything is."""
+    """The drawings and the report; of each section the picture that it shows is judged again, of failures all."""
     out, meter, results = bench.exhibits.out, bench.meter(), dict[str, SectionResult]()
     for name in extras.results:
         section = extras.sections[name]
@@ -355,8 +351,7 @@ def _caught_lines(lines: Callable[[], Iterable[str]]) -> list[str]:
     """The lines of a check; one more where a file that it reads is damaged."""
     problems: list[str] = []
     try:
-        for line in lines():
-            problems.append(line)
+        problems.extend(lines())  # those before the error stay
     except Damaged as error:
         problems.append(str(error))
     return problems

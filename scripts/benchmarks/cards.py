@@ -39,8 +39,7 @@ SPECTRA, TEXELS = (0.0, 0.7, 1.5), 64
 
 @dataclass(frozen=True, eq=False)
 class CardCase:
-    """A run whose patch of the arm `eot` is photographed: its id, the textures of its arms, its scene and another
-    one, and where the patch lies."""
+    """A run whose patch of the arm `eot` is photographed: its id, the textures of its arms, two scenes, its place."""
 
     id: str
     textures: Mapping[str, NDArray[np.float32]]
@@ -50,7 +49,6 @@ class CardCase:
 
 
 def draw_case(random: Random) -> CardCase:
-    """A run."""
     front, other = (scene(SCENES[i]) for i in random.choice(len(SCENES), 2, replace=False))
     exponent = float(random.choice(SPECTRA))
     common = texture(exponent, random)
@@ -89,12 +87,12 @@ def _strong(field: NDArray[Any]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class CardPrint:
-    """What is photographed in place of the run's own print, each None as it is there: the words of the card, its
-    texture, the light of its raster, the scene, the quad; the ink's strength, and the camera's values."""
+    """What is photographed in place of the run's own print: the words of the card, its texture, the scene, the quad,
+    the camera's values (each None as it is there); a change of its raster's light; and the ink's strength."""
 
     words: str | None = None
     texture: NDArray[np.float32] | None = None
-    change: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    change: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray
     scene: Bytes | None = None
     quad: NDArray[np.float64] | None = None
     ink: float = 1.0
@@ -106,9 +104,7 @@ def take_photo(case: CardCase, sheet: CardPrint, random: Random) -> Bytes:
     shot = draw_shot(Ranges(), random) if sheet.shot is None else sheet.shot
     card_layout = card(MM, MM, card_words(case.id, ARMS[0]) if sheet.words is None else sheet.words)
     raster = card_picture(card_layout, case.textures[ARMS[0]] if sheet.texture is None else sheet.texture, DPI)
-    light = print_raster(raster, sheet.ink)
-    if sheet.change is not None:
-        light = sheet.change(light)
+    light = sheet.change(print_raster(raster, sheet.ink))
     quad = case.quad if sheet.quad is None else sheet.quad
     scene_picture = case.scene if sheet.scene is None else sheet.scene
     view = take_photograph(scene_picture, quad, card_layout, np.asarray(light, np.float32), DPI, shot, SIZE, random)
@@ -162,7 +158,6 @@ def cover_part(_: CardCase, random: Random, share: tuple[float, float] = (0.12, 
     angle = random.uniform(0, 180)
 
     def lay(light: NDArray[Any]) -> NDArray[Any]:
-        """An ellipse over a share of the patch."""
         height, width = light.shape[:2]
         patch = MM / card(MM, MM).width
         at, radius = 0.5 + patch * (middle - 0.5), patch * math.sqrt(area / math.pi)

@@ -43,17 +43,9 @@ def cosines_to_anchors(embeddings: Tensor, anchors: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GradientCase:
-    """The task of all contestants: the gradient, with respect to `image`, of the mean cosine similarity
-    between the embeddings of its views and its own.
-
-    Args:
-        image: (1,3,S,S) in [0,1].
-        u: (V,dims), the views' coordinates in `PIPELINE`.
-        frozen: the encoder, its weights frozen.
-        ordinary: the same encoder with weights that require a gradient, as a network comes from its library.
-        anchor: (1,D), the embedding of `image`.
-        eps: the radius of the L-inf ball.
-    """
+    """The task of all contestants: the gradient, with respect to `image` (1,3,S,S) in [0,1], of the mean cosine
+    similarity between the embeddings of its views, at `u` (V,dims) in `PIPELINE`, and its own, the `anchor` (1,D). Of
+    the encoder `frozen`, or `ordinary`: with weights that require a gradient, as a network comes from its library."""
 
     image: Tensor
     u: Tensor

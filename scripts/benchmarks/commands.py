@@ -56,7 +56,6 @@ HELP = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """One subcommand for each benchmark."""
     root = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = root.add_subparsers(dest="benchmark", required=True)
     for name, run in BENCHMARKS.items():

@@ -44,13 +44,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Contestant:
-    """An attack that is compared.
-
-    Args:
-        module: the module that it needs.
-        prepare: (task, setting) -> its attack.
-        grid: the settings of which a comparison chooses the best.
-    """
+    """An attack that is compared, by the module that it needs: `prepare` makes it of (task, setting), and of the
+    settings of its `grid` a comparison chooses the best."""
 
     module: str
     prepare: Callable[[Any, Setting], Attack]

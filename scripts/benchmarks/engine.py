@@ -27,10 +27,7 @@ STEPS = 100 * 100
 def run(
     rounds: int = 15, arch: Sequence[str] = ("resnet18", "resnet50"), views: int = 16, device: str = "cpu"
 ) -> list[BenchmarkTable]:
-    """Milliseconds a view and memory: this engine, a loop by hand, and the peers.
-
-    Memory is the peak of a step in a fresh process, above that before it.
-    """
+    """Milliseconds a view and memory: this engine, a loop by hand, and the peers."""
     return [compare_engines(name, rounds, views, device) for name in arch]
 
 
@@ -54,7 +51,7 @@ def compare_engines(arch: str, rounds: int, views: int, device: str) -> Benchmar
 
 
 def engine_peak(name: str, arch: str, views: int, device: str, decision: Decision) -> int:
-    """The peak bytes of a contestant's first step in this process."""
+    """The peak bytes of a contestant's first step in this process, above those before it."""
     step = contestants(case(arch, views, device), decision)[name]()
     return peak(step, device)
 

@@ -25,8 +25,6 @@ def phash(pixels: np.ndarray) -> list[int]:
 
 
 class HashHandler(BaseHTTPRequestHandler):
-    """Answers each POST of a PNG file."""
-
     wbufsize = 2**16  # one packet: a second one would wait for the first to be acknowledged
 
     def do_POST(self) -> None:

@@ -26,10 +26,7 @@ MIB = 2**20
 def run(
     rounds: int = 5, arch: Sequence[str] = ("pocket",), device: str = "cpu", views: Sequence[int] = VIEWS
 ) -> list[BenchmarkTable]:
-    """Memory and time of a step against the number of views.
-
-    The peak of the tensors for each number of views, and a straight line through the seconds.
-    """
+    """Memory and time of a step against the number of views."""
     rows: dict[str, Row] = {}
     for name in arch:
         question = case(name, max(views), device)
@@ -69,8 +66,7 @@ def peak(work: Callable[[], object], device: str) -> int:
 
 
 def tensor_peak(work: Callable[[], object], device: str) -> int:
-    """Bytes of the tensors that live at once during `work`, at most: what the step itself needs, whatever the
-    allocator keeps or loses between its blocks."""
+    """Bytes of the tensors that live at once during `work`, at most, whatever the allocator keeps beside them."""
     if torch.device(device).type == "cuda":
         return peak(work, device)
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else the profiler writes of the GPUs that it misses

@@ -24,8 +24,7 @@ from .contest import Attack, Contestant, Setting
 
 
 def kornia_views(image: Tensor, u: Tensor) -> Tensor:
-    """The views of one picture, or one of each, by kornia: a warp for the affine map, another for the perspective,
-    brightness, contrast."""
+    """The views of one picture, or one of each, by kornia: two warps (affine, perspective), brightness, contrast."""
     views, size = image.expand(len(u), -1, -1, -1), image.shape[-1]
     values = PIPELINE.values(u)
     angle, zoom, move = values[:, 0], values[:, 1:2], values[:, 3:5] * size
@@ -57,8 +56,7 @@ def kornia_loop(case: GradientCase, _: Setting) -> Attack:
 
 
 class NextView(nn.Module):
-    """Shows its input (1,3,S,S) from the next of the case's views at each call, over and over, where a user would
-    draw a view at random."""
+    """Shows its input (1,3,S,S) from the next of the case's views, in turn, where a user would draw one at random."""
 
     def __init__(self, case: GradientCase) -> None:
         super().__init__()
@@ -91,6 +89,11 @@ class MeanLogit(LogProbabilities):
         return torch.stack([cosine, torch.zeros_like(cosine)], dim=1)
 
 
+def first_class(case: GradientCase) -> Tensor:
+    """The label of each picture."""
+    return torch.zeros(len(case.image), dtype=torch.long, device=case.image.device)
+
+
 def eotpgd(case: GradientCase, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Attack:
     """torchattacks' `EOTPGD`, the views drawn by `show` inside the model. Returns what runs it."""
     pgd = importlib.import_module("torchattacks").EOTPGD(
@@ -101,7 +104,7 @@ def eotpgd(case: GradientCase, show: nn.Module, setting: Setting, steps: int, ra
         eot_iter=setting.views,
         random_start=random_start,
     )
-    labels = torch.zeros(len(case.image), dtype=torch.long, device=case.image.device)
+    labels = first_class(case)
     return lambda: pgd(case.image, labels)
 
 
@@ -114,13 +117,12 @@ def foolbox_pgd(
     name: str = "LinfPGD",
 ) -> Attack:
     """Foolbox's `LinfPGD` or `L2PGD` through its `ExpectationOverTransformationWrapper`, likewise."""
-    library, device = importlib.import_module("foolbox"), case.image.device
+    library = importlib.import_module("foolbox")
     network = nn.Sequential(show, MeanLogit(case)).eval()
-    inner = library.PyTorchModel(network, (0, 1), device=device)
+    inner = library.PyTorchModel(network, (0, 1), device=case.image.device)
     model = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
-    make = getattr(library.attacks, name)
-    pgd = make(rel_stepsize=setting.step, steps=steps, random_start=random_start)
-    goal = library.Misclassification(torch.zeros(len(case.image), dtype=torch.long, device=device))
+    pgd = getattr(library.attacks, name)(rel_stepsize=setting.step, steps=steps, random_start=random_start)
+    goal = library.Misclassification(first_class(case))
     return lambda: pgd.run(model, case.image, goal, epsilon=case.eps)
 
 
@@ -152,7 +154,6 @@ def art_eot(case: GradientCase, show: Callable[[Tensor], Tensor], views: int) ->
 
 
 def art_step(case: GradientCase, setting: Setting) -> Attack:
-    """ART's `loss_gradient`."""
     classifier = art_eot(case, NextView(case), setting.views)
     label = torch.tensor([[1.0, 0.0]], device=case.image.device)
     return lambda: -classifier.loss_gradient(case.image, label)

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import scipy.special
-import scipy.stats
+from scipy.stats import chi, norm
 
 from attacks.evaluation.rare.proposal import Floats, scores
 from attacks.evaluation.rare.splitting import Score, rare
@@ -14,27 +13,23 @@ from .table import BenchmarkTable
 PROBABILITIES, DIMENSIONS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7), (2, 6, 12, 20)
 
 
-def far(p: float) -> float:
-    return float(-scipy.special.ndtri(p))
-
-
 def planes(count: int, d: int, p: float) -> Score:
     """Beyond any of `count` planes that are orthogonal in the normal scores, each as probable."""
     axes = np.linalg.qr(np.random.default_rng(d).standard_normal((d, d)))[0][:, :count]
-    distance = far(-np.expm1(np.log1p(-p) / count))
+    distance = norm.isf(-np.expm1(np.log1p(-p) / count))
     return lambda u: distance - (scores(u) @ axes).max(1)
 
 
 def steep(d: int, p: float) -> Score:
     """Two planes, of which one is hidden until it is near: its score rises five times as steeply."""
-    distance = far(-np.expm1(np.log1p(-p) / 2))
+    distance = norm.isf(-np.expm1(np.log1p(-p) / 2))
     return lambda u: np.minimum(distance - scores(u[:, 0]), 5 * (distance - scores(u[:, d - 1])))
 
 
 def shell(outside: float, d: int, p: float) -> Score:
     """Between two radii of the normal scores; thin where about `outside` times `p` lies beyond it."""
     tail = min(0.5, outside * p)
-    inner, outer = scipy.stats.chi(d).isf([tail, tail - p])
+    inner, outer = chi(d).isf([tail, tail - p])
     return lambda u: np.abs(np.linalg.norm(scores(u), axis=1) - (inner + outer) / 2) - (outer - inner) / 2
 
 
@@ -47,13 +42,13 @@ def corners(d: int, p: float) -> Score:
 
 def steps(d: int, p: float) -> Score:
     """Beyond a plane, with whole numbers as scores."""
-    return lambda u: np.ceil(2 * (far(p) - scores(u[:, d // 2])))
+    return lambda u: np.ceil(2 * (norm.isf(p) - scores(u[:, d // 2])))
 
 
 def island(share: float, slope: Callable[[Floats], Floats], d: int, p: float) -> Score:
     """A box without a slope towards it, with this share of p, in a landscape `slope` of the first coordinate."""
     sides = min(3, d - 1)
-    width, distance = (share * p) ** (1 / sides), far(1 - (1 - p) / (1 - share * p)) if share < 1 else np.inf
+    width, distance = (share * p) ** (1 / sides), norm.isf(1 - (1 - p) / (1 - share * p)) if share < 1 else np.inf
 
     def score(u: Floats) -> Floats:
         ahead = distance - scores(u[:, 0]) if share < 1 else slope(u[:, 0])
@@ -113,9 +108,9 @@ def run(cells: Sequence[str] = ("all",), repeats: int = 200, particles: int = 50
     rows = {name: rare_cell(name, repeats, particles) for name in (CELLS if "all" in cells else cells)}
     open_sets = {name: row for name, row in rows.items() if CELLS[name][0] not in TRAPS}
     worst = {"limit": (rows, 0), "estimate, where slopes lead to every failure": (open_sets, 1)}
-    notes = [
-        f"worst {key}: {min(group, key=lambda name: float(group[name][i] or 0))}"
+    notes = (
+        f"worst {key}: {min(group, key=lambda name: group[name][i] or 0)}"
         for key, (group, i) in worst.items()
         if group
-    ]
+    )
     return [BenchmarkTable(f"{repeats} repeats, {particles} particles", COLUMNS, dict(rows), tuple(notes))]

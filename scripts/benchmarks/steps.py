@@ -36,9 +36,8 @@ def compare_presets(arch: str, rounds: int, device: str) -> BenchmarkTable:
     for name in sorted(path.stem for path in (CONFIGS / "transforms").glob("*.yaml")):
         figures: list[float] = []
         for count in VIEWS:
-            seconds = median_seconds(
-                step_and_bare(network, image, preset(name, side), count), rounds, device, warm=True
-            )
+            runs = step_and_bare(network, image, preset(name, side), count)
+            seconds = median_seconds(runs, rounds, device, warm=True)
             if count == VIEWS[0]:
                 figures += [1e3 * seconds["step"], 1e3 * (seconds["step"] - seconds["bare"])]
             figures.append(seconds["step"] / seconds["bare"])

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-import scipy.stats
 import torch
+from scipy.stats import ttest_1samp
 from torch import Tensor
 
 from attacks.runtime.files import write_json
@@ -37,8 +37,7 @@ ALL_PEERS = "every peer"
 
 
 class StrengthCell(NamedTuple):
-    """One comparison: an encoder, views, a ball, a number of gradients of each picture, or of "queries", and a
-    goal."""
+    """One comparison: encoder, views, ball, a number of gradients (or "queries") of each picture, and goal."""
 
     arch: str
     views: str
@@ -58,79 +57,54 @@ class StrengthCell(NamedTuple):
 
     @property
     def contestants(self) -> Mapping[str, Contestant]:
-        """The attacks that are compared."""
         if self.unit == "queries":
             return QUERY_CONTESTANTS
         return {name: entry for name, entry in CONTESTANTS.items() if fits(name, self.ball)}
 
 
-def grid_cells(arch: str, lines: str) -> tuple[StrengthCell, ...]:
-    """The cells of an encoder: of each line views, ball, number of gradients and, perhaps, goal."""
+def grid_cells(lines: str) -> tuple[StrengthCell, ...]:
+    """Cells: of each line encoder, views, ball, number of gradients and goal."""
     rows = [line.split() for line in lines.strip().splitlines()]
-    return tuple(
-        StrengthCell(arch, views, ball, int(evals), goal="".join(goal) or "away")
-        for views, ball, evals, *goal in rows
-    )
+    return tuple(StrengthCell(arch, views, ball, int(evals), goal=goal) for arch, views, ball, evals, goal in rows)
 
 
 #: A fraction of the whole grid: every encoder with all five kinds of views; balls, goals and numbers of gradients are
 #: spread over them.
-CELLS = (
-    *grid_cells(
-        "pocket",
-        """
-        mild       linf8   32
-        camera     linf8  128
-        heavy      linf16  32 toward
-        jpeg       l2     128 toward
-        downscale  patch  512
-        """,
-    ),
-    *grid_cells(
-        "convnext",
-        """
-        mild       l2      32 toward
-        camera     patch  128
-        heavy      linf8  512
-        jpeg       linf4  128
-        downscale  linf16  32
-        """,
-    ),
-    *grid_cells(
-        "vit",
-        """
-        mild       patch   32
-        camera     linf4  512 toward
-        heavy      l2     128
-        jpeg       linf16  32
-        downscale  linf8  128 toward
-        """,
-    ),
+CELLS = grid_cells(
+    """
+    pocket    mild       linf8   32  away
+    pocket    camera     linf8   128 away
+    pocket    heavy      linf16  32  toward
+    pocket    jpeg       l2      128 toward
+    pocket    downscale  patch   512 away
+    convnext  mild       l2      32  toward
+    convnext  camera     patch   128 away
+    convnext  heavy      linf8   512 away
+    convnext  jpeg       linf4   128 away
+    convnext  downscale  linf16  32  away
+    vit       mild       patch   32  away
+    vit       camera     linf4   512 toward
+    vit       heavy      l2      128 away
+    vit       jpeg       linf16  32  away
+    vit       downscale  linf8   128 toward
+    """
 )
 #: Likewise of real encoders at 224 pixels.
-REAL_CELLS = (
-    *grid_cells(
-        "lite0",
-        """
-        camera     linf4   64
-        camera     linf4  256
-        camera     linf8   64
-        downscale  linf4   64
-        jpeg       linf2   64
-        mild       linf2   32 class
-        heavy      linf16  64 toward
-        """,
-    ),
-    *grid_cells(
-        "lite2",
-        """
-        web        linf4   64
-        camera     linf8   32 toward
-        jpeg       linf4   32 class
-        downscale  l2      64
-        mild       patch   32
-        """,
-    ),
+REAL_CELLS = grid_cells(
+    """
+    lite0  camera     linf4   64  away
+    lite0  camera     linf4   256 away
+    lite0  camera     linf8   64  away
+    lite0  downscale  linf4   64  away
+    lite0  jpeg       linf2   64  away
+    lite0  mild       linf2   32  class
+    lite0  heavy      linf16  64  toward
+    lite2  web        linf4   64  away
+    lite2  camera     linf8   32  toward
+    lite2  jpeg       linf4   32  class
+    lite2  downscale  l2      64  away
+    lite2  mild       patch   32  away
+    """
 )
 #: Of encoders that can only be asked; "none": the picture itself is the view.
 QUERY_CELLS = tuple(
@@ -199,11 +173,7 @@ def run(
     jobs: str = "outputs/strength",
     workers: int = 1,
 ) -> list[BenchmarkTable]:
-    """The cosine that each attack reaches with the same number of gradients, in cells of a grid.
-
-    A table of how many are won, then one for each with its contestants. Every finished attack is a file in the folder
-    `jobs`: a run that was stopped continues.
-    """
+    """The cosine that each attack reaches with the same number of gradients, in cells of a grid."""
     groups: dict[str, tuple[StrengthCell, ...]] = {"all": CELLS, "real": REAL_CELLS, "queries": QUERY_CELLS}
     groups |= {str(cell): (cell,) for cell in CELLS + REAL_CELLS + QUERY_CELLS}
     if strange := [name for name in cells if name not in groups]:
@@ -221,18 +191,15 @@ def run(
 def compare_cell(
     cell: StrengthCell, count: int, seeds: int, views: int, folder: Path, spread: Map[StrengthJob, list[float]]
 ) -> "CellResult":
-    """Choose a third of the settings of each installed peer on one picture, the best of these on some more; attack
-    with it, and with ours."""
+    """Choose the setting of each installed peer, by successive halving (`HALVING`); attack with it, and with ours."""
 
     def outcomes(title: str, plan: Mapping[Key, Sequence[StrengthJob]]) -> dict[Key, list[list[float]]]:
-        """The outcomes of all jobs of each row."""
-        jobs, results = [*itertools.chain(*plan.values())], []
-        with Progress(title, len(jobs)) as progress:
-            for cosines in spread(strength_outcome, jobs):
-                results.append(cosines)
+        keys, results = [key for key, row in plan.items() for _ in row], {key: list[list[float]]() for key in plan}
+        with Progress(title, len(keys)) as progress:
+            for key, cosines in zip(keys, spread(strength_outcome, [*itertools.chain(*plan.values())]), strict=True):
+                results[key].append(cosines)
                 progress.step(cosine=statistics.fmean(cosines))
-        unread = iter(results)
-        return {key: [*itertools.islice(unread, len(row))] for key, row in plan.items()}
+        return results
 
     def job(name: str, setting: Setting, purpose: Purpose, seed: int) -> StrengthJob:
         judges = views if purpose == "table" else min(SCREEN_VIEWS, views)
@@ -268,8 +235,7 @@ def cell_of(cell: StrengthCell, purpose: Purpose) -> StrengthCell:
 
 @dataclass(frozen=True)
 class CellResult:
-    """All contestants on one cell: each peer's best setting; by contestant the cosines of each seed; and the
-    contestants that are missing."""
+    """All contestants on one cell: each peer's best setting, the cosines of each seed, and which are missing."""
 
     cell: StrengthCell
     settings: dict[str, Setting]
@@ -283,9 +249,7 @@ class CellResult:
     def difference(self, name: str) -> tuple[float, float, float]:
         """Ours less a peer, paired by picture, with Student's 95 % interval: below zero, ours is lower."""
         units = (self.cosine(OURS) - self.cosine(name)).mean(1).numpy()
-        low, high = (
-            scipy.stats.ttest_1samp(units, 0).confidence_interval() if len(units) > 1 else (units[0], units[0])
-        )
+        low, high = ttest_1samp(units, 0).confidence_interval() if len(units) > 1 else (units[0], units[0])
         return float(units.mean()), float(low), float(high)
 
     @property
@@ -294,8 +258,7 @@ class CellResult:
         (the smallest, times their number)."""
         pairs = [self.cosine(OURS).mean(1).numpy() - self.cosine(name).mean(1).numpy() for name in self.settings]
         lower, higher = (
-            [float(scipy.stats.ttest_1samp(units, 0, alternative=side).pvalue) for units in pairs]
-            for side in ("less", "greater")
+            [float(ttest_1samp(units, 0, alternative=side).pvalue) for units in pairs] for side in ("less", "greater")
         )
         return max(lower), min(1.0, len(higher) * min(higher))
 
@@ -322,7 +285,6 @@ class CellResult:
         return math.inf
 
     def table(self) -> BenchmarkTable:
-        """The contestants."""
         rows: dict[str, Row] = {}
         for name in (OURS, *self.settings, *({WHITE_BOX} & {*self.cosines})):
             mean, low, high = self.difference(name)
@@ -335,11 +297,10 @@ class CellResult:
 
 
 def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
-    """How many cells are won against every peer, also with Holm's correction for so many cells, and against each one
-    alone."""
+    """How many cells are won against every peer, also with Holm's correction, and against each one alone."""
 
     def row(entry: Sequence[CellResult]) -> Row:
-        verdicts = [comparison_of_cell.verdict for comparison_of_cell in entry]
+        verdicts = [result.verdict for result in entry]
         return tuple(float(verdicts.count(name)) for name in ("lowest", "level", "beaten"))
 
     rows = {ALL_PEERS: row(results)}
@@ -347,10 +308,7 @@ def verdict_table(results: Sequence[CellResult]) -> BenchmarkTable:
         lowest, beaten = (holm(p_values) for p_values in zip(*(entry.p_values for entry in results), strict=True))
         rows[f"{ALL_PEERS}, Holm"] = (float(lowest), float(len(results) - lowest - beaten), float(beaten))
     for name in dict.fromkeys(name for entry in results for name in entry.settings):
-        single_comparisons = [
-            replace(entry, settings={name: entry.settings[name]}) for entry in results if name in entry.settings
-        ]
-        rows[name] = row(single_comparisons)
+        rows[name] = row([replace(e, settings={name: e.settings[name]}) for e in results if name in e.settings])
     return BenchmarkTable(
         f"Cells that ours wins, at 95 %, paired by picture, of {len(results)}",
         {"lowest": ".0f", "level": ".0f", "beaten": ".0f"},
@@ -367,10 +325,9 @@ def holm(p_values: Sequence[float]) -> int:
 
 def gradients_table(results: Sequence[CellResult]) -> BenchmarkTable:
     """The share of its gradients that ours needs to the best peer's value: the median over cells, by encoder."""
-    shares = [(entry.cell.arch, entry.share_of_gradients) for entry in results]
-    rows: dict[str, Row] = {"all": (statistics.median(share for _, share in shares), float(len(shares)))}
-    for arch in dict.fromkeys(arch for arch, _ in shares):
-        group = [share for name, share in shares if name == arch]
-        rows[arch] = (statistics.median(group), float(len(group)))
+    shares = {"all": [entry.share_of_gradients for entry in results]}
+    for entry, share in zip(results, shares["all"], strict=True):
+        shares.setdefault(entry.cell.arch, []).append(share)
+    rows: dict[str, Row] = {name: (statistics.median(group), float(len(group))) for name, group in shares.items()}
     title = "Share of its gradients that ours needs to the best peer's cosine, median"
     return BenchmarkTable(title, {"share": ".2f", "cells": ".0f"}, rows, ("inf: not reached",))

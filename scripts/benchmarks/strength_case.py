@@ -46,7 +46,6 @@ VIEWS: dict[str, Callable[[int], Compose]] = {
     "downscale": lambda side: Compose([Affine(degrees=5, translate=0.05), Downscale((side // 4, side * 3 // 4))]),
     "none": lambda _: Compose(),
 }
-GOALS = ("away", "toward", "class")
 
 
 def square_region(side: int) -> Ball:
@@ -100,7 +99,6 @@ class StrengthTask(GradientCase):
 
     @property
     def objective(self) -> Objective:
-        """Of embeddings, or of logits."""
         return Away() if self.anchor.is_floating_point() else CrossEntropy()
 
     def entropy(self, embeddings: Tensor) -> Tensor:
@@ -140,7 +138,7 @@ def task(
 
 @torch.no_grad()
 def anchor_of(goal: str, encoder: nn.Module, images: Tensor, other_pictures: Tensor) -> Tensor:
-    """Of a goal, one of `GOALS`: that of each picture; to go "toward" the next of some `other_pictures`, in turn."""
+    """Of a goal, "away", "toward" or "class": that of each picture, or "toward" that of `other_pictures`, in turn."""
     answers: Tensor = encoder(images)
     if goal == "class":
         return answers.argmax(1)

@@ -16,9 +16,8 @@ from attacks.encoders.engine.batch_norm import fold
 from attacks.runtime.files import atomic
 from attacks.runtime.progress import Progress
 from transforms import Affine, Brightness, Compose, Contrast, resize
+from transforms.auditing.steps import seeded
 from transforms.draws import Uniform
-
-from .case import encoder
 
 TRAINED_ENCODERS, REAL_ENCODERS = ("convnext", "vit"), ("lite0", "lite2")
 #: Of their training: the side of a view, procedural pictures, steps, cells of a step, and the seed.
@@ -31,7 +30,7 @@ def network(arch: str, folder: Path, logits: bool = False) -> nn.Module:
     """(N,3,H,W) -> (N,D), frozen: the pocket encoder; one that is trained once and kept in `folder`; a real one, from
     its package, or its `logits`; a perceptual hash, as its bits."""
     if arch == "pocket":
-        return encoder(arch).requires_grad_(False)
+        return load_encoder(arch)
     if arch == "hash":
         return HashBits(load_encoder("phash")).eval()
     if arch in TRAINED_ENCODERS:
@@ -41,15 +40,11 @@ def network(arch: str, folder: Path, logits: bool = False) -> nn.Module:
     return real.to(memory_format=torch.channels_last)
 
 
-class HashBits(nn.Module):
+class HashBits(nn.Sequential):
     """The signs of a hash's answers, without gradients."""
 
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
     def forward(self, images: Tensor) -> Tensor:
-        answers: Tensor = self.encoder(images)
+        answers: Tensor = super().forward(images)
         return answers.sign()
 
 
@@ -69,8 +64,7 @@ class Resized(nn.Module):
 
 def small_network(arch: str) -> nn.Module:
     """A small ConvNeXt or vision transformer, (N,3,H,W) in [0,1] -> (N,96), the same each time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+    with seeded(SEED):
         if arch == "vit":
             plain: nn.Module = VisionTransformer(SIDE, 8, 4, 3, 96, 192)
             plain.heads = nn.Identity()

@@ -10,7 +10,7 @@ import importlib
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ from transforms.auditing.steps import seeded
 from transforms.draws import stream
 
 from .contest import OURS, Attack, Contestant, Setting
-from .peers import LogProbabilities, adversarial_library, art_eot, eotpgd, foolbox_pgd
+from .peers import LogProbabilities, adversarial_library, art_eot, eotpgd, first_class, foolbox_pgd
 from .strength_case import StrengthTask
 
 VIEWS = (1, 2, 4, 8)
@@ -75,7 +75,6 @@ def shares(task: StrengthTask, setting: Setting) -> Iterable[float]:
 
 
 def random_start(task: StrengthTask) -> Tensor:
-    """A random point of the ball."""
     return task.ball.start(task.image, torch.Generator().manual_seed(stream(task.seed, "start")))
 
 
@@ -134,8 +133,7 @@ class Variance:
 
 
 def relevance(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Setting) -> Tensor:  # noqa: ARG001
-    """GRA (Zhu et al. 2023): the gradient and that of points nearby, weighed by their cosine. The decay of its
-    steps is left to the schedule."""
+    """GRA (Zhu et al. 2023), without its decay: the gradient and that of points nearby, weighed by their cosine."""
     gradient, near = ask(delta, 1), ask.near(delta, setting.views - 1, setting.size)
     cosine = F.cosine_similarity(gradient.flatten(1), near.flatten(1))[:, None, None, None]
     return cosine * gradient + (1 - cosine) * near
@@ -149,8 +147,7 @@ def sharpness(ask: Ask, delta: Tensor, total: Tensor, length: float, setting: Se
 
 
 def shuffled_blocks(images: Tensor) -> Tensor:
-    """BSR (Wang et al. 2024): two strips, cut at random, change places and turn by up to 24 degrees, and so do two
-    blocks of each strip."""
+    """BSR (Wang et al. 2024): two strips change places and turn by up to 24 degrees, two blocks of each likewise."""
     dim = int(torch.randint(2, 4, ()))
     strips = []
     for strip in shuffled_strips(images, dim):
@@ -172,7 +169,7 @@ def block_gradient(ask: Ask, delta: Tensor, total: Tensor, length: float, settin
     return ask(delta, setting.views, shuffled_blocks)
 
 
-def by_hand(make_rule: Callable[[], Rule]) -> Callable[[StrengthTask, Setting], Tensor]:
+def by_hand(make_rule: Callable[[], Rule], *grid: Setting) -> Contestant:
     """Steps along the sum of a rule's gradients, normalised, of which momentum keeps a share."""
 
     def run(task: StrengthTask, setting: Setting) -> Tensor:
@@ -183,7 +180,7 @@ def by_hand(make_rule: Callable[[], Rule]) -> Callable[[StrengthTask, Setting], 
             delta = task.ball.project(delta - share * task.eps * task.ball.steepest(total), task.image)
         return task.image + delta
 
-    return run
+    return contestant("torch", run, *grid)
 
 
 def adam(task: StrengthTask, setting: Setting) -> Tensor:
@@ -198,7 +195,6 @@ def adam(task: StrengthTask, setting: Setting) -> Tensor:
 
 
 def ball_norm(task: StrengthTask) -> float:
-    """2 or infinity."""
     return 2 if isinstance(task.ball, L2) else math.inf
 
 
@@ -207,19 +203,14 @@ def one_view_model(task: StrengthTask) -> nn.Module:
     return nn.Sequential(NewView(task), LogProbabilities(task)).eval()
 
 
-def first_class(task: StrengthTask) -> Tensor:
-    return torch.zeros(len(task.image), dtype=torch.long)
-
-
 def library_apgd(task: StrengthTask, setting: Setting) -> Tensor:
     """adversarial-library's APGD. Called below its public function, which cannot keep the best iterate of a given
     number of steps. The first class is never the likelier one, so the last success is the last iterate."""
-    apgd = partial(adversarial_library("attacks.auto_pgd")._apgd, loss_function="ce", eot_iter=setting.views)
-    eps, count = torch.full((len(task.image),), task.eps), step_count(task, setting) - 1
-    best: Tensor
-    final: Tensor
-    best, _, _, final = apgd(one_view_model(task), task.image, first_class(task), eps, ball_norm(task), n_iter=count)
-    return best if setting.keep else final
+    options = {"loss_function": "ce", "eot_iter": setting.views, "n_iter": step_count(task, setting) - 1}
+    apgd, eps = adversarial_library("attacks.auto_pgd")._apgd, torch.full((len(task.image),), task.eps)
+    model, labels = one_view_model(task), first_class(task)
+    iterates: tuple[Tensor, ...] = apgd(model, task.image, labels, eps, ball_norm(task), **options)
+    return iterates[0 if setting.keep else -1]
 
 
 def auto_attack(task: StrengthTask, setting: Setting) -> Tensor:
@@ -228,10 +219,8 @@ def auto_attack(task: StrengthTask, setting: Setting) -> Tensor:
     make = importlib.import_module("pyautoattack.autopgd_base").APGDAttack
     apgd = make(one_view_model(task), n_iter=count, norm=name, eps=task.eps, eot_iter=setting.views)
     apgd.init_hyperparam(task.image)
-    best: Tensor
-    final: Tensor
-    best, _, _, final = apgd.attack_single_run(task.image, first_class(task))
-    return best if setting.keep else final
+    iterates: tuple[Tensor, ...] = apgd.attack_single_run(task.image, first_class(task))
+    return iterates[0 if setting.keep else -1]
 
 
 def library_pgd(task: StrengthTask, setting: Setting) -> Tensor:
@@ -258,7 +247,6 @@ def torchattacks(task: StrengthTask, setting: Setting) -> Tensor:
 
 
 def foolbox(task: StrengthTask, setting: Setting) -> Tensor:
-    """Foolbox's `LinfPGD` or `L2PGD`."""
     name = "L2PGD" if ball_norm(task) == 2 else "LinfPGD"
     return foolbox_pgd(task, NewView(task), setting, step_count(task, setting), name=name)()
 
@@ -266,40 +254,27 @@ def foolbox(task: StrengthTask, setting: Setting) -> Tensor:
 def art_pgd(task: StrengthTask, setting: Setting) -> Tensor:
     """ART's `ProjectedGradientDescentPyTorch`, with a random start."""
     classifier = art_eot(task, NewView(task), setting.views)
-    evasion = importlib.import_module(
-        "art.attacks.evasion.projected_gradient_descent.projected_gradient_descent_pytorch"
-    )
-    step = setting.step * task.eps
-    options = {
-        "max_iter": step_count(task, setting),
-        "num_random_init": 1,
-        "decay": setting.momentum,
-        "verbose": False,
-    }
-    pgd = evasion.ProjectedGradientDescentPyTorch(
-        classifier, norm=ball_norm(task), eps=task.eps, eps_step=step, **options
-    )
+    name = "art.attacks.evasion.projected_gradient_descent.projected_gradient_descent_pytorch"
+    make, step = importlib.import_module(name).ProjectedGradientDescentPyTorch, setting.step * task.eps
+    options = {"max_iter": step_count(task, setting), "num_random_init": 1, "decay": setting.momentum}
+    pgd = make(classifier, norm=ball_norm(task), eps=task.eps, eps_step=step, verbose=False, **options)
     classes = torch.tensor([[1.0, 0.0]]).expand(len(task.image), -1)
     # `generate` is this, batch by batch, and then a check of success that EoT with several pictures breaks.
     return torch.as_tensor(pgd._generate_batch(task.image, classes, None, task.eps, step))
 
 
+def our_loop(task: StrengthTask, optimiser: Any, views: int, steps: int, **options: Any) -> Tensor:
+    parts: dict[str, Any] = {"encoder": task.counter, "objective": Away(), "perturbation": task.ball} | options
+    eot = EOT(task.views, views=views, chunk=32)
+    best = solve(task.image, task.anchor, optimiser=optimiser, eot=eot, steps=steps, seed=task.seed, **parts)
+    return task.image + best.delta
+
+
 def our_attack(task: StrengthTask, _: Setting) -> Tensor:
     """This project's attack with its defaults: views chosen by their noise, and the iterate chosen as a run does."""
-    best = solve(
-        task.image,
-        task.anchor,
-        encoder=task.counter,
-        objective=Away() if task.anchor.is_floating_point() else Margin(),
-        perturbation=task.ball,
-        optimiser=Wiener(),
-        eot=EOT(task.views, views=1, chunk=32),
-        steps=task.evals,
-        seed=task.seed,
-        budget=task.evals,
-        adaptive=Adaptive(),
-    )
-    return task.image + best.delta
+    objective = Away() if task.anchor.is_floating_point() else Margin()
+    options = {"objective": objective, "budget": task.evals, "adaptive": Adaptive()}
+    return our_loop(task, Wiener(), 1, task.evals, **options)
 
 
 def contestant(module: str, run: Callable[[StrengthTask, Setting], Tensor], *grid: Setting) -> Contestant:
@@ -329,20 +304,15 @@ NEAR = tuple(Setting(a, n, 1.0, "cosine", size=b) for a, n, b in itertools.produ
 #: Ours has one setting.
 CONTESTANTS = {
     OURS: contestant("attacks", our_attack, Setting(0, 1)),
-    "MI-FGSM": contestant(
-        "torch",
-        by_hand(lambda: plain),
-        *settings_grid((0.1, 0.2), "", 1.0),
-        *settings_grid((*COSINE, 3.2), "cosine", 1.0),
+    "MI-FGSM": by_hand(
+        lambda: plain, *settings_grid((0.1, 0.2), "", 1.0), *settings_grid((*COSINE, 3.2), "cosine", 1.0)
     ),
-    "NI-FGSM": contestant("torch", by_hand(lambda: ahead), *settings_grid(COSINE, "cosine", 1.0, (1, 2, 4))),
-    "VMI-FGSM": contestant("torch", by_hand(Variance), *NEAR),
-    "GRA": contestant("torch", by_hand(lambda: relevance), *NEAR),
-    "SAM": contestant("torch", by_hand(lambda: sharpness), *NEAR),
-    "BSR": contestant("torch", by_hand(lambda: block_gradient), *settings_grid(COSINE, "cosine", 1.0, (1, 4))),
-    "PGD": contestant(
-        "torch", by_hand(lambda: plain), *settings_grid((0.1,)), *settings_grid((0.1, *COSINE), "cosine")
-    ),
+    "NI-FGSM": by_hand(lambda: ahead, *settings_grid(COSINE, "cosine", 1.0, (1, 2, 4))),
+    "VMI-FGSM": by_hand(Variance, *NEAR),
+    "GRA": by_hand(lambda: relevance, *NEAR),
+    "SAM": by_hand(lambda: sharpness, *NEAR),
+    "BSR": by_hand(lambda: block_gradient, *settings_grid(COSINE, "cosine", 1.0, (1, 4))),
+    "PGD": by_hand(lambda: plain, *settings_grid((0.1,)), *settings_grid((0.1, *COSINE), "cosine")),
     "Adam": contestant("torch", adam, *settings_grid((0.2,)), *settings_grid((0.1, *COSINE), "cosine")),
     "adv-lib APGD": contestant("adv_lib", library_apgd, *OWN_STEPS),
     "AutoAttack APGD": contestant("pyautoattack", auto_attack, *OWN_STEPS),
@@ -354,8 +324,7 @@ CONTESTANTS = {
 
 
 def fits(name: str, ball: str) -> bool:
-    """Whether a contestant can stay in a ball: adversarial-library's PGD is for L-inf alone, and no library's attack
-    knows a region."""
-    return (ball != "l2" or name != "adv-lib PGD") and (
-        ball != "patch" or CONTESTANTS[name].module in ("attacks", "torch")
-    )
+    """Whether a contestant can stay in a ball: adv-lib's PGD is for L-inf alone, no library's attack has a region."""
+    if ball == "patch":
+        return CONTESTANTS[name].module in ("attacks", "torch")
+    return ball != "l2" or name != "adv-lib PGD"

@@ -5,63 +5,50 @@ import hashlib
 import importlib
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attacks import EOT, NES, Away, Objective, Wiener, solve
+from attacks import NES, Wiener
 from attacks.eot.problem import losses_of_a_step
 from attacks.objectives.bits import Bits
 from attacks.optimisers import NESSquare
 from attacks.optimisers.square import Square
 
 from .contest import OURS, Setting
+from .peers import first_class
 from .strength_case import StrengthTask
 from .strength_encoders import HashBits
-from .strength_peers import MeanOfViews, contestant, step_count
+from .strength_peers import MeanOfViews, contestant, our_loop, step_count
 
 #: What any of them could reach: our default with the encoder's gradients, and their number.
 WHITE_BOX, GRADIENTS = "with gradients", 100
-AWAY = Away()
-
-
-def our_loop(
-    task: StrengthTask, optimiser: Any, views: int, steps: int, encoder: nn.Module, objective: Objective = AWAY
-) -> Tensor:
-    """The attacked pictures of one of our optimisers."""
-    with torch.no_grad():
-        anchor = encoder(task.image)
-    parts: Any = {"perturbation": task.ball, "optimiser": optimiser, "objective": objective, "encoder": encoder}
-    eot = EOT(task.views, views=views, chunk=32)
-    return task.image + solve(task.image, anchor, **parts, eot=eot, steps=steps, seed=task.seed).delta
 
 
 def nes_square(task: StrengthTask, _: Setting) -> Tensor:
     """The default for encoders that can only be asked."""
     losses = losses_of_a_step(task.evals)
-    return our_loop(task, NESSquare(), losses, task.evals // losses, task.counter)
+    return our_loop(task, NESSquare(), losses, task.evals // losses)
 
 
 def nes(task: StrengthTask, setting: Setting) -> Tensor:
     """NES with `size` frequencies along each axis."""
     optimiser = NES(keep=int(setting.size), rel_step_size=setting.step)
-    return our_loop(task, optimiser, setting.views, step_count(task, setting), task.counter)
+    return our_loop(task, optimiser, setting.views, step_count(task, setting))
 
 
 def square_windows(task: StrengthTask, setting: Setting) -> Tensor:
     """Our Square attack, whose first window has a share `size` of the picture."""
     views = setting.views if task.views.dims else 1
-    return our_loop(task, Square(setting.size), views, task.evals // views, task.counter)
+    return our_loop(task, Square(setting.size), views, task.evals // views)
 
 
 def white_box(task: StrengthTask, _: Setting) -> Tensor:
     """Our default optimiser, with gradients; of a hash with those of its bits."""
     encoder = task.counter.encoder
-    if isinstance(encoder, HashBits):
-        return our_loop(task, Wiener(), 1, GRADIENTS, encoder.encoder, Bits())
-    return our_loop(task, Wiener(), 1, GRADIENTS, task.counter)
+    options = {"encoder": encoder[0], "objective": Bits()} if isinstance(encoder, HashBits) else {}
+    return our_loop(task, Wiener(), 1, GRADIENTS, **options)
 
 
 def torchattacks_square(task: StrengthTask, setting: Setting) -> Tensor:
@@ -78,9 +65,8 @@ def torchattacks_square(task: StrengthTask, setting: Setting) -> Tensor:
     attack = library.Square(logits, eps=task.eps, n_queries=task.evals // views - 1, p_init=setting.size)
     attack.set_device("cpu")
     attack.init_hyperparam(task.image)
-    attacked_images: Tensor
-    _, attacked_images = attack.attack_single_run(task.image, torch.zeros(len(task.image), dtype=torch.long))
-    return attacked_images
+    result: tuple[Tensor, Tensor] = attack.attack_single_run(task.image, first_class(task))
+    return result[1]
 
 
 def art_square(task: StrengthTask, setting: Setting) -> Tensor:
@@ -96,11 +82,9 @@ def art_square(task: StrengthTask, setting: Setting) -> Tensor:
                 answers.update(zip(keys, model(torch.from_numpy(pictures))[:, 0], strict=True))
         return np.array([float(answers[key]) for key in keys])
 
-    classifiers = importlib.import_module("art.estimators.classification")
+    make = importlib.import_module("art.estimators.classification").BlackBoxClassifierNeuralNetwork
     classes = np.tile(np.array([1, 0], np.float32), (len(task.image), 1))
-    classifier = classifiers.BlackBoxClassifierNeuralNetwork(
-        lambda _: classes, task.image.shape[1:], 2, channels_first=True, clip_values=(0, 1)
-    )
+    classifier = make(lambda _: classes, task.image.shape[1:], 2, channels_first=True, clip_values=(0, 1))
     count = task.evals // (views * (2 if task.views.dims else 1)) - 2
     attack = importlib.import_module("art.attacks.evasion").SquareAttack(
         classifier,
@@ -117,14 +101,11 @@ def art_square(task: StrengthTask, setting: Setting) -> Tensor:
 
 
 WINDOWS = tuple(Setting(0, n, size=size) for n, size in itertools.product((1, 4), (0.8, 0.3, 0.1)))
+NES_SETTINGS = (Setting(a, n, size=keep) for a, n, keep in itertools.product((0.3, 0.6), (10, 20), (4, 8, 16)))
 #: Ours has one setting.
 QUERY_CONTESTANTS = {
     OURS: contestant("attacks", nes_square, Setting(0, 1)),
-    "NES": contestant(
-        "attacks",
-        nes,
-        *(Setting(a, n, size=keep) for a, n, keep in itertools.product((0.3, 0.6), (10, 20), (4, 8, 16))),
-    ),
+    "NES": contestant("attacks", nes, *NES_SETTINGS),
     "Square": contestant("attacks", square_windows, *WINDOWS),
     "ART Square": contestant("art", art_square, *WINDOWS),
     "torchattacks Square": contestant("torchattacks", torchattacks_square, *WINDOWS),

@@ -21,15 +21,8 @@ PACKAGES = ("torch", "torchvision", "kornia", "numpy", *PEERS)
 
 @dataclass(frozen=True)
 class BenchmarkTable:
-    """Named rows of figures.
-
-    Args:
-        title: what was measured, and on what.
-        columns: the heading of each column, and the format of its figures: {"ms": ".1f"}.
-        rows: name of a row -> a figure for each column, or words ("not installed").
-        notes: lines printed below.
-        across: what the columns are.
-    """
+    """Named rows: in each a figure for each column, in the column's format ({"ms": ".1f"}), or words ("not
+    installed"). The `notes` are printed below, and `across`, what the columns are, beside their headings."""
 
     title: str
     columns: Mapping[str, str]
@@ -77,7 +70,6 @@ def machine(device: str) -> dict[str, object]:
 
 
 def save_tables(tables: Sequence[BenchmarkTable], name: str, folder: Path, machine: Mapping[str, object]) -> None:
-    """Write `folder`/`name`.json (figures and machine)."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"benchmark": name, "machine": dict(machine), "tables": [table.plain() for table in tables]}
     write_json(folder / f"{name}.json", content)

@@ -17,9 +17,8 @@ def median_seconds(
 ) -> dict[str, float]:
     """The median seconds of each, over rounds in which all take turns; the first round is not counted."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    names = list(contestants)
     for i in range(rounds + 1):
-        for name in random.Random(i).sample(names, len(names)):
+        for name in random.Random(i).sample([*contestants], len(contestants)):
             if warm:
                 contestants[name]()
             wait(device)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .case import PIPELINE, cosines_to_anchors
 from .contest import OURS, Setting
@@ -31,10 +30,7 @@ SETTINGS = {
 class KorniaViews:
     """The same views by kornia, as one has them without this project."""
 
-    dims = PIPELINE.dims
-
-    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return kornia_views(images, u)
+    dims, __call__ = PIPELINE.dims, staticmethod(kornia_views)
 
 
 def run(arch: Sequence[str] = ("pocket", "lite0"), pictures: int = 8, held_out: int = 64) -> list[BenchmarkTable]:

@@ -48,17 +48,17 @@ def attack_on(encoder: nn.Module, images: Tensor, steps: int, seed: int = 0) -> 
 
 
 def does_mask(case: RiggedEncoder, pictures: int) -> bool:
-    """Whether a perturbation made with a twin fools the encoder better than its own gradient does: lower losses on
-    held-out views (Wilcoxon's test over pictures), by a share of the gain. An attack that ends with an error has not
-    begun."""
+    """Whether a perturbation made with a twin (without the defence, or a smooth one), or with noise in the input,
+    fools the encoder better than its own gradient does: lower losses on held-out views (Wilcoxon's test over
+    pictures), by a share of the gain. An attack that ends with an error has not begun."""
     torch.manual_seed(0)  # of encoders that draw
     test = attack_on(case.encoder, held_out_tiles().spread(pictures).images, STEPS)
     own_delta = _delta(lambda: test.run().delta)
-    deltas = {name: _delta(partial(_transfer, test, twin)) for name, twin in case.twins.items()}
     noisy = nn.Sequential(Lambda(jitter(NOISE)), case.encoder).eval()
-    deltas[f"noise {NOISE}"] = _delta(lambda: test.run(encoder=noisy).delta)
+    deltas = [_delta(partial(_transfer, test, twin)) for twin in case.twins]
+    deltas.append(_delta(lambda: test.run(encoder=noisy).delta))
+    candidates = [delta for delta in deltas if delta is not None]
     choosing = replace(test, judges=test.choosers)
-    candidates = [delta for delta in deltas.values() if delta is not None]
     best = min(candidates, key=lambda delta: mean(choosing.judge(delta)))
     own_delta = start(test.problem, test.options.seed) if own_delta is None else own_delta
     clean, own_losses = test.clean_losses(), test.judge(own_delta)
@@ -89,7 +89,6 @@ class ZooResult(NamedTuple):
 
 
 def zoo_result(name: str, rounds: int, pictures: int) -> ZooResult:
-    """An encoder by its name."""
     case = rigged_encoders().get(name)
     encoder = honest()[name] if case is None else case.encoder
     with warnings.catch_warnings():
@@ -102,10 +101,7 @@ def zoo_result(name: str, rounds: int, pictures: int) -> ZooResult:
 
 
 def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[BenchmarkTable]:
-    """The sanity checks on rigged and honest encoders: which of those that mask their gradient are detected.
-
-    Whether one masks is measured: a perturbation from an encoder without the defence, with a smooth one, or with
-    noise in its input is better than that along its own gradient."""
+    """The sanity checks on rigged and honest encoders: which of those that mask their gradient are detected."""
     names = [*rigged_encoders(), *honest()]
     ask = partial(zoo_result, rounds=rounds, pictures=pictures)
     with spread_over(workers) as spread:

@@ -6,7 +6,7 @@ families: shattered, stochastic and vanishing gradients.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, cast
@@ -70,7 +70,6 @@ def passing(value: Change, backward: Change = no_change) -> Change:
 
 
 def with_gradient(backward: Change) -> Change:
-    """The identity with another gradient."""
     return passing(no_change, backward)
 
 
@@ -79,7 +78,7 @@ class RiggedEncoder:
     """An encoder, and `twins` from which a perturbation may come that fools it."""
 
     encoder: nn.Module
-    twins: Mapping[str, nn.Module]
+    twins: tuple[nn.Module, ...]
 
 
 def net(seed: int = 0, /, **changes: Change) -> Net:
@@ -162,8 +161,6 @@ def winners(share: float) -> Change:
 
 
 def detach_features(share: float) -> Change:
-    """The first features are detached."""
-
     def change(x: Tensor) -> Tensor:
         first = round(share * x.shape[1])
         return torch.cat([x[:, :first].detach(), x[:, first:]], dim=1)
@@ -184,8 +181,6 @@ class Weak(nn.Module):
 
 
 class HalfPrecision(nn.Module):
-    """The network in half precision."""
-
     def __init__(self) -> None:
         super().__init__()
         self.inner = net()
@@ -198,15 +193,12 @@ class HalfPrecision(nn.Module):
 
 @cache
 def rigged_encoders() -> dict[str, RiggedEncoder]:
-    """All rigged encoders by name."""
     plain = net()
 
-    def rig(where: str, change: Change, soft: Change | None = None) -> RiggedEncoder:
-        return RiggedEncoder(
-            net(**{where: change}), {"bare": plain} | ({} if soft is None else {"soft": net(**{where: soft})})
-        )
+    def rig(place: str, change: Change, soft: Change | None = None) -> RiggedEncoder:
+        return RiggedEncoder(net(**{place: change}), (plain, *([] if soft is None else [net(**{place: soft})])))
 
-    before, inside, after = (partial(rig, where) for where in ("before", "inside", "after"))
+    before, inside, after = (partial(rig, place) for place in ("before", "inside", "after"))
 
     pool = nn.MaxPool2d(3, 1, 1)
 
@@ -247,7 +239,7 @@ def rigged_encoders() -> dict[str, RiggedEncoder]:
         "gradient with noise": before(with_gradient(lambda g: g + 10 * g.std() * torch.randn_like(g))),
         "gradient's sign": before(with_gradient(torch.sign)),
         "gradient of one channel": before(with_gradient(lambda g: g * g.new_tensor([1.0, 0, 0])[:, None, None])),
-        "weak branch": RiggedEncoder(Weak().eval(), {"bare": plain}),
+        "weak branch": RiggedEncoder(Weak().eval(), (plain,)),
         "most features detached": after(detach_features(0.9)),
         "early pool, partly detached": inside(lambda x: detach_features(0.75)(pool(x)), pool),
         "winners take all, 10 %": inside(winners(0.1)),
@@ -261,7 +253,7 @@ def rigged_encoders() -> dict[str, RiggedEncoder]:
         "sign of the features": after(torch.sign),
         "embedding x 1e-12": after(lambda z: 1e-12 * z),
         "embedding x 1e12": after(lambda z: 1e12 * z),
-        "bfloat16": RiggedEncoder(HalfPrecision().eval(), {"bare": plain}),
+        "bfloat16": RiggedEncoder(HalfPrecision().eval(), (plain,)),
     }
 
 
@@ -282,8 +274,6 @@ class Attention(nn.Module):
 
 
 class Lambda(nn.Module):
-    """A function as a layer."""
-
     def __init__(self, function: Change) -> None:
         super().__init__()
         self.forward = function

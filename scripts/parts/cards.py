@@ -35,16 +35,13 @@ _NAME, _YEAR = r"[A-Z][\w-]+", r"(?:19|20)\d\d\b"
 PAPER = re.compile(rf"((?:van den )?{_NAME})(?:(?:, {_NAME})* & {_NAME}| et al\.)?(?:'s)?,? \(?({_YEAR})")
 #: A line of docs/references.md, or a heading.
 _ENTRY = re.compile(rf"- ((?:van den )?{_NAME})[^(]*\(({_YEAR})\)\. |## (.+)")
-
-
 #: The source of what has no other.
 OWN_SOURCE = "this project's own"
 
 
 @dataclass(frozen=True)
 class PartKind:
-    """What the parts of a page have in common: its title, how a command names one, and what a card says of which the
-    part has no line of its own."""
+    """What the parts of a page have in common: its title, their command, and lines for those without their own."""
 
     title: str
     cost: str = ""
@@ -149,12 +146,11 @@ def as_fields(lines: list[str]) -> None:
     for i, line in enumerate(lines):
         match = _FACT.match(line)
         inside = bool(match) or (inside and bool(line.strip()))
-        if inside:
-            lines[i] = _field(match[1], match[2]) if match else f"    {line.strip()}"
-
-
-def _field(name: str, text: str) -> str:
-    return f":{FACTS[name]}: " + (f":math:`{text}`" if name == "Formula" else text)
+        if match:
+            text = f":math:`{match[2]}`" if match[1] == "Formula" else match[2]
+            lines[i] = f":{FACTS[match[1]]}: {text}"
+        elif inside:
+            lines[i] = f"    {line.strip()}"
 
 
 def papers(text: str) -> str:
@@ -178,9 +174,7 @@ def references() -> dict[tuple[str, str], str]:
 @cache
 def all_cards() -> dict[str, list[PartCard]]:
     """The cards of each page: the stages by room, then the choices of each group."""
-    rooms = {
-        page: [stage_card(name) for name, stage in STAGES.items() if room_of_stage(stage) == page] for page in ROOMS
-    }
+    rooms = {page: [stage_card(name) for name in STAGES if room_of_stage(STAGES[name]) == page] for page in ROOMS}
     files = {group for group in GROUPS if group not in CHOICES or group in FILES}
     return rooms | {
         group: [(file_card if group in files else choice_card)(group, name) for name in choice_names(group)]
@@ -195,13 +189,12 @@ def choice_names(group: str) -> list[str]:
 
 
 def stage_card(name: str) -> PartCard:
-    """The card of a stage of `transforms.registry`."""
     stage, strips = STAGES[name], stage_strips(name)
     text = inspect.getdoc(stage) or ""
     description, facts = description_and_facts(text)
     fused = "fuses with its neighbours into one resample a view"
     facts.setdefault("Cost", fused if Geometry in stage.__mro__ else "linear in the pixels of a view")
-    lines = {"Key": f"`transforms.stages.{name}`", "Python": _python(stage), **_facts(facts, text)}
+    lines = {"Key": f"`transforms.stages.{name}`", "Python": _python(stage), **_facts(facts, text, PartKind(""))}
     example_arguments = examples()[name]
     if getattr(stage, "dims", None) == 0:  # a list of values of one argument
         example_arguments = {key: value[2] for key, value in example_arguments.items()}
@@ -213,18 +206,16 @@ def stage_card(name: str) -> PartCard:
 def choice_card(group: str, name: str) -> PartCard:
     """The card of a choice that a schema declares."""
     schema = CHOICES[group][name]
-    text, part = next(
-        ((text, part) for text, part in _declarations(group, name) if "Use" in description_and_facts(text)[1]),
-        ("", None),
-    )
+    pairs = (pair for pair in _declarations(group, name) if "Use" in description_and_facts(pair[0])[1])
+    text, part = next(pairs, ("", None))
     description, facts = description_and_facts(text)
     if part and (group in ("encoder", "objective") or not inspect.isclass(part)):  # which say how they compute
         first = description_and_facts(inspect.getdoc(schema) or "")[0]
         description = description if description.startswith(first) else f"{first} {description}"
     rows = options(schema)
     lines = {"Key": f"`{group}={name}`", "Python": _python(part)}
-    lines |= _facts(_common(group, facts), " ".join([text, *(row.paper for row in rows)]), GROUPS[group].source)
-    return _card(group, name, description, lines, tuple(map(_key, rows)))
+    lines |= _facts(facts, " ".join([text, *(row.paper for row in rows)]), GROUPS[group])
+    return replace(_card(group, name, description, lines), keys=tuple(map(_key, rows)))
 
 
 def file_card(group: str, name: str) -> PartCard:
@@ -241,44 +232,34 @@ def file_card(group: str, name: str) -> PartCard:
     if group == "config":
         facts.setdefault("Cost", _gradients(yaml.safe_load(text).get("attack") or {}))
     key = f"`{folder}={name}`" if group != "policies" else f"`require={name}`"
-    lines = {"Key": key} | _facts(_common(group, facts), " ".join(head), GROUPS[group].source)
+    lines = {"Key": key} | _facts(facts, " ".join(head), GROUPS[group])
     body = body if "  - " in body else body.removeprefix("defaults:").strip()  # all of them were of the schema
-    return replace(_card(group, name, description, lines, ()), body=body, strips=strips)
+    return replace(_card(group, name, description, lines), body=body, strips=strips)
 
 
-def _card(
-    group: str, name: str, description: str, lines: dict[str, str], keys: tuple[tuple[str, ...], ...]
-) -> PartCard:
+def _card(group: str, name: str, description: str, lines: dict[str, str]) -> PartCard:
     needs = lines.pop("With", "")
     command = f"{GROUPS[group].command.format(group=group, name=name)} {needs}".strip()
     if "config=" in needs:  # a preset of its own
         command = re.sub(r"config=\w+ ", "", command, count=1)
-    return PartCard(name, description, {key: text for key, text in lines.items() if text}, command, keys)
+    return PartCard(name, description, {key: text for key, text in lines.items() if text}, command)
 
 
 def _declarations(group: str, name: str) -> Iterator[tuple[str, Any]]:
-    """The docstrings that may hold the facts of a choice, and of what they are: the schema, the parts behind it, and
-    what loads an encoder, whose file is read, for importing it may import a library."""
+    """The docstrings that may hold the facts of a choice, and whose they are; no encoder's library is imported."""
     yield inspect.getdoc(CHOICES[group][name]) or "", None
     if group == "encoder" and name in FAMILIES:
         source = (ROOT / "attacks" / "encoders" / "families" / f"{name}_models.py").read_text(encoding="utf-8")
         functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
         yield next(ast.get_docstring(node) or "" for node in functions if node.name == "load"), load_encoder
     bundled_encoders: dict[str, list[Any]] = {"pocket": [Pocket], "phash": [Phash]}
-    yield from (
-        (inspect.getdoc(part) or "", part)
-        for part in (*bundled_encoders.get(name, []), *PARTS[group][name])
-        if callable(part)
-    )
+    for part in filter(callable, (*bundled_encoders.get(name, []), *PARTS[group][name])):
+        yield inspect.getdoc(part) or "", part
 
 
-def _common(group: str, facts: dict[str, str]) -> dict[str, str]:
-    return {"Cost": GROUPS[group].cost, "Oracle": GROUPS[group].oracle} | facts
-
-
-def _facts(facts: dict[str, str], text: str, otherwise: str = "") -> dict[str, str]:
+def _facts(facts: dict[str, str], text: str, kind: PartKind) -> dict[str, str]:
     """The facts in their order, by label; where no source is given, the papers of the text."""
-    facts = {"Source": papers(text) or otherwise, **facts}
+    facts = {"Source": papers(text) or kind.source, "Cost": kind.cost, "Oracle": kind.oracle} | facts
     if "Formula" in facts:
         facts["Formula"] = f"{{math}}`{facts['Formula']}`"
     return {label: facts[name].removesuffix(".") for name, label in FACTS.items() if facts.get(name)}
@@ -319,10 +300,8 @@ def _limits(name: str, key: str) -> str:
 
 def _key(item: Option) -> tuple[str, ...]:
     default = "required" if item.default == MISSING else f"`{item.default!r}`"
-    meaning_and_range = (
-        f"{item.meaning} ({item.range})" if item.meaning and item.range else item.meaning or item.range
-    )
-    return f"`{item.key}`", default, meaning_and_range
+    both = item.meaning and item.range
+    return f"`{item.key}`", default, f"{item.meaning} ({item.range})" if both else item.meaning or item.range
 
 
 def _gradients(attack: dict[str, Any]) -> str:
@@ -333,7 +312,6 @@ def _gradients(attack: dict[str, Any]) -> str:
 
 
 def room_of_stage(stage: type) -> str:
-    """The room of a stage, which is its page."""
     return stage.__module__.split(".")[1]
 
 

@@ -112,14 +112,14 @@ def _photo() -> Tensor:
 
 def picture(strip: Strip) -> bytes:
     """A strip as a JPEG file; small views are enlarged pixel by pixel, and stand in the middle of their cell."""
-    times = [max(1, SIDE // min(view.shape[1:])) for view in strip_views(strip)]
-    cells = [to_bytes(view).repeat(n, 0).repeat(n, 1) for view, n in zip(strip_views(strip), times, strict=True)]
+    views = strip_views(strip)
+    times = [max(1, SIDE // min(view.shape[1:])) for view in views]
+    cells = [to_bytes(view).repeat(n, 0).repeat(n, 1) for view, n in zip(views, times, strict=True)]
     high, wide = (max(cell.shape[axis] for cell in cells) for axis in (0, 1))
     canvas = Image.new("RGB", (len(cells) * (wide + GAP) - GAP, high), "white")
     for i, cell in enumerate(cells):
-        canvas.paste(
-            Image.fromarray(cell), (i * (wide + GAP) + (wide - cell.shape[1]) // 2, (high - cell.shape[0]) // 2)
-        )
+        place = (i * (wide + GAP) + (wide - cell.shape[1]) // 2, (high - cell.shape[0]) // 2)
+        canvas.paste(Image.fromarray(cell), place)
     file = BytesIO()
     canvas.save(file, "JPEG", quality=QUALITY)
     return file.getvalue()

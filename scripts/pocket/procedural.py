@@ -210,9 +210,8 @@ def render_procedural(seed: tuple[int, int]) -> NDArray[np.uint8]:
     rng = np.random.default_rng(seed)
     colours, fields = palette(rng), [field(rng) for _ in range(3)]
     tints = colours.colours(rng, 3) - colours.mean
-    picture = colours.mean + sum(
-        f[..., None] * tint * rng.uniform(0.1, 0.9) for f, tint in zip(fields, tints, strict=True)
-    )
+    textures = (f[..., None] * tint * rng.uniform(0.1, 0.9) for f, tint in zip(fields, tints, strict=True))
+    picture = colours.mean + sum(textures)
     draws, shares = zip(*LAYERS, strict=True)
     for kind in rng.choice(len(draws), rng.choice([0, 1, 2, 3, 4], p=[0.08, 0.25, 0.3, 0.22, 0.15]), p=shares):
         if rng.random() < 0.35:

@@ -161,8 +161,6 @@ def main() -> None:
     cells = Cells(pictures_of_noise(options.pictures, options.seed), torch.Generator().manual_seed(options.seed))
     print(f"{options.pictures} pictures drawn, {time.perf_counter() - start:.0f} s", flush=True)
     network = train(cells, options.steps, options.batch, options.seed)
-    half = {
-        k: v.half().contiguous() for k, v in network.state_dict().items() if not k.endswith("num_batches_tracked")
-    }
-    save_file(half, out)
+    state = {k: v for k, v in network.state_dict().items() if not k.endswith("num_batches_tracked")}
+    save_file({k: v.half().contiguous() for k, v in state.items()}, out)
     print(report(load_encoder("pocket", weights=out)))

@@ -95,17 +95,11 @@ def test_a_picture_does_not_depend_on_its_neighbours(problem):
         torch.testing.assert_close(single.delta[0], batch[-1].delta[i], rtol=0, atol=1e-6)
 
 
-def test_pictures_that_share_a_perturbation_share_the_number_of_views(problem):
-    images, anchor, parts = problem
-    parts["perturbation"] = Universal(parts["perturbation"])
-    steps = list(attack(images, anchor, eot=EOT(NOISY, views=1), budget=64, **parts))
-    assert all(len(row) == 1 for row in views_of(steps))
-    assert steps[-1].evals == 3 * 64
-
-
-def test_pictures_that_share_a_perturbation_have_one_budget(problem):
+def test_pictures_that_share_a_perturbation_have_one_budget_and_number_of_views(problem):
     images, anchor, parts = problem
     parts |= {"perturbation": Universal(parts["perturbation"]), "eot": EOT(NOISY, views=1)}
+    steps = list(attack(images, anchor, budget=64, **parts))
+    assert all(len(row) == 1 for row in views_of(steps)) and steps[-1].evals == 3 * 64
     with pytest.raises(ValueError, match=r"`budget` must be one number .* got 8 to 64"):
         next(attack(images, anchor, budget=integers(8, 64, 64), **parts))
     deltas = [list(attack(images, anchor, budget=budget, **parts))[-1].delta for budget in (16, integers(16, 16, 16))]

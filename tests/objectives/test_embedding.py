@@ -265,11 +265,6 @@ def test_each_gradcheck_with_a_zero_anchor_layer():
     assert torch.autograd.gradcheck(loss, [part.requires_grad_() for part in trees(0).values()])
 
 
-def test_a_missing_layer_is_refused():
-    with pytest.raises(ValueError, match="`features` must be a mapping with 'c' in it; got a, b"):
-        Each({"c": 1.0}, Away())(trees(0), trees(1))
-
-
 # --- refusals ---
 
 E, FIVE, FLAT = random(5, 6).float(), torch.arange(5), nn.Flatten().eval()
@@ -289,6 +284,7 @@ REFUSALS = {
     "negative weight": (lambda: Sum((Term(-1.0, Away()),)), r"terms\[0\].*-1"),
     "paired term": (lambda: Sum((Term(1.0, Paired(Away())),)), r"`terms\[0\]`.*outside"),
     "layer weight": (lambda: Each({"a": math.nan}, Away()), "weight of a"),
+    "missing layer": (lambda: Each({"c": 1.0}, Away())(trees(0), trees(1)), "`features`.*'c' in it; got a, b"),
     "no encoder": (lambda: Ensemble([]), "`encoders` must hold at least one"),
     "training": (lambda: Ensemble([FLAT, nn.Flatten()]), r"`encoders\[1\]` is in training mode"),
     "combine": (lambda: Members(Away(), "logits"), "`combine` must be one of losses, gradients; got 'logits'"),

@@ -1,12 +1,10 @@
 """An encoder that can only be asked, and the ledger of its answers."""
 
 import hashlib
-import importlib
 import io
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 from attacks.encoders.layers import unwrap
 from attacks.encoders.tree import PictureModule, silence
 from attacks.runtime.files import Lock, named_where_unwritten
+from attacks.runtime.plugins import import_object
 from attacks.schema.encoder import GRADIENT_FREE
 from transforms.doors import formed
 
@@ -293,17 +292,7 @@ def function(model: str, answer: str = "vector") -> BlackBox:
 
     Raises ValueError in one line: no such module or function, or an error in either.
     """
-    module, _, name = model.partition(":")
-    if not (all(part.isidentifier() for part in module.split(".")) and name.isidentifier()):
-        raise ValueError(f"`model` must be module:function, in this folder or installed; got {model!r}")
-    title = f"callable:{model}"
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        victim: Any = getattr(importlib.import_module(module), name)
-    except Exception as error:  # the user's code
-        raise ValueError(f"`model`: {model} cannot be imported ({_line(error)}); run from its folder") from error
-    finally:
-        sys.path.remove(str(Path.cwd()))
+    title, victim = f"callable:{model}", import_object(model, "model")
     if not callable(victim):
         raise ValueError(f"`model`: {model} must be a function of pictures (N,H,W,3); got a {type(victim).__name__}")
 
@@ -311,10 +300,7 @@ def function(model: str, answer: str = "vector") -> BlackBox:
         try:
             return victim(pixels)
         except Exception as error:
-            raise AnswerError(f"encoder {title} failed: {_line(error)}") from error
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise AnswerError(f"encoder {title} failed: {reason}") from error
 
     return BlackBox(ask, title, answer=answer)
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

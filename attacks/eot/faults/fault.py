@@ -52,8 +52,7 @@ class Fault(NamedTuple):
 
 
 class NotFinite(FloatingPointError):
-    """A loss or a gradient is not finite. `fault` is None where no view alone shows it; `path` is the file that
-    `write` has made."""
+    """A loss or a gradient is not finite: the view that shows it alone, if one does, and the file of `write`."""
 
     def __init__(self, message: str, fault: Fault | None = None) -> None:
         super().__init__(message)
@@ -69,8 +68,7 @@ class NotFinite(FloatingPointError):
 
 
 def write(directory: Path, error: NotFinite, name: str = NAME) -> Path | None:
-    """Keep the view of an error in a run directory, and add the command that shows it to the error. Returns the file;
-    None where the error has no such view."""
+    """Keep the view of an error in a run directory, and name it in the error. Returns the file, or None."""
     if error.fault is None:
         return None
     values.write_values(directory / name, error.fault, KEY)

@@ -29,8 +29,7 @@ AT_END = "the loss is at its end: by the features, its gradient is zero (or the 
 
 @dataclass(frozen=True, eq=False)
 class OneView:
-    """A scene of one picture, seen from `u` (1,dims); `loss` takes the features of the view (a row) and gives
-    (1,)."""
+    """A scene of one picture, seen from `u` (1,dims); `loss` takes the features of the view (a row) to (1,)."""
 
     transforms: Compose
     scene: Scene
@@ -59,22 +58,22 @@ def trace_view(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
         loss = view.loss(features)
 
     def of_picture(pixels: Sequence[Tensor]) -> Tensor:
-        layers = tuple(layer._replace(pixels=own) for layer, own in zip(scene.layers, pixels, strict=True))
+        layers = tuple(layer._replace(pixels=part) for layer, part in zip(scene.layers, pixels, strict=True))
         return view.judge(view.render(all_stages, scene._replace(layers=layers)))
 
-    def of_value(count: int, own: Sequence[Tensor]) -> Tensor:
-        return view.judge(view.render(slice(count, None), own[0]))
+    def of_value(count: int, values: Sequence[Tensor]) -> Tensor:
+        return view.judge(view.render(slice(count, None), values[0]))
 
     def of_features(parts: Sequence[Tensor]) -> Tensor:
-        own = iter(parts)
-        return view.loss(map_tree(features, lambda _: next(own)))
+        iterator = iter(parts)
+        return view.loss(map_tree(features, lambda _: next(iterator)))
 
     stage_values = zip(names, values, strict=True)
     return (
         _line(PICTURE, [layer.pixels for layer in scene.layers], of_picture),
         *(_line(name, [value], partial(of_value, i)) for i, (name, value) in enumerate(stage_values, 1)),
         _line(ENCODER, leaves(features), of_features),
-        _line(OBJECTIVE, [loss], lambda own: own[0]),
+        _line(OBJECTIVE, [loss], lambda losses: losses[0]),
     ), result
 
 
@@ -173,8 +172,8 @@ def _examine(query: Query, i: int, j: int) -> Fault | None:
     place = first_fault(lines)
     if place is None and query.delta.numel():
 
-        def loss(own: Sequence[Tensor]) -> Tensor:
-            return view.judge(unchecked(query.transforms)(query.problem.scene(own[0], torch.tensor([i])), view.u))
+        def loss(deltas: Sequence[Tensor]) -> Tensor:
+            return view.judge(unchecked(query.transforms)(query.problem.scene(deltas[0], torch.tensor([i])), view.u))
 
         (slope,) = slopes([query.delta_of(i)], loss)
         place = None if slope is None or bool(slope.isfinite().all()) else "the gradient of the perturbation"

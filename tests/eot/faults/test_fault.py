@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attacks import EOT, Away, Ensemble, Linf, Universal
-from attacks.eot.bank import bank
+from attacks.eot.bank import bank, judged
 from attacks.eot.faults import NotFinite, fault
 from attacks.eot.faults.locate import Query, not_finite
 from attacks.eot.problem import Problem
@@ -141,7 +141,7 @@ def test_evaluation_stops_at_a_view_that_is_not_finite():
     with pytest.raises(NotFinite, match="stage `turn`") as score_error:
         evaluate(images, net()(images), net()(images), encoder=net(), bank=views)
     with pytest.raises(NotFinite, match="step 4: ") as other:
-        views.losses(images, net()(images), net(), Away(), 5, step=4)
+        views.losses_of(judged(images, net()(images), net(), Away()), 5, step=4)
     assert score_error.value.fault.view == other.value.fault.view
     right = Right(torch.arange(3), torch.arange(3), torch.arange(3))
     for signature in (None, torch.sign):  # the sign of NaN is a number
