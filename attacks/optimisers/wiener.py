@@ -112,7 +112,7 @@ class Wiener(Optimiser):
         weight = torch.where(norm > 0, number / norm, 0)
         spectrum = torch.addcmul(state.spectrum, spectrum, weight[:, None, None, None, None])
         energy = torch.addcmul(state.energy, single, weight[:, None, None].square())
-        active = state.active.logical_or(grad)
+        active = state.active | (grad != 0)
         mean = across_channels(wiener_filter(spectrum, energy, number, grad.shape[3]), axes.mT)
         undone = mean.abs().sqrt_().sqrt_().mul_(mean)  # to the power 1 / POWER, twice as fast as by `pow`
         direction = undone.to(grad).masked_fill_(~active, 0)
