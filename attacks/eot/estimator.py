@@ -219,7 +219,8 @@ class _Estimation:
         return [(range(i, i + 1), [j for j in self.views if row[j] > 0]) for i, row in rows]
 
     def _pass(self, part: Pass) -> tuple[Tensor, Tensor]:
-        """The losses (images,groups,views) of a pass, and the gradient of their sum; zero where the graph is cut."""
+        """The losses (images,groups,views) of a pass, and the gradient (rows of delta,groups,...) of their sum: zero
+        where the graph is cut, which the loop refuses, and within `torch.no_grad`."""
         images, groups = part.images, len(part.groups)
         rows = slice(None) if self.shared else slice(images.start, images.stop)
         leaf = self.delta[rows, None].expand(-1, groups, *self.delta.shape[1:]).detach().requires_grad_()

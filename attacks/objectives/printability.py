@@ -70,7 +70,7 @@ class NonPrintability:
 
 @torch.no_grad()
 def nearest(texture: Tensor, palette: Tensor) -> Tensor:
-    """The nearest palette colour of each texel, (N,3,h,w), colour by colour: memory does not grow with them."""
+    """The nearest palette colour of each texel, (N,3,h,w); colour by colour, to save memory."""
     smallest = torch.full_like(texture[:, 0], math.inf)
     row = torch.zeros_like(smallest, dtype=torch.long)
     colours = palette.to(texture)

@@ -169,7 +169,8 @@ def _formats(content: bytes) -> tuple[str, ...]:
 
 
 def _paint(image: Any, colour: tuple[int, ...]) -> None:
-    """Give a picture a background, which stays where the file has no data; around a GIF's first frame is its own."""
+    """Give a picture that is about to be decoded a background, which stays where the file has no data. Around the
+    first frame of a GIF it is the GIF's own."""
     ink = colour[: len(image.getbands())]
 
     def load() -> None:
@@ -182,7 +183,8 @@ def _paint(image: Any, colour: tuple[int, ...]) -> None:
 
 
 def _refuse_missing(image: Image.Image, content: bytes) -> None:
-    """Raise ValueError where pixels have no data: decoded `_padded`, or over another background, they are others."""
+    """Raise ValueError where pixels of a decoded file have no data, which Pillow passes over. It is decoded again, as
+    JPEG `_padded`, else with another background: either leaves a whole picture as it is."""
     plain = image.format not in ("JPEG", "MPO") and image.mode in ("RGB", "RGBA")
     if plain and bytes(_INKS[0][: len(image.mode)]) not in image.tobytes():
         return
@@ -206,7 +208,8 @@ def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _padded(content: bytes) -> bytes:
-    """A JPEG with `_ENDS` behind the data of each restart interval, and more such intervals behind each scan."""
+    """A JPEG with `_ENDS` behind the data of each restart interval, and more such intervals behind each scan. Raises
+    ValueError where scans or the end are missing, and for arithmetic coding, whose data may end anywhere."""
     at, parts, scan, scans, restarts, progressive, left = 2, [content[:2]], False, 0, 0, False, {(0, 0)}
     while (marker := _MARKER.search(content, at)) is not None and (code := marker[1][0]) != 0xD9:
         restart = 0xD0 <= code <= 0xD7

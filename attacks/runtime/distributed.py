@@ -95,7 +95,8 @@ ALONE = World()
 
 
 def join() -> World:
-    """Join the processes that torchrun has started, once (a sweep has several jobs); `ALONE` without torchrun."""
+    """Join the processes that torchrun has started; `ALONE` without torchrun. Later calls, for the next jobs of a
+    sweep, return the same world."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ALONE
     if not dist.is_initialized():

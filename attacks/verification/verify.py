@@ -318,7 +318,8 @@ def _metrics(
 def _redrawn(
     bench: Bench, contents: tuple[Any, Any], scores: ViewScores, extras: Sections, portion: judgement.Portion
 ) -> Iterator[str]:
-    """The drawings and the report; of each section the picture that it shows is judged again, of failures all."""
+    """The drawings and the report, of which the `contents` are metrics.json and manifest.json; of explanations and
+    formats the picture that they show is judged again, and the views of failures are searched where everything is."""
     out, meter, results = bench.exhibits.out, bench.meter(), dict[str, SectionResult]()
     for name in extras.results:
         section = extras.sections[name]

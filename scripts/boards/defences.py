@@ -89,12 +89,14 @@ def attack_defence(encoder: str, defence: str, eps: str, options: argparse.Names
     folder = options.out / encoder / f"{defence}-{eps}"
     views = "" if defence == "ttc" else f"defence.views={VIEWS}"
     words = f"defence={defence} {views} attack.gradients={GRADIENTS} attack.views={STEP} perturbation.eps={eps}/255"
-    return run_cell(folder, words_of(encoder, words, options)) and judge_run(folder, encoder, "bare", options)
+    if done := run_cell(folder, words_of(encoder, words, options)):
+        judge_run(folder, encoder, "bare", options)
+    return done
 
 
 def judge_run(
     folder: Path, encoder: str, arm: str, options: argparse.Namespace, defences: Sequence[str] = ()
-) -> bool:
+) -> None:
     """Judge the files of one arm of a run, once, behind the defences given, or without one."""
     if not (folder / "transfer.csv").exists():
         name = ENCODERS[encoder][1].replace(VIT, str(options.out / VIT))
@@ -107,7 +109,6 @@ def judge_run(
             run = replace(previous.run, encoder=named.encoder, defence=named.defence, transforms=views)
             transfers.append(judge_on(previous, content, run, {}))
         write_rows(folder / "transfer.csv", transfer_rows(transfers, [None] * len(transfers)))
-    return True
 
 
 def attack_views(encoder: str, eps: str, options: argparse.Namespace) -> bool:
@@ -123,8 +124,9 @@ def attack_views(encoder: str, eps: str, options: argparse.Namespace) -> bool:
     for stages, defences in by_stages.items():
         folder = options.out / encoder / f"views of {defences[0]}-{eps}"
         words = f"attack.gradients={GRADIENTS * (1 + VIEWS)} attack.views={1 + VIEWS} perturbation.eps={eps}/255"
-        run = run_cell(folder, [*words_of(encoder, words, options), f"+transforms.stages={stages}"])
-        results.append(run and judge_run(folder, encoder, "eot", options, defences))
+        results.append(run_cell(folder, [*words_of(encoder, words, options), f"+transforms.stages={stages}"]))
+        if results[-1]:
+            judge_run(folder, encoder, "eot", options, defences)
     return all(results)
 
 
